@@ -212,6 +212,9 @@ mod tests {
         assert_eq!(name("ip/32", "203.0.113.7", b"").unwrap(), b"203.0.113.7");
         assert_eq!(name("ip/24", "203.0.113.7", b"").unwrap(), b"203.0.113.0/24");
         assert_eq!(name("ip/32", "2001:db8::1", b"").unwrap(), b"2001:db8::/64");
+        // Original gatekeepers have whole addresses of IPv6 too.
+        assert_eq!(name("ip/32,128", "2001:db8::1", b"").unwrap(), b"2001:db8::1");
+        assert_eq!(name("ip/32,128", "203.0.113.7", b"").unwrap(), b"203.0.113.7");
         assert_eq!(name("user-agent", "::1", b"a|b\\c").unwrap(), b"a|b\\c");
         assert_eq!(name("ip/32+user-agent", "10.0.0.1", b"a|b").unwrap(), b"10.0.0.1|a\\|b");
     }
@@ -258,6 +261,7 @@ mod tests {
             Class::parse(class).unwrap().write_identified(identifier, &mut KeyHasher::new(Seed::fixed(7)).pieces())
         };
         assert!(found("ip/24", b"203.0.113.9"));
+        assert!(found("ip/32,128", b"2001:db8::1") && !found("ip/32,128", b"2001:db8::/64"));
         assert!(!found("ip/24", b"203.0.0.0/16") && !found("ip/24", b"home") && !found("ip/24", b"\xff"));
         assert!(found("method+user-agent", b"GET|x\\|y"));
         assert!(!found("method+user-agent", b"GET") && !found("method+user-agent", b"GET|x|y"));

@@ -38,9 +38,26 @@ impl Master {
              [admin]\nlisten = \"{admin}\"\n{rules}",
             directory.path().display()
         );
+        Self::launch_in(directory, &settings, [accounting, control, admin])
+    }
+
+    /// With the settings that `settings` makes of its addresses for accounting, control and administration.
+    pub fn start_file(name: &str, settings: impl FnOnce([SocketAddr; 3]) -> String) -> Self {
+        let directory = tempfile::Builder::new().prefix(&format!("master-{name}-")).tempdir().unwrap();
+        let addresses = free_addresses();
+        Self::launch_in(directory, &settings(addresses), addresses)
+    }
+
+    fn launch_in(directory: tempfile::TempDir, settings: &str, addresses: [SocketAddr; 3]) -> Self {
         std::fs::write(directory.path().join("tollgate.toml"), settings).unwrap();
         let process = launch(directory.path());
+        let [accounting, control, admin] = addresses;
         Self { process, accounting, control, admin, directory }
+    }
+
+    /// All lines of its log so far.
+    pub fn log(&self) -> Vec<String> {
+        self.process.log()
     }
 
     /// Kills it and starts another in its place.

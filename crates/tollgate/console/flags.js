@@ -26,10 +26,15 @@ export function flags() {
     refresh();
   } }, "Show cleared flags");
   const more = h("p", { class: "lead", role: "status" });
+  const criterion = h("p", { class: "lead" });
   const fetchFlags = () => get("flags", { history: history ? 1 : "", search: found.field.value, top: 500 });
   const refresh = newest(fetchFlags, (answer) => {
     const rows = answer.flags.map((row) => ({ ...row, class: answer.account_class }));
     list.show(rows, found.field.value ? "No account matches." : "No account is flagged.");
+    criterion.textContent = answer.threshold === null
+      ? "Accounts are not flagged: [watch] has flags = false. Refusals are listed as episodes."
+      : `Threshold: ${format.count(answer.threshold)} refusals of one account within ${format.span(answer.window_ms)}. ` +
+        `Accounts are keys of the class ${answer.account_class}.`;
     more.textContent = format.shortened(rows.length, answer.matching);
   });
 
@@ -57,6 +62,7 @@ export function flags() {
       const loaded = refresh();
       put(main,
         title("Flags", "Accounts that were refused very often. A flag blocks nothing. Review it, then clear the flag."),
+        criterion,
         h("div", { class: "bar" }, found.node, h("div", { class: "tabs" }, past), more),
         h("section", { class: "card" }, list.node));
       await loaded;

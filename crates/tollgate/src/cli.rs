@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{check, demo, doctor, flags, health, manual, replay, service, settings};
+use crate::{check, demo, doctor, flags, health, import, init, manual, replay, service, settings};
 
 /// Exit code for invalid arguments or settings.
 pub(crate) const WRONG: u8 = 2;
@@ -49,6 +49,17 @@ enum Command {
     /// Runs the rules of a settings file over a recorded trace or the access log of a web server, in the time of the
     /// recording. Reports which clients would have been held or refused, by which rule, and what that would have saved.
     Replay(replay::ReplayOptions),
+    /// Write a settings file with comments
+    ///
+    /// Asks three questions on a terminal: the purpose of the gate, the address of the backend, and how clients are
+    /// identified. Options answer them without asking. An existing file is not overwritten.
+    Init(init::InitOptions),
+    /// Translate the configuration of another limiter
+    ///
+    /// Prints a settings file. Notes on standard error list all keys that have no counterpart or another meaning. Exits 2
+    /// if the file is invalid.
+    #[command(subcommand)]
+    Import(import::Command),
     /// Check a settings file for errors
     ///
     /// Prints each error as file:line:column: message. Exits 0 if there is none, 2 otherwise. With --hardening, exits 1
@@ -99,6 +110,8 @@ impl Cli {
             Command::Pardon(options) => service::run_pardon(&options),
             Command::Keys(options) => service::run_keys(&options),
             Command::Replay(options) => replay::run(&options),
+            Command::Init(options) => init::run(&options),
+            Command::Import(command) => import::run(&command),
             Command::Check(options) => check::run(&options),
             Command::Demo(arguments) => demo::run(&arguments),
             Command::Doctor(options) => doctor::run(&options),

@@ -17,6 +17,8 @@ mod hardening;
 mod health;
 mod hex;
 mod http_client;
+mod import;
+mod init;
 mod manual;
 mod mask;
 mod master;

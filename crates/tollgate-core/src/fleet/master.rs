@@ -285,9 +285,11 @@ impl<S: BuildHasher> Master<S> {
         there.fold((0, Span::ZERO), |(count, lag), gate| (count + 1, lag.max(gate.transit)))
     }
 
-    /// The overshoot of each domain and its bound.
-    pub fn overshoots(&self, now: Moment) -> impl Iterator<Item = DomainOvershoot<'_>> {
+    /// The overshoot of each domain and its bound. `original_gates` are connected and not in [`gates`](Self::gates),
+    /// because their reports do not identify them.
+    pub fn overshoots(&self, original_gates: usize, now: Moment) -> impl Iterator<Item = DomainOvershoot<'_>> {
         let (gates, delay) = self.gates(now);
+        let gates = gates + original_gates;
         self.settings.domains.iter().zip(&self.overshoots).map(move |(domain, overshoot)| DomainOvershoot {
             name: &domain.name,
             bound: overshoot::bound(domain, gates, delay),

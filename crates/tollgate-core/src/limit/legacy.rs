@@ -1,7 +1,7 @@
 //! Sharkey's limits from before it had buckets: a quota per duration, a minimum interval, or both.
 //!
-//! Sharkey derives a bucket from the three parameters and then ignores the interval. Here the interval is a
-//! second limit beside the bucket.
+//! Sharkey derives a bucket from the three parameters and then ignores the interval: the bucket admits `max`
+//! requests at once. Here the interval is a second limit beside the bucket, unless `is_spaced` is false.
 
 use super::{Bucket, Limit, LimitError, Rate};
 use crate::time::Span;
@@ -13,6 +13,8 @@ pub struct Legacy {
     pub quota: Option<(u32, Span)>,
     /// The minimum time between two requests.
     pub min_interval: Option<Span>,
+    /// Whether the minimum interval applies beside a quota. If not, it only determines the drip of the bucket.
+    pub is_spaced: bool,
 }
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
@@ -25,7 +27,8 @@ fn round_millis(numerator: u128, denominator: u128) -> u64 {
 impl Legacy {
     /// The limits that these parameters mean. All of them apply.
     pub fn limits(&self) -> Result<impl Iterator<Item = Limit> + use<>, LimitError> {
-        let spacing = self.min_interval.map(|interval| Rate::new(1, interval, 1).map(Limit::Rate)).transpose()?;
+        let spacing = self.min_interval.filter(|_| self.is_spaced || self.quota.is_none());
+        let spacing = spacing.map(|interval| Rate::new(1, interval, 1).map(Limit::Rate)).transpose()?;
         let bucket = self.quota.map(|(max, duration)| self.bucket(max, duration).map(Limit::Bucket)).transpose()?;
         if spacing.is_none() && bucket.is_none() {
             return Err(LimitError::Zero);
@@ -58,6 +61,7 @@ mod tests {
         let legacy = Legacy {
             quota: Some((quota.0, Span::from_millis(quota.1))),
             min_interval: min_interval.map(Span::from_millis),
+            is_spaced: true,
         };
         match legacy.limits().unwrap().next() {
             Some(Limit::Bucket(bucket)) => bucket.parameters(),
@@ -74,11 +78,20 @@ mod tests {
 
     #[test]
     fn the_minimum_interval_is_a_separate_limit() {
-        let legacy = Legacy { quota: Some((10, Span::from_secs(5))), min_interval: Some(Span::from_millis(200)) };
+        let legacy = Legacy {
+            quota: Some((10, Span::from_secs(5))),
+            min_interval: Some(Span::from_millis(200)),
+            is_spaced: true,
+        };
         let spacing = legacy.limits().unwrap().nth(1).unwrap();
         assert_eq!(spacing, Limit::Rate(Rate::new(1, Span::from_millis(200), 1).unwrap()));
-        let alone = Legacy { quota: None, min_interval: Some(Span::from_millis(250)) };
+        let unspaced = Legacy { is_spaced: false, ..legacy };
+        assert_eq!(
+            unspaced.limits().unwrap().collect::<alloc::vec::Vec<_>>(),
+            [legacy.limits().unwrap().next().unwrap()]
+        );
+        let alone = Legacy { quota: None, min_interval: Some(Span::from_millis(250)), is_spaced: false };
         assert_eq!(alone.limits().unwrap().count(), 1);
-        assert!(Legacy { quota: None, min_interval: None }.limits().is_err());
+        assert!(Legacy { quota: None, min_interval: None, is_spaced: true }.limits().is_err());
     }
 }

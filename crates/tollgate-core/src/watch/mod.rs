@@ -26,10 +26,13 @@ const CLASS_BYTES_MAX: usize = 255;
 /// 255 bytes.
 const KEY_BYTES_MAX: usize = 4 * 255;
 
+/// A threshold that no account reaches: refusals are shown and nobody is flagged.
+pub const NEVER: u64 = u64::MAX;
+
 /// When to flag, and how much to keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchSettings {
-    /// The number of refusals within the window that flags an account.
+    /// The number of refusals within the window that flags an account; [`NEVER`] for no flags.
     pub flag_threshold: u64,
     /// The window in which refusals are counted.
     pub flag_window: Span,
@@ -179,6 +182,11 @@ impl<S: BuildHasher + Clone> Watch<S> {
         }
     }
 
+    /// The threshold and the window of flags.
+    pub const fn flagging(&self) -> (u64, Span) {
+        (self.settings.flag_threshold, self.settings.flag_window)
+    }
+
     /// Records refusals. Returns the flag if they set one.
     pub fn record(&mut self, refusals: Refusals<'_>, now: Moment) -> Option<Flag> {
         let Refusals { class, key, count } = refusals;
@@ -282,7 +290,8 @@ impl<S: BuildHasher + Clone> Watch<S> {
 
     fn count_account(&mut self, account: &[u8], count: u64) -> Option<Flag> {
         let count = self.accounts.add(account, count, self.latest);
-        if count < self.settings.flag_threshold || self.flags.contains_key(account) {
+        let threshold = self.settings.flag_threshold;
+        if threshold == NEVER || count < threshold || self.flags.contains_key(account) {
             return None;
         }
         if self.flags.len() >= self.settings.flags_max {

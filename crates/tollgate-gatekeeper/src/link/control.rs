@@ -25,6 +25,7 @@ pub(super) async fn run(dispatcher: Rc<Dispatcher>, place: usize) {
             Ok((stream, connection)) => {
                 MasterMetrics::count(&master.metrics.connections);
                 master.metrics.control_up.store(true, Relaxed);
+                dispatcher.handle_connect(place);
                 backoff.reset();
                 if listen(stream, connection, &dispatcher, place).await.is_err() {
                     MasterMetrics::count(&master.metrics.failures);

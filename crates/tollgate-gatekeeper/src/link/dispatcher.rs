@@ -1,7 +1,7 @@
 //! The state between the relay and the connections: for every master, the gate's side of the protocol and the
 //! outbox.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::hash::RandomState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -44,6 +44,8 @@ pub(super) struct Master {
     pub(super) outbox: RefCell<Outbox>,
     /// Notified when the outbox has data.
     pub(super) posted: Notify,
+    /// The time since which the control connection is up.
+    control_since: Cell<Option<Moment>>,
 }
 
 /// The data to be sent to a connected master.
@@ -58,6 +60,8 @@ pub(super) struct Outbox {
 
 const REPEAT_EVERY: Span = Span::from_secs(1);
 const SILENCE_MAX: Span = Span::from_secs(2);
+/// The time within which a Tollgate master sends its first beacon. A master that does not is an original one.
+const BEACON_MAX: Span = Span::from_secs(1);
 const DELAY_MAX: Span = Span::from_secs(3600);
 /// The maximum size of the outbox. A master that is too slow receives the latest counts when it catches up.
 const OUTBOX_BYTES_MAX: usize = 256 * 1024;
@@ -91,6 +95,7 @@ impl Dispatcher {
             metrics: metrics.clone(),
             outbox: RefCell::default(),
             posted: Notify::new(),
+            control_since: Cell::new(None),
         });
         let (rule_masters, masters) = (rule_masters.collect(), masters.collect());
         Self { relay, clock, apply_order, rule_masters, identifiers: RefCell::default(), masters, wake }
@@ -139,6 +144,11 @@ impl Dispatcher {
         }
     }
 
+    /// Notes that the control connection to a master is up.
+    pub(super) fn handle_connect(&self, place: usize) {
+        self.masters[place].handle_connect(self.clock.now());
+    }
+
     /// Notes that the outbox has room again.
     pub(super) fn notify_room(&self) {
         self.wake.notify_one();
@@ -161,8 +171,8 @@ impl Dispatcher {
             let mut gate = master.gate.borrow_mut();
             (gate.handle_order(order, reading), gate.hears_master(reading.now))
         };
-        master.metrics.heard.store(is_heard, Relaxed);
         master.outbox.borrow_mut().is_tollgate_master |= is_heard;
+        master.metrics.heard.store(is_heard || master.hears_original(reading.now), Relaxed);
         if let Some((domain, instruction)) = instruction {
             MasterMetrics::count(&master.metrics.orders);
             let rule = &master.settings.rules[usize::from(domain)].rule;
@@ -211,9 +221,9 @@ impl Dispatcher {
     /// Writes reports to the outbox, or drops them if no master is connected.
     fn write_reports(&self, master: &Master) {
         let reading = self.read_clock();
+        let is_heard = master.gate.borrow().hears_master(reading.now);
+        master.metrics.heard.store(is_heard || master.hears_original(reading.now), Relaxed);
         let (mut gate, mut outbox) = (master.gate.borrow_mut(), master.outbox.borrow_mut());
-        let is_heard = gate.hears_master(reading.now);
-        master.metrics.heard.store(is_heard, Relaxed);
         master.metrics.identifiers.store(gate.identifiers() as u64, Relaxed);
         let is_silent = outbox.is_tollgate_master && !is_heard;
         loop {
@@ -252,8 +262,21 @@ impl Master {
         self.outbox.borrow().is_tollgate_master
     }
 
+    /// Notes that the control connection is up.
+    pub(super) fn handle_connect(&self, now: Moment) {
+        self.control_since.set(Some(now));
+    }
+
+    /// Whether an original master is connected. It sends nothing while it delays nobody, so an open connection
+    /// without beacons is all that can be observed.
+    fn hears_original(&self, now: Moment) -> bool {
+        let is_silent = |since: Moment| now.since(since) >= BEACON_MAX;
+        !self.is_tollgate_master() && self.control_since.get().is_some_and(is_silent)
+    }
+
     /// Handles a lost control connection. The next peer may be another master.
     pub(super) fn handle_disconnect(&self) {
+        self.control_since.set(None);
         self.gate.borrow_mut().handle_disconnect();
         self.outbox.borrow_mut().is_tollgate_master = false;
         self.metrics.heard.store(false, Relaxed);

@@ -13,7 +13,7 @@ live_metrics! {
         accounting_up: AtomicBool => bool,
         /// Whether the control connection is up.
         control_up: AtomicBool => bool,
-        /// Whether a Tollgate master sent a message in the last seconds.
+        /// Whether a Tollgate master sent a message in the last seconds, or an original master is connected.
         heard: AtomicBool => bool,
         /// Connections made.
         connections: AtomicU64 => u64,

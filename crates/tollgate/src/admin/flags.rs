@@ -20,7 +20,9 @@ use super::body::{Body, REPORT_BYTES_MAX};
 use super::guard::{Identity, PeerAddress};
 use super::problem::AdminProblem;
 use super::report_json::{RejectionEntry, RejectionReport};
-use crate::watch::{Entry, Flag, NAME_BYTES_MAX, NotPersisted, canonical_key, escape_key, rfc3339, unescape_key};
+use crate::watch::{
+    Entry, Flag, NAME_BYTES_MAX, NotPersisted, Watch, canonical_key, escape_key, rfc3339, unescape_key,
+};
 
 /// Reports processed at once; one network has at most half of them. Parsing one may take 100 MB of memory.
 pub(super) const REPORTS_AT_ONCE_MAX: usize = 4;
@@ -34,8 +36,8 @@ pub(super) async fn flags(
 ) -> Result<JsonReply, AdminProblem> {
     let filter = parse_query(query)?;
     let history = filter.wants_history();
-    let (flags, account_class) =
-        console.run_on_watch(move |watch| (watch.flags(history), watch.account_class())).await?;
+    let read = move |watch: &Watch| (watch.flags(history), watch.account_class(), watch.flagging());
+    let (flags, account_class, (threshold, window)) = console.run_on_watch(read).await?;
     let wanted = |flag: &&Flag| {
         let note = flag.cleared.as_ref().map_or("", |cleared| &cleared.note);
         filter.matches(&[&flag.account, note])
@@ -44,7 +46,14 @@ pub(super) async fn flags(
     let wanted: Vec<_> = flags.iter().filter(wanted).collect();
     let shown: Vec<_> = wanted.iter().take(most).map(|flag| shown(flag)).collect();
     let (total, matching) = (flags.len(), wanted.len());
-    Ok(JsonReply(json!({ "account_class": account_class, "total": total, "matching": matching, "flags": shown })))
+    Ok(JsonReply(json!({
+        "account_class": account_class,
+        "threshold": threshold,
+        "window_ms": window.as_millis_ceil(),
+        "total": total,
+        "matching": matching,
+        "flags": shown,
+    })))
 }
 
 /// A flag as JSON.

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tollgate_wire::zmtp::{Connection, Event, Identity, SocketKind, ZmtpError};
+use tollgate_wire::zmtp::{Connection, Event, SocketKind, ZmtpError};
 
 use super::Shared;
-use super::listener::{self, ConnectionSlot};
+use super::listener::{self, ConnectionSlot, GateAccess};
 
 /// Bytes per read.
 const READ_BYTES: usize = 64 * 1024;
 /// The timeout of a handshake.
 pub(super) const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
-pub(super) async fn serve(listener: TcpListener, state: Shared, identity: Option<Identity>) {
-    listener::accept(listener, |stream, slot| match listener::begin(SocketKind::Sub, identity.as_ref()) {
+pub(super) async fn serve(listener: TcpListener, state: Shared, access: GateAccess) {
+    listener::accept(listener, |stream, peer, slot| match access.begin(SocketKind::Sub, peer) {
         Ok(connection) => drop(tokio::task::spawn_local(read_reports(stream, connection, slot, state.clone()))),
         Err(fault) => state.borrow_mut().note_fault(fault),
     })

@@ -4,11 +4,11 @@ use std::rc::Rc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tollgate_wire::zmtp::{Connection, Event, Identity, SocketKind};
+use tollgate_wire::zmtp::{Connection, Event, SocketKind};
 
 use super::Shared;
 use super::accounting::HANDSHAKE_MAX;
-use super::listener::{self, ConnectionSlot};
+use super::listener::{self, ConnectionSlot, GateAccess};
 use super::state::Subscriber;
 
 /// The maximum length of a topic.
@@ -16,8 +16,8 @@ const TOPIC_BYTES_MAX: usize = 512;
 /// The maximum number of topics of one subscriber.
 const TOPICS_MAX: usize = 256;
 
-pub(super) async fn serve(listener: TcpListener, state: Shared, identity: Option<Identity>) {
-    listener::accept(listener, |stream, slot| match listener::begin(SocketKind::Pub, identity.as_ref()) {
+pub(super) async fn serve(listener: TcpListener, state: Shared, access: GateAccess) {
+    listener::accept(listener, |stream, peer, slot| match access.begin(SocketKind::Pub, peer) {
         Ok(connection) => drop(tokio::task::spawn_local(send_orders(stream, connection, slot, state.clone()))),
         Err(fault) => state.borrow_mut().note_fault(fault),
     })

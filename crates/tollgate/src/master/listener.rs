@@ -1,11 +1,13 @@
 //! Accepts connections, within a bound.
 
 use std::cell::Cell;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use socket2::TcpKeepalive;
 use tokio::net::{TcpListener, TcpStream};
+use tollgate_core::network::NetworkSet;
 use tollgate_gatekeeper::link::draw_entropy;
 use tollgate_wire::zmtp::{Connection, Identity, SocketKind};
 
@@ -23,29 +25,43 @@ const CONNECTIONS_MAX: usize = 1024;
 /// The pause after a failed accept.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Creates the codec of a new connection for this kind of socket, authenticated if there is an `identity`.
-pub(super) fn begin(kind: SocketKind, identity: Option<&Identity>) -> Result<Connection, &'static str> {
-    match identity {
-        None => Ok(Connection::new(kind)),
-        Some(identity) => {
-            let entropy = draw_entropy().map_err(|_| "no-entropy")?;
-            Ok(Connection::secured(kind, identity.clone(), entropy))
+/// The gates that may connect.
+#[derive(Clone, Debug)]
+pub(crate) struct GateAccess {
+    /// The key of this master and the keys of its gates, if connections are authenticated.
+    pub(crate) identity: Option<Identity>,
+    /// The networks whose gates connect without keys.
+    pub(crate) without_keys: NetworkSet,
+}
+
+impl GateAccess {
+    /// Creates the codec of a new connection of `peer` for this kind of socket.
+    pub(super) fn begin(&self, kind: SocketKind, peer: IpAddr) -> Result<Connection, &'static str> {
+        let peer = peer.to_canonical();
+        match &self.identity {
+            _ if self.without_keys.contains(peer) => Ok(Connection::new(kind)),
+            Some(identity) => {
+                let entropy = draw_entropy().map_err(|_| "no-entropy")?;
+                Ok(Connection::secured(kind, identity.clone(), entropy))
+            }
+            None if peer.is_loopback() => Ok(Connection::new(kind)),
+            None => Err("unauthenticated"),
         }
     }
 }
 
-/// Passes every connection to `welcome`. Closes connections beyond the bound.
-pub(super) async fn accept(listener: TcpListener, welcome: impl Fn(TcpStream, ConnectionSlot)) {
+/// Passes every connection and the address of its peer to `welcome`. Closes connections beyond the bound.
+pub(super) async fn accept(listener: TcpListener, welcome: impl Fn(TcpStream, IpAddr, ConnectionSlot)) {
     let taken = Rc::new(Cell::new(0));
     loop {
         match listener.accept().await {
-            Ok((stream, _)) if taken.get() < CONNECTIONS_MAX => {
+            Ok((stream, peer)) if taken.get() < CONNECTIONS_MAX => {
                 taken.set(taken.get() + 1);
                 // Orders are small and urgent.
                 let _ = stream.set_nodelay(true);
                 // Keep-alive detects gates that vanished, so that their connections do not count for longer.
                 let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&keepalive());
-                welcome(stream, ConnectionSlot(taken.clone()));
+                welcome(stream, peer.ip(), ConnectionSlot(taken.clone()));
             }
             Ok(_) => tracing::warn!(limit = CONNECTIONS_MAX, "a connection was closed: the limit is reached"),
             Err(error) => {

@@ -24,6 +24,7 @@ pub(crate) struct MasterMetrics {
     identifiers: Gauge<u64, AtomicU64>,
     forgotten: Counter,
     gates: Gauge<u64, AtomicU64>,
+    original_gates: Gauge<u64, AtomicU64>,
     lag_ms: Gauge<u64, AtomicU64>,
     subscribers: Gauge<u64, AtomicU64>,
     delayed: Gauge<u64, AtomicU64>,
@@ -122,6 +123,7 @@ pub(super) struct StateTotals {
     pub(super) identifiers: usize,
     pub(super) forgotten: u64,
     pub(super) gates: usize,
+    pub(super) original_gates: usize,
     pub(super) lag_ms: u64,
     pub(super) subscribers: usize,
 }
@@ -179,6 +181,11 @@ impl MasterMetrics {
         registry.register("identifiers", "Known identifiers", self.identifiers.clone());
         registry.register("forgotten", "Identifiers evicted while they had debt", self.forgotten.clone());
         registry.register("gates", "Tollgate gates that sent a message in the last minute", self.gates.clone());
+        registry.register(
+            "original_gates",
+            "Connected original Smockron gatekeepers, counted by their subscriptions",
+            self.original_gates.clone(),
+        );
         registry.register("lag_milliseconds", "The longest round trip of a gate's latest message", self.lag_ms.clone());
         registry.register("subscribers", "Connections at the control address", self.subscribers.clone());
         registry.register("delays_in_force", "Identifiers that gates delay now", self.delayed.clone());
@@ -231,6 +238,7 @@ impl MasterMetrics {
         self.identifiers.set(totals.identifiers as u64);
         self.forgotten.inc_by(totals.forgotten - self.forgotten.get());
         self.gates.set(totals.gates as u64);
+        self.original_gates.set(totals.original_gates as u64);
         self.lag_ms.set(totals.lag_ms);
         self.subscribers.set(totals.subscribers as u64);
     }

@@ -26,9 +26,9 @@ use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tollgate_core::fleet::Domain;
 use tollgate_gatekeeper::shared::FencedPages;
-use tollgate_wire::zmtp::Identity;
 
 use clock::Clock;
+pub(crate) use listener::GateAccess;
 pub(crate) use metrics::MasterMetrics;
 use redis_copy::RedisCopy;
 use state::MasterState;
@@ -53,8 +53,8 @@ pub(crate) struct MasterSettings {
     pub(crate) redis_copy: Option<FencedPages>,
     /// The address of statsd.
     pub(crate) statsd: Option<SocketAddr>,
-    /// The key of this master and the keys of its gates, if connections are authenticated.
-    pub(crate) identity: Option<Identity>,
+    /// The gates that may connect.
+    pub(crate) access: GateAccess,
 }
 
 /// The interval at which the state is written to its file. Gates report the debts that a crash loses.
@@ -94,8 +94,8 @@ pub(crate) async fn run(
         }
     };
     tokio::select! {
-        () = accounting::serve(accounting, state.clone(), settings.identity.clone()) => {}
-        () = control::serve(control, state.clone(), settings.identity.clone()) => {}
+        () = accounting::serve(accounting, state.clone(), settings.access.clone()) => {}
+        () = control::serve(control, state.clone(), settings.access.clone()) => {}
         () = state::send_beacons(&state) => {}
         () = save => {}
         () = keep(on_redis.as_mut(), &state) => {}

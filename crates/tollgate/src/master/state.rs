@@ -1,6 +1,7 @@
 //! The state of the master, and the subscribers that receive its orders.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::hash::RandomState;
 use std::rc::Rc;
 use std::time::Duration;
@@ -24,7 +25,12 @@ pub(super) struct MasterState {
     metrics: MasterMetrics,
     census: DelayCensus,
     statsd: Option<Statsd>,
+    /// The unknown domains that were logged.
+    unknown_domains: BTreeSet<Box<[u8]>>,
 }
+
+/// The number of unknown domains that are logged, once each. Peers choose their names.
+const UNKNOWN_DOMAINS_MAX: usize = 64;
 
 /// The count of delayed identifiers, taken one part of the state at a time.
 #[derive(Default)]
@@ -69,6 +75,7 @@ impl MasterState {
             metrics,
             census: DelayCensus::default(),
             statsd,
+            unknown_domains: BTreeSet::new(),
         }
     }
 
@@ -90,6 +97,9 @@ impl MasterState {
         if let Some(statsd) = &mut self.statsd {
             statsd.count(&report, outcome);
         }
+        if outcome == Outcome::UnknownDomain {
+            self.log_unknown_domain(report.domain);
+        }
         self.counts.report(match outcome {
             Outcome::Charged(_) => "charged",
             Outcome::Repeated => "repeated",
@@ -99,6 +109,22 @@ impl MasterState {
             Outcome::Stranger => "stranger",
             Outcome::Untracked => "untracked",
         });
+    }
+
+    /// Logs a domain that no rule has, once.
+    fn log_unknown_domain(&mut self, domain: &[u8]) {
+        if self.unknown_domains.len() < UNKNOWN_DOMAINS_MAX && self.unknown_domains.insert(domain.into()) {
+            tracing::warn!(
+                domain = %domain.escape_ascii(),
+                "a gate reports to an unknown domain, which has no limit: give a rule this wire_domain, or a [[domain]] this name"
+            );
+        }
+    }
+
+    /// The connected original gates. A Tollgate gate subscribes to beacons, an original one does not.
+    fn original_gates(&self) -> usize {
+        let beacons = smockron::tollgate_topic(&[]);
+        self.subscribers.iter().filter(|gate| !gate.topics.borrow().is_empty() && !gate.wants(&beacons)).count()
     }
 
     /// Cancels the debt of an identifier for an operator. Returns whether the identifier is known.
@@ -126,6 +152,7 @@ impl MasterState {
         }
         self.master = next;
         self.census = DelayCensus::default();
+        self.unknown_domains.clear();
         for subscriber in &self.subscribers {
             subscriber.cursor.set(Some(0));
             subscriber.woken.notify_one();
@@ -193,10 +220,12 @@ impl MasterState {
     /// Publishes the counters as metrics.
     fn publish(&mut self) {
         let (gates, lag) = self.master.gates(self.clock.read().now);
+        let original_gates = self.original_gates();
         let totals = StateTotals {
             identifiers: self.master.identifiers(),
             forgotten: self.master.evicted_with_debt(),
             gates,
+            original_gates,
             lag_ms: lag.as_millis_ceil(),
             subscribers: self.subscribers.len(),
         };
@@ -205,7 +234,7 @@ impl MasterState {
             statsd.send();
         }
         let now = self.clock.read().now;
-        self.master.overshoots(now).for_each(|overshoot| self.metrics.publish_domain(&overshoot));
+        self.master.overshoots(original_gates, now).for_each(|overshoot| self.metrics.publish_domain(&overshoot));
         let to = self.census.from + CENSUS_SLOTS;
         self.census.delayed += self.master.delayed(self.census.from..to, now);
         self.census.from = to;

@@ -20,8 +20,6 @@ use crate::gate::Running;
 use crate::settings;
 use crate::watch::Watch;
 
-/// Average wait from which a key counts as delayed.
-const LONG_WAIT: Span = Span::from_secs(3);
 /// Timeout for connecting and for sending a batch.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -61,7 +59,7 @@ pub(super) async fn run(
     loop {
         moments.tick().await;
         let secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let batch = lines(&prefix, &figures(&gate, &watch), secs);
+        let batch = lines(&prefix, &figures(&gate, &watch, settings.delay_threshold), secs);
         let sent = tokio::time::timeout(TIMEOUT, send(&mut connection, &settings.address, &batch)).await;
         if matches!(sent, Ok(Ok(()))) {
             batches.fetch_add(1, Ordering::Relaxed);
@@ -88,10 +86,10 @@ fn is_closed(stream: &TcpStream) -> bool {
     !matches!(stream.try_read(&mut [0; 64]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
-fn figures(gate: &Running, watch: &Watch) -> Vec<(&'static str, f64)> {
+fn figures(gate: &Running, watch: &Watch, delay_threshold: Span) -> Vec<(&'static str, f64)> {
     let standing = gate.figures();
     let mut figures: Vec<(&str, f64)> =
-        CLASSES.iter().map(|(name, class)| (*name, gate.callers_waiting(class, LONG_WAIT) as f64)).collect();
+        CLASSES.iter().map(|(name, class)| (*name, gate.callers_waiting(class, delay_threshold) as f64)).collect();
     let band = ["normal", "elevated", "critical"].iter().position(|band| *band == standing.band).unwrap_or(0);
     figures.extend([
         ("requests", standing.requests as f64),

@@ -16,6 +16,7 @@ use tokio::task::LocalSet;
 use tollgate_core::class::Class;
 use tollgate_core::fleet::Domain;
 use tollgate_core::limit::{Limit, Rate};
+use tollgate_core::network::NetworkSet;
 use tollgate_core::time::Span;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::shared::FencedPages;
@@ -251,6 +252,7 @@ struct StartupSettings {
     state_dir: Option<PathBuf>,
     redis_copy: Option<(settings::Redis, String)>,
     identity: Option<Identity>,
+    without_keys: NetworkSet,
 }
 
 impl StartupSettings {
@@ -261,7 +263,8 @@ impl StartupSettings {
             addresses: [settings.accounting, settings.control],
             statsd: settings.statsd,
             state_dir: settings.state_dir.clone(),
-            identity: settings.identity.clone(),
+            identity: settings.access.identity.clone(),
+            without_keys: settings.access.without_keys.clone(),
         }
     }
 
@@ -282,6 +285,7 @@ impl StartupSettings {
             (control, "master.control"),
             (keys, "master.key_file"),
             (gates, "master.gates"),
+            (self.without_keys != now.without_keys, "master.gates_without_keys"),
             (self.statsd != now.statsd, "master.statsd"),
             (self.state_dir != now.state_dir, "master.state_dir"),
             (renamed, "master.books"),
@@ -301,6 +305,7 @@ fn plan(options: &MasterOptions) -> Result<MasterPlan, String> {
         Some(file) => Some(Identity::Server { keys: Arc::new(keys::read(file)?), known: master.gates.into() }),
         None => None,
     };
+    let access = master::GateAccess { identity, without_keys: master.gates_without_keys };
     let domains = match &file {
         Some(file) => domains(&file.domains)?,
         None => vec![original_domain()],
@@ -324,7 +329,7 @@ fn plan(options: &MasterOptions) -> Result<MasterPlan, String> {
             state_dir,
             redis_copy: redis_pages,
             statsd,
-            identity,
+            access,
         },
         redis_copy,
         admin_service,
@@ -338,7 +343,7 @@ fn original_domain() -> Domain {
     Domain { name: (*b"default").into(), limits: vec![Limit::Rate(rate)] }
 }
 
-/// Rules about identifiers share one domain of the protocol. A rule of a gate with `state = "master"` has its own
+/// Rules about identifiers share one domain of the protocol, unless they name another as `wire_domain`. A rule of a gate with `state = "master"` has its own
 /// domain, because its keys are of another class and must not collide with others.
 fn domains(domains: &[settings::Domain]) -> Result<Vec<Domain>, String> {
     let identifier = Class::parse("identifier").expect("a valid class");
@@ -348,7 +353,7 @@ fn domains(domains: &[settings::Domain]) -> Result<Vec<Domain>, String> {
         for settings in &domain.rules {
             let rule = &settings.rule;
             let name = if rule.class == identifier {
-                domain.name.clone()
+                settings.wire_domain.clone().unwrap_or_else(|| domain.name.clone())
             } else if settings.state == settings::State::Master {
                 settings.domain_at_master(&domain.name)
             } else {

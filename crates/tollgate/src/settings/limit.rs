@@ -77,6 +77,9 @@ table! {
         duration: Span,
         /// The least time between two requests.
         min_interval: Span,
+        /// Whether `min_interval` is enforced beside `max` and `duration`. Sharkey does not: there, `max` requests may come at once, and `min_interval` only
+        /// determines how many of them come back at a time. Write `false` for that.
+        enforce_interval: bool = "true",
     }
 }
 
@@ -181,9 +184,9 @@ impl Placed<InFlightMax> {
 impl Placed<LegacyTable> {
     /// One limit, or two that hold at once.
     pub(super) fn limits(&self, faults: &mut Collector) -> Vec<Limit> {
-        let LegacyTable { max, duration, min_interval, written } = &self.value;
+        let LegacyTable { max, duration, min_interval, enforce_interval, written } = &self.value;
         let quota = match (max, duration) {
-            (Some(max), Some(duration)) => nonzero(duration, faults).map(|duration| (max.value.get(), duration)),
+            (Some(max), Some(duration)) => nonzero_legacy(duration, faults).map(|duration| (max.value.get(), duration)),
             (Some(_), None) if written.has("duration") => return Vec::new(),
             (Some(max), None) => {
                 faults.missing(&max.span, "`max` needs `duration` beside it: write `duration = \"5s\"`");
@@ -201,13 +204,23 @@ impl Placed<LegacyTable> {
                 return Vec::new();
             }
         };
-        let apart = min_interval.as_ref().map(|interval| nonzero(interval, faults));
+        let apart = min_interval.as_ref().map(|interval| nonzero_legacy(interval, faults));
         if apart == Some(None) || (quota.is_none() && apart.is_none()) {
             return Vec::new();
         }
-        let limits = Legacy { quota, min_interval: apart.flatten() }.limits();
+        let is_spaced = enforce_interval.value;
+        let limits = Legacy { quota, min_interval: apart.flatten(), is_spaced }.limits();
         fit(limits, self, faults).map(Iterator::collect).unwrap_or_default()
     }
+}
+
+/// A duration of a legacy limit, where 0 means no limit in Sharkey.
+fn nonzero_legacy(span: &Placed<Span>, faults: &mut Collector) -> Option<Span> {
+    if span.value.is_zero() {
+        faults.fault(&span.span, "must not be 0: for no limit, which 0 is in Sharkey, leave the key or the rule out");
+        return None;
+    }
+    Some(span.value)
 }
 
 /// A duration that must not be 0.

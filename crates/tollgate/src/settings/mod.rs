@@ -40,6 +40,7 @@ use std::io::Read;
 use std::path::Path;
 
 use tollgate_core::virtual_clock::Cores;
+use tollgate_core::watch::NEVER;
 use toml::de::DeTable;
 
 pub(crate) use access_log::{AccessLog, LogFormat, LogOutput};
@@ -243,7 +244,7 @@ fn why_no_flags(watch: &Watch, domains: &[Domain]) -> Option<String> {
     let has_rules = rules.peek().is_some();
     // The fair queue refuses by this class, whatever rules there are.
     let can = class == "ip/32" || rules.any(|settings| settings.rule.class.to_string() == *class);
-    (has_rules && !can).then(|| {
+    (has_rules && !can && watch.flag_threshold != NEVER).then(|| {
         format!(
             "no rule has the class `{class}`: only refusals that others report lead to flags, unless `account_class` in [watch] is the class of a rule"
         )

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tollgate_core::class::Class;
+use tollgate_core::network::NetworkSet;
 use tollgate_core::time::Span;
+use tollgate_core::watch::NEVER;
 use tollgate_gatekeeper::link::PublicKey;
 use tollgate_gatekeeper::shared;
 use toml::Spanned;
@@ -20,6 +22,7 @@ use super::secret::shown_scheme;
 use super::shape::Shape;
 use super::suggestion::did_you_mean;
 use super::table::{Placed, Value, table};
+use super::trusted::{TrustedEntry, networks};
 use super::value::{Address, Choice, Name, OneOrMany, read_text, split_port};
 use crate::bounded_file;
 
@@ -34,6 +37,8 @@ pub(crate) struct Master {
     pub(crate) key_file: Option<PathBuf>,
     /// The public keys of the gates that it knows.
     pub(crate) gates: Vec<PublicKey>,
+    /// The networks whose gates connect without keys.
+    pub(crate) gates_without_keys: NetworkSet,
     /// Where figures go for statsd.
     pub(crate) statsd: Option<SocketAddr>,
     /// Where its state survives a restart.
@@ -50,6 +55,7 @@ impl Default for Master {
             control: at(10005),
             key_file: None,
             gates: Vec::new(),
+            gates_without_keys: NetworkSet::default(),
             statsd: None,
             state_dir: None,
             books: None,
@@ -127,6 +133,8 @@ pub(crate) struct Graphite {
     pub(crate) prefix: String,
     /// How often figures are sent.
     pub(crate) every: Span,
+    /// The average wait of requests above which a caller is counted as waiting.
+    pub(crate) delay_threshold: Span,
 }
 
 /// Redis or Valkey.
@@ -189,10 +197,15 @@ table! {
         accounting: Address = "\"127.0.0.1:10004\"",
         /// Where gates are told whom to delay.
         control: Address = "\"127.0.0.1:10005\"",
-        /// The key pair that authenticates the link, as `tollgate keys` makes it. Needed beyond loopback. With it, only gates with keys get in.
+        /// The key pair that authenticates the link, as `tollgate keys` makes it. Needed beyond loopback, unless `gates_without_keys` names
+        /// the networks of all gates. With it, only gates with keys get in.
         key_file: PathBuf,
         /// The public keys of the gates that may come in, as `tollgate keys` prints them. Needed with `key_file`.
         gates: Vec<Placed<Key>>,
+        /// Networks whose gates connect without keys, such as original Smockron gatekeepers on other machines. Their messages can be read and
+        /// forged by anyone on the way, who could then delay any client: name only networks that you control. Gates of these networks must not use keys. Without it,
+        /// no gate on another machine connects without a key.
+        gates_without_keys: OneOrMany<TrustedEntry> = "[]",
         /// The directory in which state survives a restart, and in which `tollgate pardon` finds the master. Without it, memory only.
         state_dir: PathBuf,
         /// What its books are called on the Redis of `[redis]`. There, what everybody owes is written once a second, and another master with the same
@@ -227,6 +240,8 @@ table! {
         flag_threshold: NonZeroU64 = "1000",
         /// The rolling window in which refusals are counted.
         flag_window: Span = "\"10min\"",
+        /// Whether accounts are flagged. With `false`, refusals are only shown, as episodes.
+        flags: bool = "true",
         /// The class whose keys are accounts. Refusals by rules of this class count for flags, and those that others report under this name. The default is
         /// no class of requests, so with it only reports count: if the file has `[watch]`, `tollgate check` and the log at the start note where no rule has the class.
         account_class: Name = "\"user\"",
@@ -312,6 +327,8 @@ table! {
         graphite_prefix: Name = "\"tollgate.{hostname}\"",
         /// How often figures are sent.
         graphite_every: Span = "\"10s\"",
+        /// The average wait of a client's requests above which it is counted in `Slash32`, `Slash24`, `Slash16` and `UserAgent`: Tempomat's `delayThresholdSec`.
+        graphite_delay_threshold: Span = "\"3s\"",
     }
 }
 
@@ -343,8 +360,8 @@ impl MasterTable {
         }
         let beyond = [&self.accounting, &self.control].map(|address| !address.value.0.ip().is_loopback());
         for (address, is_beyond) in [&self.accounting, &self.control].into_iter().zip(beyond) {
-            if is_beyond && !self.written.has("key_file") {
-                let message = "a master beyond loopback needs keys, or anyone could delay anyone: make them with `tollgate keys master.key`, and write `key_file` and the `gates` that it knows, or listen on 127.0.0.1";
+            if is_beyond && !self.written.has("key_file") && !self.written.has("gates_without_keys") {
+                let message = "a master beyond loopback needs keys, or anyone could delay anyone: make them with `tollgate keys master.key`, and write `key_file` and the `gates` that it knows, or listen on 127.0.0.1; for original gatekeepers, which have no keys, write their networks as `gates_without_keys`";
                 faults.missing(&address.span, message);
             }
         }
@@ -364,6 +381,7 @@ impl MasterTable {
             control: self.control.value.0,
             key_file: self.key_file.map(|path| path.value),
             gates,
+            gates_without_keys: networks(self.gates_without_keys.value, faults),
             statsd: self.statsd.map(|address| address.value.0),
             state_dir: self.state_dir.map(|path| path.value),
             books: self.books.map(|name| name.value.0),
@@ -427,7 +445,7 @@ impl WatchTable {
         });
         Watch {
             webhook,
-            flag_threshold: self.flag_threshold.value.get(),
+            flag_threshold: if self.flags.value { self.flag_threshold.value.get() } else { NEVER },
             flag_window: nonzero(&self.flag_window, faults).unwrap_or(Span::from_secs(1)),
             account_class: account.map_or(self.account_class.value.0, |class| class.to_string()),
             state_dir: self.state_dir.map(|path| path.value),
@@ -451,7 +469,11 @@ impl Redis {
 
 impl MetricsTable {
     pub(super) fn meaning(self, faults: &mut Collector) -> Option<Graphite> {
-        let others = [("graphite_prefix", &self.graphite_prefix.span), ("graphite_every", &self.graphite_every.span)];
+        let others = [
+            ("graphite_prefix", &self.graphite_prefix.span),
+            ("graphite_every", &self.graphite_every.span),
+            ("graphite_delay_threshold", &self.graphite_delay_threshold.span),
+        ];
         let alone = others.into_iter().find(|(key, _)| self.written.has(key) && !self.written.has("graphite"));
         if let Some((key, span)) = alone {
             let message = format!(
@@ -461,7 +483,8 @@ impl MetricsTable {
         }
         let every = nonzero(&self.graphite_every, faults)?;
         let address = self.graphite?.value.0;
-        Some(Graphite { address, prefix: self.graphite_prefix.value.0, every })
+        let delay_threshold = self.graphite_delay_threshold.value;
+        Some(Graphite { address, prefix: self.graphite_prefix.value.0, every, delay_threshold })
     }
 }
 

@@ -104,8 +104,9 @@ table! {
         /// Where the state of the keys lives: `local` is this gate's memory, `redis` is exact across gates, `master`, for `rate` and `budget` only, is
         /// local with a master that tells all gates whom to delay.
         state: State = "\"local\"",
-        /// With `state = "master"`, the domain that masters keep this rule's books under. Without it, the domain's name and the rule's with a slash
-        /// between, as in `default/login`. For an original Smockron master, the name of its domain, such as `default`.
+        /// With `state = "master"` or the class `identifier`, the domain that masters keep this rule's books under. Without it, the domain's name and the rule's with
+        /// a slash between, as in `default/login`; with the class `identifier`, the domain's name. For original Smockron masters and gatekeepers, the name of their
+        /// domain, such as `default`.
         wire_domain: Name,
         /// The status of refusals, from 400 to 599. Without it 429, or 503 where the backend's load is the reason.
         status: StatusCode,
@@ -267,7 +268,10 @@ impl Placed<RuleTable> {
                 "`state = \"master\"` needs to know where a master is: write `[[link.master]]` with `accounting = \"127.0.0.1:10004\"`",
             );
         }
-        if let Some(domain) = self.value.wire_domain.as_ref().filter(|_| state.value != State::Master) {
+        // A master accounts for identifiers whatever their rule's `state` is.
+        let is_for_master = state.value == State::Master
+            || self.value.class.as_ref().is_some_and(|class| class.value.to_string() == "identifier");
+        if let Some(domain) = self.value.wire_domain.as_ref().filter(|_| !is_for_master) {
             faults.fault(&domain.span, "`wire_domain` needs `state = \"master\"` beside it: nobody else is told of it");
         }
         if let Some(on_timeout) = self.value.on_timeout.as_ref().filter(|_| state.value != State::Redis) {

@@ -35,7 +35,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
 use tollgate_core::time::{Moment, Span};
-use tollgate_core::watch::{Episode, Omissions};
+use tollgate_core::watch::{Episode, NEVER, Omissions};
 
 pub(crate) use calendar::{Calendar, rfc3339};
 pub(crate) use escape::{canonical_key, escape_key, unescape_key};
@@ -261,6 +261,12 @@ impl Watch {
         self.state_dir.as_deref()
     }
 
+    /// Threshold and window of flags; no threshold if accounts are not flagged.
+    pub(crate) fn flagging(&self) -> (Option<u64>, Span) {
+        let (threshold, window) = self.lock().state.flagging();
+        ((threshold != NEVER).then_some(threshold), window)
+    }
+
     /// Class whose keys are accounts.
     pub(crate) fn account_class(&self) -> String {
         self.lock().state.account_class().to_owned()
@@ -449,9 +455,16 @@ impl Watch {
             return;
         }
         let (now, mut records, mut announcements) = (self.calendar.now(), Vec::new(), 0);
+        let (threshold, window) = journaled.state.flagging();
         for (account, flag) in flagged {
             self.count(&self.counts.flags_set);
-            tracing::warn!(account, rejected = flag.rejected, "account flagged: it exceeded the threshold of refusals");
+            tracing::warn!(
+                account,
+                rejected = flag.rejected,
+                threshold,
+                window_ms = window.as_millis_ceil(),
+                "account flagged: it exceeded the threshold of refusals"
+            );
             if let Some(announcement) = self.announcement(journaled, announcements, flag) {
                 announcements += 1;
                 records.push(announcement);

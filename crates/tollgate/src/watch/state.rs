@@ -91,6 +91,11 @@ impl WatchState {
         self.core.set_flagging(threshold, window, account_class);
     }
 
+    /// The threshold and the window of flags.
+    pub(super) fn flagging(&self) -> (u64, Span) {
+        self.core.flagging()
+    }
+
     pub(super) fn account_class(&self) -> &str {
         &self.account_class
     }

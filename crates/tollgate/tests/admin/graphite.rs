@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use crate::metrics::{busy_gate, python};
-use crate::support::eventually;
+use crate::support::{Gate, eventually};
 use tollgate_test_support::free_addresses;
 
 /// A running carbon; killed when the test ends.
@@ -100,6 +100,25 @@ fn carbon_receives_tempomats_metrics_and_further_ones() {
     let taken = carbon.taken.lock().unwrap().clone();
     assert!(taken.values().all(|(_, secs)| (now - secs).abs() < 3600.0), "{now}: {taken:?}");
     assert_eq!(*carbon.invalid.lock().unwrap(), Vec::<Value>::new());
+}
+
+/// Tempomat's `delayThresholdSec`.
+#[test]
+fn callers_count_as_waiting_from_the_configured_delay_on() {
+    for (threshold, waiting) in [("1ms", 1.0), ("3s", 0.0)] {
+        let carbon = Carbon::start();
+        let settings = format!(
+            "[[rule]]\nname = \"each\"\nclass = \"ip/32\"\nrate = {{ rate = \"5/s\", burst = 1 }}\nhold = \"5s\"\n\
+             [metrics]\ngraphite = \"tcp://127.0.0.1:{}\"\ngraphite_prefix = \"p\"\ngraphite_every = \"1s\"\n\
+             graphite_delay_threshold = \"{threshold}\"\n",
+            carbon.port
+        );
+        let gate = Gate::start(&settings);
+        // Each of them but the first is held for 200 ms.
+        (0..8).for_each(|_| assert_eq!(gate.request("/", &[]).status, 200));
+        carbon.takes("p.requests", 8.0);
+        carbon.takes("p.Slash32", waiting);
+    }
 }
 
 #[test]

@@ -44,13 +44,45 @@ fn the_threshold_is_inclusive_and_a_report_counts_once() {
         "flagged_at": flag["flagged_at"] });
     assert_eq!(*flag, absent);
     assert!(flag["flagged_at"].as_str().unwrap().ends_with('Z'));
-    gate.logged("account flagged");
+    let line: Value = serde_json::from_str(&gate.logged("account flagged")).unwrap();
+    assert_eq!((&line["account"], &line["rejected"]), (&json!("u1"), &json!(1000)));
+    assert_eq!((&line["threshold"], &line["window_ms"]), (&json!(1000), &json!(600_000)));
+    assert_eq!((&flags["threshold"], &flags["window_ms"]), (&json!(1000), &json!(600_000)));
     let episodes = gate.json("/api/v1/episodes");
     assert_eq!(episodes["total"], 2);
     assert!(gate.get("/metrics").body.contains("tollgate_watch_flags 1"));
 }
 
-/// Parsing a report of 16 MiB takes many times as much memory; 256 at once would exhaust it.
+#[test]
+fn without_flags_refusals_are_shown_and_nobody_is_flagged() {
+    let gate = Gate::start("[watch]\nflags = false\n");
+    for (id, count) in [("r1", 1_000_000), ("r2", i64::MAX), ("r3", i64::MAX), ("r4", i64::MAX)] {
+        assert_eq!(report(&gate, id, &[("user", "u1", count)]), 202);
+    }
+    let flags = gate.json("/api/v1/flags");
+    assert_eq!((&flags["threshold"], &flags["total"]), (&Value::Null, &json!(0)));
+    assert_eq!(gate.json("/api/v1/episodes")["episodes"][0]["key"], "u1");
+}
+
+#[test]
+fn recent_episodes_are_listed_by_their_last_refusal() {
+    let gate = Gate::start("");
+    // The one with the most refusals is the oldest.
+    for (key, count) in [("oldest", 900), ("older", 5), ("newest", 1)] {
+        assert_eq!(report(&gate, key, &[("user", key, count)]), 202);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let listed = || {
+        let episodes = gate.json("/api/v1/episodes");
+        let keys = episodes["episodes"].as_array().unwrap().iter().map(|one| one["key"].as_str().unwrap().to_owned());
+        keys.collect::<Vec<_>>()
+    };
+    assert_eq!(listed(), ["newest", "older", "oldest"]);
+    assert_eq!(report(&gate, "again", &[("user", "oldest", 1)]), 202);
+    assert_eq!(listed(), ["oldest", "newest", "older"]);
+}
+
+/// A report of 16 MiB takes many times as much memory while it is parsed: 256 at once would exhaust a gate's memory.
 #[test]
 fn few_reports_are_processed_at_once_and_one_address_gets_half_of_the_permits() {
     let gate = Gate::start("");

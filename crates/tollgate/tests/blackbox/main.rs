@@ -3,6 +3,8 @@
 
 mod check;
 mod examples;
+mod import;
+mod init;
 mod manual;
 mod program;
 mod replay;

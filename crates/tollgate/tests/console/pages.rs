@@ -92,6 +92,13 @@ fn a_name_that_drives_terminals_is_text_too() {
 }
 
 #[test]
+fn the_page_of_flags_has_the_threshold_and_the_window() {
+    let (gate, browser) = (gate(), Browser::open(1280, 1000));
+    open(&browser, &gate, FLAGS);
+    browser.says("Threshold: 3 refusals of one account within 10 min");
+}
+
+#[test]
 fn a_flag_is_cleared_with_a_note_by_keyboard_alone() {
     let (gate, browser) = (gate(), Browser::open(1280, 1000));
     open(&browser, &gate, OVERVIEW);

@@ -46,3 +46,18 @@ fn the_watch_alone_takes_reports_and_flags_accounts_as_documented() {
     doors.signal("TERM");
     assert_eq!(doors.wait(), Some(0));
 }
+
+#[test]
+fn ratewatchs_defaults_flag_the_thousandth_refusal() {
+    let config = blocks("docs/coming-from/ratewatch.md", "toml")[0].replace("127.0.0.1:8889", "127.0.0.1:0");
+    let doors = Doors::start(&config.replace("/var/lib/tollgate", "FOLDER/state"));
+    let report = |id: &str, rejected: u32| {
+        let entry = json!({ "class": "user", "key": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "rejected": rejected });
+        let body = json!({ "id": id, "entries": [entry] }).to_string();
+        let url = format!("http://{}/api/v1/rejections", doors.admin);
+        let output = Command::new("curl").args(["-fsS", &url, "-d", &body]).output().unwrap();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["flagged"].clone()
+    };
+    assert_eq!(report("r1", 999), json!([]));
+    assert_eq!(report("r2", 1), json!(["6ba7b810-9dad-11d1-80b4-00c04fd430c8"]));
+}

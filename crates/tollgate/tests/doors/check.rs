@@ -237,3 +237,22 @@ fn threads_admit_together_exactly_what_fits() {
     assert_eq!(admitted, 50, "after {:?}", begun.elapsed());
     assert!(begun.elapsed() < Duration::from_secs(60));
 }
+
+/// docs/coming-from/sharkey.md: a bucket for each file and user, with Sharkey's LimitInfo.
+#[test]
+fn sharkeys_limit_of_a_file_is_asked_at_the_documented_door() {
+    let config = &crate::clients::blocks("docs/coming-from/sharkey.md", "toml")[0];
+    let config =
+        config.replace("127.0.0.1:8890", "127.0.0.1:0").replace("[gate]\n", "[gate]\nlisten = \"127.0.0.1:0\"\n");
+    let mut doors = Doors::start(&config);
+    let door = doors.door("http");
+    let ask = |file: &str| check(door, &json!({ "rule": "file", "attributes": { "user": "u1", "file": file } }));
+    let first = ask("f7");
+    assert_eq!((&first["blocked"], &first["remaining"], &first["resetMs"]), (&json!(false), &json!(9), &json!(0)));
+    (0..9).for_each(|_| drop(ask("f7")));
+    let blocked = ask("f7");
+    assert_eq!((&blocked["blocked"], &blocked["remaining"]), (&json!(true), &json!(0)));
+    let [reset, full] = ["resetSec", "fullResetSec"].map(|name| blocked[name].as_u64().unwrap());
+    assert!(reset == 60 && full == 600, "{reset} and {full}");
+    assert_eq!(ask("f8")["blocked"], false, "another file");
+}

@@ -84,6 +84,17 @@ fn cl_throttle_answers_as_redis_cell_does() {
     assert_eq!(doors.metric("tollgate_door_malformed_total"), 6);
 }
 
+/// docs/coming-from/redis-cell.md, with its configuration and redis-cell's own example.
+#[test]
+fn the_documented_door_answers_redis_cells_example() {
+    let config = blocks("docs/coming-from/redis-cell.md", "toml")[0].replace("127.0.0.1:6380", "127.0.0.1:0");
+    let mut doors = Doors::start(&config);
+    let example = &blocks("docs/coming-from/redis-cell.md", "text")[0];
+    let command = example.lines().next().unwrap().trim_start_matches("> ");
+    let reply: Vec<_> = example.lines().skip(1).map(|line| line.split_whitespace().nth(2).unwrap()).collect();
+    assert_eq!(Client::connect(doors.door("resp")).ask(command), reply.join(" "));
+}
+
 #[test]
 fn throttle_with_the_name_of_a_rule_decides_by_that_rule_and_its_state() {
     let domain = "[[domain]]\nname = 'uploads'\n[[domain.rule]]\nname = 'size'\nclass = 'identifier'\n\

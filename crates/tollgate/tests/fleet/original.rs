@@ -94,6 +94,8 @@ fn an_original_delays(libzmq: Libzmq) {
     };
     assert!((6..20).contains(&admitted), "{admitted} were admitted");
     assert!((1.0..20.0).contains(&retry_after), "told to wait {retry_after} s");
+    let heard = format!("tollgate_master_heard{{master=\"{}\",what=\"control\"}}", original.accounting);
+    gate.metric(&heard, |heard| heard == 1);
     let first = original.report();
     // "default\0", "ACCEPTED", "127.0.0.1", a time of thirteen digits, two empty frames, and Tollgate's addition.
     assert_eq!(first[..3], ["64656661756c7400", "4143434550544544", "3132372e302e302e31"]);
@@ -126,6 +128,7 @@ fn our_gate_survives(libzmq: Libzmq) {
     assert_eq!(original.report()[1], "4143434550544544");
     drop(original);
     gate.metric(&format!("tollgate_master_link_up{{master=\"{}\",what=\"accounting\"}}", addresses[0]), |up| up == 0);
+    gate.metric(&format!("tollgate_master_heard{{master=\"{}\",what=\"control\"}}", addresses[0]), |heard| heard == 0);
     (0..15).for_each(|_| assert_eq!(client.get("innocent").0, 200));
     let dropped = format!("tollgate_master_link_reports_dropped_total{{master=\"{}\",what=\"away\"}}", addresses[0]);
     gate.metric(&dropped, |dropped| dropped >= 15);
@@ -167,4 +170,18 @@ fn our_gate_and_a_libzmq_master_send_the_recorded_bytes_in_both_versions() {
         // Only ZMTP 3.1 has PING.
         assert_eq!(said.windows(5).any(|bytes| bytes == b"\x04PING"), minor == 1);
     }
+}
+
+/// The second configuration of docs/coming-from/smockron.md, with the addresses of this test.
+#[test]
+fn the_documented_gate_reports_whole_addresses_to_an_original_master() {
+    let page = include_str!("../../../../docs/coming-from/smockron.md");
+    let config = page.split("```toml\n").nth(2).unwrap().split("```").next().unwrap();
+    let (_, config) = config.split_once("[[rule]]").unwrap();
+    let original = Original::start_at(Libzmq::Current, free_addresses(), 5000, &[]);
+    let link = format!("\"{}\"\ncontrol = \"{}\"", original.accounting, original.control);
+    let gate = Gate::start(&format!("[[rule]]{}", config.replace("\"127.0.0.1:10004\"", &link)));
+    gate.until_linked(original.accounting);
+    assert_eq!(gate.client().get("any").0, 200);
+    assert_eq!(original.report()[..3], ["64656661756c7400", "4143434550544544", "3132372e302e302e31"]);
 }

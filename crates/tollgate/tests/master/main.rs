@@ -4,4 +4,5 @@
 mod bytes;
 mod hostile;
 mod libzmq;
+mod originals;
 mod replacement;

@@ -21,7 +21,7 @@ const GAUGES: [Counter; 3] = [
     ),
     (
         "tollgate_master_heard",
-        "Whether a Tollgate master has sent something in the last seconds",
+        "Whether a Tollgate master sent a message in the last seconds, or an original master is connected",
         &[("control", |report| report.heard.into())],
     ),
     (

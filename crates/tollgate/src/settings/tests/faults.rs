@@ -75,8 +75,8 @@ fn figures_that_make_no_limit() {
     check_rule("legacy = {}", 10, "`max` and `duration`");
     check_rule("legacy = { max = 1 }", 18, "needs `duration`");
     check_rule("legacy = { duration = \"1s\" }", 23, "needs `max`");
-    check_rule("legacy = { max = 1, duration = \"0s\" }", 32, "must not be 0");
-    check_rule("legacy = { min_interval = \"0s\" }", 27, "must not be 0");
+    check_rule("legacy = { max = 1, duration = \"0s\" }", 32, "must not be 0: for no limit, which 0 is in Sharkey,");
+    check_rule("legacy = { min_interval = \"0s\" }", 27, "must not be 0: for no limit, which 0 is in Sharkey,");
 }
 
 /// A rule with a limit and this line has one fault, in that line, with these words.

@@ -70,6 +70,20 @@ fn a_legacy_limit_of_both_kinds_is_two_rules_of_one_name() {
     assert!(old.iter().all(|rule| rule.rule.mode == Mode::Observe && !rule.headers));
 }
 
+/// Sharkey's own tests send `max` requests at once, with a `minInterval` beside it.
+#[test]
+fn a_legacy_limit_may_ignore_its_interval_as_sharkey_does() {
+    let legacy = |more: &str| {
+        let body = format!("legacy = {{ max = 10, duration = \"5s\", min_interval = \"1s\"{more} }}");
+        let mut settings = read(&format!("[[rule]]\nname = \"r\"\nclass = \"ip/32\"\n{body}"));
+        settings.domains.remove(0).rules.into_iter().map(|rule| rule.rule.limit).collect::<Vec<_>>()
+    };
+    let bucket = Limit::Bucket(Bucket::new(10, 2, secs(1)).unwrap());
+    let spacing = Limit::Rate(Rate::new(1, secs(1), 1).unwrap());
+    assert_eq!(legacy(""), [bucket, spacing]);
+    assert_eq!(legacy(", enforce_interval = false"), [bucket]);
+}
+
 #[test]
 fn everything_beside_the_limit_is_kept() {
     let settings = read(EVERYTHING);

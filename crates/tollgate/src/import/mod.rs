@@ -1,0 +1,107 @@
+//! `tollgate import`: translates the configuration of another limiter.
+//!
+//! The result is a settings file with comments on standard output. Everything in the other file that has no counterpart, or means
+//! something else here, is a note on standard error, so that no key disappears silently.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "its answer is for the person at the terminal")]
+
+mod flat_yaml;
+mod smockron;
+mod tempomat;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::bounded_file;
+use crate::cli::WRONG;
+use crate::settings::Settings;
+
+/// The largest file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The limiters whose configurations are translated.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Translate /etc/tempomat.json
+    Tempomat(ImportOptions),
+    /// Translate config/default.yaml of a Smockron master
+    Smockron(ImportOptions),
+}
+
+/// The arguments of one import.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ImportOptions {
+    /// The other limiter's configuration
+    file: PathBuf,
+}
+
+/// A translated configuration.
+#[derive(Debug, Default)]
+struct Imported {
+    /// The settings file.
+    toml: String,
+    /// What the settings file cannot express, or expresses differently.
+    notes: Vec<String>,
+}
+
+/// Translates a file.
+pub(crate) fn run(command: &Command) -> ExitCode {
+    let (file, translate): (_, fn(&str) -> Result<Imported, String>) = match command {
+        Command::Tempomat(options) => (&options.file, tempomat::translate),
+        Command::Smockron(options) => (&options.file, smockron::translate),
+    };
+    match imported(file, translate) {
+        Ok(Imported { toml, notes }) => {
+            notes.iter().for_each(|note| eprintln!("note: {note}"));
+            print!("{toml}");
+            ExitCode::SUCCESS
+        }
+        Err(message) => {
+            eprintln!("{}", message.trim_end());
+            ExitCode::from(WRONG)
+        }
+    }
+}
+
+fn imported(file: &Path, translate: fn(&str) -> Result<Imported, String>) -> Result<Imported, String> {
+    let wrong = |message: String| format!("{}: {message}", file.display());
+    let bytes = bounded_file::read(file, FILE_BYTES_MAX).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    let text = String::from_utf8(bytes).map_err(|_| wrong("is not UTF-8".to_owned()))?;
+    let imported = translate(&text).map_err(wrong)?;
+    // A value that is valid there and not here is reported with its line in the translation.
+    Settings::parse("translation", &imported.toml).map_err(|faults| format!("{faults}{}", imported.toml))?;
+    Ok(imported)
+}
+
+/// A TOML string, which has the escapes of JSON.
+pub(crate) fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// A number with at most `decimals` decimals, without trailing zeros.
+fn decimal(number: f64, decimals: usize) -> String {
+    let text = format!("{number:.decimals$}");
+    match text.split_once('.') {
+        Some(_) => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The translation, which is a valid settings file.
+    pub(super) fn translation(text: &str, translate: fn(&str) -> Result<Imported, String>) -> (Settings, Imported) {
+        let imported = translate(text).unwrap();
+        let settings =
+            Settings::parse("test.toml", &imported.toml).unwrap_or_else(|faults| panic!("{faults}{}", imported.toml));
+        (settings, imported)
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        for (number, text) in [(0.1, "0.1"), (4.0, "4"), (0.0, "0"), (1.0 / 3.0, "0.333333")] {
+            assert_eq!(decimal(number, 6), text);
+        }
+    }
+}

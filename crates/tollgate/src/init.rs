@@ -1,0 +1,269 @@
+//! `tollgate init`: writes a first settings file for one of four purposes.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "its answer is for the person at the terminal")]
+
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+
+use crate::cli::WRONG;
+use crate::import::quoted;
+use crate::settings::Settings;
+
+/// The arguments of `tollgate init`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct InitOptions {
+    /// What the gate is for
+    #[arg(long = "for", value_enum, value_name = "PURPOSE")]
+    purpose: Option<Purpose>,
+    /// Where requests are forwarded to [default: http://127.0.0.1:8080]
+    #[arg(long, value_name = "URL")]
+    backend: Option<String>,
+    /// Where clients connect [default: 0.0.0.0:8888; behind a proxy 127.0.0.1:8888]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// With --for proxy: the networks of the proxies [default: loopback]
+    #[arg(long, value_name = "NETWORK", value_delimiter = ',')]
+    proxies: Vec<String>,
+    /// With --for api or devices: the header that identifies a client [default: X-Api-Key, X-Device-Id]
+    #[arg(long, value_name = "NAME")]
+    header: Option<String>,
+    /// The file to write
+    #[arg(default_value = "tollgate.toml")]
+    file: PathBuf,
+}
+
+/// What a gate is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Purpose {
+    /// In front of an application, with clients that connect directly
+    App,
+    /// Behind nginx, a load balancer or a CDN
+    Proxy,
+    /// An API with a quota for each key
+    Api,
+    /// Devices that stay connected, such as screens and sensors
+    Devices,
+}
+
+/// The answers to the questions.
+struct Answers {
+    purpose: Purpose,
+    backend: String,
+    listen: String,
+    proxies: Vec<String>,
+    header: String,
+}
+
+/// Writes the file.
+pub(crate) fn run(options: &InitOptions) -> ExitCode {
+    match write_file(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{}", message.trim_end());
+            ExitCode::from(WRONG)
+        }
+    }
+}
+
+fn write_file(options: &InitOptions) -> Result<(), String> {
+    // Before questions are asked for nothing.
+    if options.file.exists() {
+        return Err(exists(&options.file));
+    }
+    let answers = Answers::get(options)?;
+    let text = answers.settings();
+    // A wrong answer is reported as in `tollgate check`, and nothing is written.
+    Settings::parse(&options.file.display().to_string(), &text).map_err(|faults| faults.to_string())?;
+    let file = OpenOptions::new().write(true).create_new(true).open(&options.file);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => exists(&options.file),
+        _ => format!("{}: cannot be written: {error}", options.file.display()),
+    })?;
+    let file = options.file.display();
+    println!("{file} is written. Look through it, then start the gate:\n\n    tollgate gate --config {file}\n");
+    println!("The console is at http://127.0.0.1:8889/ on this machine.");
+    Ok(())
+}
+
+fn exists(file: &Path) -> String {
+    format!("{}: exists already, and is not overwritten: name another file", file.display())
+}
+
+impl Answers {
+    /// The answers of the options, and for the others those of the person at the terminal, or the defaults without one.
+    fn get(options: &InitOptions) -> Result<Self, String> {
+        let is_asking = io::stdin().is_terminal() && io::stdout().is_terminal();
+        let ask = |given: Option<&str>, question: &str, default: &str| match given {
+            Some(given) => Ok(given.to_owned()),
+            None if is_asking => asked(question, default),
+            None => Ok(default.to_owned()),
+        };
+        let purpose = match options.purpose {
+            Some(purpose) => purpose,
+            None if is_asking => asked_purpose()?,
+            None => return Err("there is no terminal to ask on: write --for app, proxy, api or devices".to_owned()),
+        };
+        let backend = ask(options.backend.as_deref(), "Where is the application?", "http://127.0.0.1:8080")?;
+        let given = (!options.proxies.is_empty()).then(|| options.proxies.join(","));
+        let (mut listen, mut proxies, mut header) = (options.listen.clone(), String::new(), String::new());
+        match purpose {
+            Purpose::App => listen = Some(ask(listen.as_deref(), "Where do clients connect?", "0.0.0.0:8888")?),
+            Purpose::Proxy => {
+                proxies =
+                    ask(given.as_deref(), "From which addresses or networks does the proxy connect?", "loopback")?;
+            }
+            Purpose::Api => header = ask(options.header.as_deref(), "Which header has the API key?", "X-Api-Key")?,
+            Purpose::Devices => {
+                header = ask(options.header.as_deref(), "Which header identifies a device?", "X-Device-Id")?;
+            }
+        }
+        let default_listen = if purpose == Purpose::Proxy { "127.0.0.1:8888" } else { "0.0.0.0:8888" };
+        Ok(Self {
+            purpose,
+            backend,
+            listen: listen.unwrap_or_else(|| default_listen.to_owned()),
+            proxies: proxies
+                .split(',')
+                .map(|proxy| proxy.trim().to_owned())
+                .filter(|proxy| !proxy.is_empty())
+                .collect(),
+            header: header.to_ascii_lowercase(),
+        })
+    }
+
+    /// The settings file.
+    fn settings(&self) -> String {
+        let proxies: Vec<_> = self.proxies.iter().map(|proxy| quoted(proxy)).collect();
+        let (gate, rules) = match self.purpose {
+            Purpose::App => ("", APP_RULES),
+            Purpose::Proxy => (PROXY_GATE, APP_RULES),
+            Purpose::Api => ("", API_RULES),
+            Purpose::Devices => (DEVICE_GATE, DEVICE_RULES),
+        };
+        [HEAD, gate, rules, TAIL]
+            .concat()
+            .replace("{listen}", &quoted(&self.listen))
+            .replace("{backend}", &quoted(&self.backend))
+            .replace("{proxies}", &proxies.join(", "))
+            .replace("{class}", &quoted(&format!("header:{}", self.header)))
+            .replace("{header}", &quoted(&self.header))
+    }
+}
+
+/// The answer to a question; the default for an empty one.
+fn asked(question: &str, default: &str) -> Result<String, String> {
+    let line = prompt(&format!("{question} [{default}] "))?;
+    Ok(if line.is_empty() { default.to_owned() } else { line })
+}
+
+fn asked_purpose() -> Result<Purpose, String> {
+    println!("What is the gate for?");
+    for (number, purpose) in Purpose::value_variants().iter().enumerate() {
+        let value = purpose.to_possible_value();
+        let help = value.as_ref().and_then(|value| value.get_help()).map(ToString::to_string).unwrap_or_default();
+        println!("  {}  {help}", number + 1);
+    }
+    loop {
+        let line = prompt("[1] ")?;
+        let number = if line.is_empty() { Some(1) } else { line.parse::<usize>().ok() };
+        let purpose = number.and_then(|number| Purpose::value_variants().get(number.checked_sub(1)?));
+        match purpose {
+            Some(purpose) => return Ok(*purpose),
+            None => println!("Enter a number from 1 to {}.", Purpose::value_variants().len()),
+        }
+    }
+}
+
+fn prompt(text: &str) -> Result<String, String> {
+    let unanswered = |error: &dyn std::fmt::Display| format!("the question was not answered: {error}");
+    print!("{text}");
+    io::stdout().flush().map_err(|error| unanswered(&error))?;
+    let mut line = String::new();
+    match io::stdin().lock().read_line(&mut line) {
+        Ok(0) => Err(unanswered(&"end of input")),
+        Ok(_) => Ok(line.trim().to_owned()),
+        Err(error) => Err(unanswered(&error)),
+    }
+}
+
+const HEAD: &str = r#"# Settings of Tollgate. `tollgate check FILE` checks this file; SIGHUP makes a running gate read it again.
+# `tollgate reference` prints all settings.
+
+[gate]
+listen  = {listen}
+backend = {backend}
+# mode  = "observe"                 # forwards everything at once, and shows what would have been held or refused
+# cores = 4                         # the CPU cores of the backend, if it has other than this machine
+"#;
+
+const PROXY_GATE: &str = r#"
+# Requests of these addresses carry the client's address in X-Forwarded-For. From others that header is ignored.
+trusted_proxies = [{proxies}]
+"#;
+
+const DEVICE_GATE: &str = r#"
+# A connected device uses a connection for hours. Many of them may be behind one address.
+timeouts = { upgraded_idle = "10min" }
+bounds   = { connections = 65536, connections_per_address = 4096 }
+"#;
+
+const APP_RULES: &str = r#"
+# No rule is needed to protect the backend: while it is overloaded, the gate shares it fairly between clients. Rules add limits
+# that also apply while it is idle. These two are common; `mode = "observe"` in a rule tries it without effect.
+
+[[rule]]
+name  = "login"                     # passwords can only be guessed slowly
+when  = { method = "POST", path = "/login" }
+class = "ip/32"
+rate  = { rate = "5/min", burst = 40 }
+
+[[rule]]
+name   = "crawlers"                 # each crawler that names itself gets a tenth of the backend's CPU time
+when   = { header = { user-agent = ["*bot/*", "*bot;*", "*crawler*", "*spider*"] } }
+class  = "user-agent"
+budget = { share = 0.10, burst = "10s" }
+"#;
+
+const API_RULES: &str = r#"
+# Each key may send 100 requests at once, and 10 per second after that. Responses carry the remaining number.
+[[rule]]
+name   = "quota"
+class  = {class}
+bucket = { size = 100, drip = 10, every = "1s" }
+# state = "redis"                   # exact over several gates; needs [redis] with a url
+
+# Requests without a key are limited by address.
+[[rule]]
+name   = "without-key"
+unless = { header = { {header} = "*" } }
+class  = "ip/32"
+bucket = { size = 200, drip = 20, every = "1s" }
+
+# Keys that are refused a thousand times in ten minutes are flagged in the console, for a person to look at.
+[watch]
+account_class  = {class}
+flag_threshold = 1000
+flag_window    = "10min"
+"#;
+
+const DEVICE_RULES: &str = r#"
+# A device may reconnect five times in ten seconds. After that it is refused for 10, 20, 40 and at most 60 seconds, longer while the
+# backend is loaded. In the first 30 seconds after a start, when all devices reconnect, only the ceiling applies.
+[[rule]]
+name       = "reconnect"
+when       = { upgrade = "websocket" }
+class      = {class}
+window     = { max = 5, per = "10s", ceiling = 20 }
+escalation = { backoff = "1s", backoff_max = "60s", levels = 10, release = "30s", elevated = 2, critical = 4 }
+warmup     = "30s"
+"#;
+
+const TAIL: &str = r#"
+# Console, metrics and health checks. Other addresses than loopback need `token_file`.
+[admin]
+listen = "127.0.0.1:8889"
+"#;
