@@ -59,7 +59,7 @@ enum Command {
     /// Prints a settings file. Notes on standard error list all keys that have no counterpart or another meaning. Exits 2
     /// if the file is invalid.
     #[command(subcommand)]
-    Import(import::Command),
+    Import(import::ImportCommand),
     /// Check a settings file for errors
     ///
     /// Prints each error as file:line:column: message. Exits 0 if there is none, 2 otherwise. With --hardening, exits 1

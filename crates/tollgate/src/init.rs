@@ -15,7 +15,7 @@ use crate::settings::Settings;
 /// The arguments of `tollgate init`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct InitOptions {
-    /// What the gate is for
+    /// The purpose of the gate
     #[arg(long = "for", value_enum, value_name = "PURPOSE")]
     purpose: Option<Purpose>,
     /// Where requests are forwarded to [default: http://127.0.0.1:8080]
@@ -35,7 +35,7 @@ pub(crate) struct InitOptions {
     file: PathBuf,
 }
 
-/// What a gate is for.
+/// The purpose of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Purpose {
     /// In front of an application, with clients that connect directly

@@ -20,7 +20,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The limiters whose configurations are translated.
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum ImportCommand {
     /// Translate /etc/tempomat.json
     Tempomat(ImportOptions),
     /// Translate config/default.yaml of a Smockron master
@@ -39,15 +39,15 @@ pub(crate) struct ImportOptions {
 struct Imported {
     /// The settings file.
     toml: String,
-    /// What the settings file cannot express, or expresses differently.
+    /// Keys that have no counterpart or another meaning.
     notes: Vec<String>,
 }
 
 /// Translates a file.
-pub(crate) fn run(command: &Command) -> ExitCode {
+pub(crate) fn run(command: &ImportCommand) -> ExitCode {
     let (file, translate): (_, fn(&str) -> Result<Imported, String>) = match command {
-        Command::Tempomat(options) => (&options.file, tempomat::translate),
-        Command::Smockron(options) => (&options.file, smockron::translate),
+        ImportCommand::Tempomat(options) => (&options.file, tempomat::translate),
+        ImportCommand::Smockron(options) => (&options.file, smockron::translate),
     };
     match imported(file, translate) {
         Ok(Imported { toml, notes }) => {

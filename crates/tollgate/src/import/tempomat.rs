@@ -27,7 +27,7 @@ pub(super) fn translate(text: &str) -> Result<Imported, String> {
     let Value::Object(keys) = serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))? else {
         return Err("is not a JSON object".to_owned());
     };
-    let source = Source { keys: &keys };
+    let source = TempomatKeys { keys: &keys };
     let mut imported = Imported::default();
     gate(&source, &mut imported)?;
     rules(&source, &mut imported)?;
@@ -36,11 +36,11 @@ pub(super) fn translate(text: &str) -> Result<Imported, String> {
     Ok(imported)
 }
 
-struct Source<'a> {
+struct TempomatKeys<'a> {
     keys: &'a Map<String, Value>,
 }
 
-impl Source<'_> {
+impl TempomatKeys<'_> {
     fn text(&self, key: &str) -> Result<Option<&str>, String> {
         match self.keys.get(key) {
             None | Some(Value::Null) => Ok(None),
@@ -61,7 +61,7 @@ impl Source<'_> {
     }
 }
 
-fn gate(source: &Source<'_>, imported: &mut Imported) -> Result<(), String> {
+fn gate(source: &TempomatKeys<'_>, imported: &mut Imported) -> Result<(), String> {
     let port = match source.number("listenPort")? {
         0.0 => 8888.0,
         port => port,
@@ -82,7 +82,7 @@ fn gate(source: &Source<'_>, imported: &mut Imported) -> Result<(), String> {
     Ok(())
 }
 
-fn rules(source: &Source<'_>, imported: &mut Imported) -> Result<(), String> {
+fn rules(source: &TempomatKeys<'_>, imported: &mut Imported) -> Result<(), String> {
     for (key, name, class, burst) in SHARES {
         let share = source.number(key)?;
         if share >= 1.0 || share == 0.0 {
@@ -110,7 +110,7 @@ fn rules(source: &Source<'_>, imported: &mut Imported) -> Result<(), String> {
     Ok(())
 }
 
-fn graphite(source: &Source<'_>, imported: &mut Imported) -> Result<(), String> {
+fn graphite(source: &TempomatKeys<'_>, imported: &mut Imported) -> Result<(), String> {
     let Some(address) = source.text("graphite")? else { return Ok(()) };
     let Some(prefix) = source.text("graphitePrefix")? else {
         return Err("`graphite` needs `graphitePrefix`, in Tempomat too".to_owned());

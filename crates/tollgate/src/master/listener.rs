@@ -75,3 +75,27 @@ pub(super) async fn accept(listener: TcpListener, welcome: impl Fn(TcpStream, Ip
 fn keepalive() -> TcpKeepalive {
     TcpKeepalive::new().with_time(Duration::from_secs(20)).with_interval(Duration::from_secs(5)).with_retries(4)
 }
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::network::Network;
+
+    use super::*;
+
+    #[test]
+    fn without_keys_only_loopback_and_named_networks_connect() {
+        let without_keys = Network::parse("10.0.0.0/8").into_iter().collect();
+        let access = GateAccess { identity: None, without_keys };
+        for (peer, is_admitted) in [
+            ("10.1.2.3", true),
+            ("::ffff:10.1.2.3", true),
+            ("127.0.0.1", true),
+            ("::1", true),
+            ("192.168.0.1", false),
+            ("2001:db8::1", false),
+        ] {
+            let begun = access.begin(SocketKind::Sub, peer.parse().unwrap());
+            assert_eq!(begun.err(), (!is_admitted).then_some("unauthenticated"), "{peer}");
+        }
+    }
+}

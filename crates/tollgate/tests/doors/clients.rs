@@ -58,3 +58,27 @@ fn the_go_example_runs_as_it_stands() {
 fn the_php_example_runs_as_it_stands() {
     run("php", "notes.php", &["php"]);
 }
+
+/// docs/coming-from/screentinker.md: a server that tells a connected device to wait, with its configuration.
+#[test]
+fn a_server_tells_a_device_to_wait_as_documented() {
+    let config = blocks("docs/coming-from/screentinker.md", "toml")[0].replace("127.0.0.1:8890", "127.0.0.1:0");
+    let mut doors = Doors::start(&config.replace("[gate]\n", "[gate]\nlisten = \"127.0.0.1:0\"\n"));
+    let client = blocks("docs/door-http.md", "javascript")[0].split("\n\n").next().unwrap().to_owned();
+    let server = &blocks("docs/coming-from/screentinker.md", "javascript")[0];
+    // In warm-up, so that only the ceiling of twenty applies.
+    let code = format!(
+        "{client}\nconst deviceId = 'screen-7', socket = {{ emit: (...event) => console.log(JSON.stringify(event)), disconnect() {{}} }};\n\
+         for (let connect = 0; connect < 21; connect++) {{\n{server}}}\n"
+    );
+    let path = doors.folder.path().join("server.mjs");
+    std::fs::write(&path, code).unwrap();
+    let door = format!("http://{}", doors.door("http"));
+    let output = Command::new("node").arg(&path).env("TOLLGATE_DOOR", door).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let events: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((events.len(), &events[0][0]), (1, &"device:throttled".into()), "{text}");
+    let wait_ms = events[0][1]["retry_after_ms"].as_u64().unwrap();
+    assert!((5_000..=10_000).contains(&wait_ms), "{wait_ms} ms");
+}

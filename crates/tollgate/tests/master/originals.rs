@@ -1,4 +1,4 @@
-//! What users of an original master rely on: domains, several rules, original gates on other machines and after an outage.
+//! Original gates: domains, several rules, gates on other machines, and an outage of the master.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};

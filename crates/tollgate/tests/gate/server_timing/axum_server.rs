@@ -25,7 +25,7 @@ async fn server_timing(request: Request, next: Next) -> Response {
         poll
     };
     let mut response = poll_fn(poll).await;
-    let value = HeaderValue::try_from(format!("cpu;dur={spent_ms:.1f}"));
+    let value = HeaderValue::try_from(format!("cpu;dur={spent_ms:.1}"));
     response.headers_mut().append("server-timing", value.expect("a number is a valid value"));
     response
 }

@@ -81,8 +81,7 @@ fn php_reports_its_cpu_time() {
     let page = "<?php\nif ($_SERVER['REQUEST_URI'] === '/wait') { usleep(100000); } else {\n\
         $begin = cpu_ms(); while (cpu_ms() - $begin < 30) { for ($i = 0; $i < 1000; $i++) { sqrt($i); } }\n}\necho 'ok';\n";
     let prepend = format!("auto_prepend_file={}", folder.path().join("timing.php").display());
-    let _server =
-        serve(folder.path(), "index.php", page, &["php", "-d", &prepend, "-S", &address.to_string(), "index.php"]);
+    let _server = serve(folder.path(), "index.php", page, &["php", "-d", &prepend, "-S", &address.to_string()]);
     check(address);
 }
 
