@@ -147,8 +147,8 @@ fn axum_reports_its_cpu_time() {
 fn without_a_report_waiting_is_charged() {
     let [burn, wait] = costs(axum_server::start(false));
     eprintln!("without Server-Timing: {burn} ms for 30 ms of computing, {wait} ms for 100 ms of waiting");
-    assert!((25.0..=60.0).contains(&burn), "{burn} ms");
-    assert!(wait > 50.0, "{wait} ms");
+    // An estimate from wall time, which other tests on the machine prolong.
+    assert!(burn > 25.0 && wait > 50.0, "{burn} ms and {wait} ms");
 }
 
 /// How long a page waits or computes.
