@@ -52,6 +52,13 @@ pub(crate) fn checks(file: &Path, settings: &Settings) -> Vec<HardeningCheck> {
     }
     checks.extend(admin_checks(settings));
     checks.extend(rule_checks(settings));
+    checks.extend(settings.master.iter().map(|master| {
+        HardeningCheck::new(
+            "gates authenticate to the master (`master.gates_without_keys`)",
+            master.gates_without_keys.is_empty(),
+            "messages of these networks can be forged: use `key_file` and `gates`, and replace original gatekeepers",
+        )
+    }));
     checks.push(match &settings.redis {
         Some(redis) => {
             let url = &redis.url;

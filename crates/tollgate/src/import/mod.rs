@@ -43,9 +43,12 @@ struct Imported {
     notes: Vec<String>,
 }
 
+/// Translates the text of a configuration.
+type Translate = fn(&str) -> Result<Imported, String>;
+
 /// Translates a file.
 pub(crate) fn run(command: &ImportCommand) -> ExitCode {
-    let (file, translate): (_, fn(&str) -> Result<Imported, String>) = match command {
+    let (file, translate): (_, Translate) = match command {
         ImportCommand::Tempomat(options) => (&options.file, tempomat::translate),
         ImportCommand::Smockron(options) => (&options.file, smockron::translate),
     };
@@ -62,7 +65,7 @@ pub(crate) fn run(command: &ImportCommand) -> ExitCode {
     }
 }
 
-fn imported(file: &Path, translate: fn(&str) -> Result<Imported, String>) -> Result<Imported, String> {
+fn imported(file: &Path, translate: Translate) -> Result<Imported, String> {
     let wrong = |message: String| format!("{}: {message}", file.display());
     let bytes = bounded_file::read(file, FILE_BYTES_MAX).map_err(|error| wrong(format!("cannot be read: {error}")))?;
     let text = String::from_utf8(bytes).map_err(|_| wrong("is not UTF-8".to_owned()))?;
@@ -91,7 +94,7 @@ mod tests {
     use super::*;
 
     /// The translation, which is a valid settings file.
-    pub(super) fn translation(text: &str, translate: fn(&str) -> Result<Imported, String>) -> (Settings, Imported) {
+    pub(super) fn translation(text: &str, translate: Translate) -> (Settings, Imported) {
         let imported = translate(text).unwrap();
         let settings =
             Settings::parse("test.toml", &imported.toml).unwrap_or_else(|faults| panic!("{faults}{}", imported.toml));

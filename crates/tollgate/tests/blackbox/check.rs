@@ -176,7 +176,8 @@ fn a_hardening_list_has_pass_or_fail_and_what_to_write() {
     );
     assert!(run.stdout.ends_with(" passed, 0 failed\n"), "{}", run.stdout);
     let unsafe_file = "[gate]\nmode = 'observe'\nbackend = 'http://backend.example:80'\nlisten = '0.0.0.0:80'\n\
-        [[rule]]\nname = 'bots'\nclass = 'user-agent'\nin_flight = { max = 9 }\n";
+        [[rule]]\nname = 'bots'\nclass = 'user-agent'\nin_flight = { max = 9 }\n\
+        [master]\naccounting = '0.0.0.0:10004'\ngates_without_keys = 'private'\n";
     let run = hardening("unsafe", unsafe_file);
     assert_eq!(run.code, Some(1), "{}", run.stdout);
     for words in [
@@ -185,6 +186,7 @@ fn a_hardening_list_has_pass_or_fail_and_what_to_write() {
         "backends are on this machine",
         "requests are logged",
         "no rule has a class",
+        "gates authenticate to the master",
     ] {
         assert!(
             run.stdout.lines().any(|line| line.starts_with("  FAIL  ") && line.contains(words)),
