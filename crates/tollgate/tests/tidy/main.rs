@@ -54,14 +54,14 @@ fn every_path_that_the_architecture_names_exists() {
         .flat_map(|line| line.split('`').skip(1).step_by(2))
         .filter(|word| word.contains('/') && !word.contains(' ') && !word.starts_with('/') && !word.contains("://"))
         .collect();
-    assert!(paths.len() > 10, "ARCHITECTURE.md names too few paths to be a map");
+    assert!(paths.len() > 10, "ARCHITECTURE.md names too few paths");
     let missing: Vec<_> = paths.into_iter().filter(|path| !root().join(path).exists()).collect();
-    assert!(missing.is_empty(), "ARCHITECTURE.md names what does not exist: {missing:?}");
+    assert!(missing.is_empty(), "ARCHITECTURE.md names missing paths: {missing:?}");
 }
 
-/// By default a gate and a master keep what they know in the home of whoever starts them.
+/// By default a gate and a master keep their state in the home directory of the user.
 #[test]
-fn no_test_leaves_anything_in_the_home_of_whoever_runs_it() {
+fn no_test_writes_to_the_home_directory() {
     let starts = |text: &str| {
         ["gate", "master", "run"].iter().any(|role| {
             [format!("arg(\"{role}\")"), format!("[\"{role}\""), format!("{{}} {role} --")]
@@ -74,13 +74,17 @@ fn no_test_leaves_anything_in_the_home_of_whoever_runs_it() {
         files(&[".rs"]).into_iter().filter(|(_, text)| text.contains(ours) && starts(text)).collect();
     assert!(launchers.len() > 8, "{}", launchers.len());
     for (path, text) in launchers {
-        let elsewhere = text.contains(r#".env("XDG_STATE_HOME""#) && text.contains(r#".env_remove("STATE_DIRECTORY")"#);
-        assert!(elsewhere || text.contains("Gate::spawn("), "{path} starts one that may keep something at home");
+        let has_own_home =
+            text.contains(r#".env("XDG_STATE_HOME""#) && text.contains(r#".env_remove("STATE_DIRECTORY")"#);
+        assert!(
+            has_own_home || text.contains("Gate::spawn("),
+            "{path} starts a process that may write to the home directory"
+        );
     }
 }
 
 #[test]
-fn every_link_between_pages_leads_somewhere() {
+fn every_link_between_pages_has_a_target() {
     for (page, text) in files(&[".md"]) {
         let folder = root().join(&page).parent().unwrap().to_path_buf();
         for target in between(&text, "](", ")") {
@@ -101,7 +105,7 @@ fn the_minimum_rust_version_is_the_same_everywhere() {
         ("CONTRIBUTING.md", format!("Rust {minimum} or later")),
         ("contrib/docker/Dockerfile", format!("FROM rust:{minimum}-")),
     ] {
-        assert!(fs::read_to_string(root().join(file)).unwrap().contains(&text), "{file} does not say {text}");
+        assert!(fs::read_to_string(root().join(file)).unwrap().contains(&text), "{file} does not contain {text}");
     }
 }
 
@@ -114,16 +118,16 @@ fn every_decision_is_found_from_the_architecture() {
 }
 
 #[test]
-fn no_file_holds_two_nouns() {
+fn no_file_has_more_than_700_lines() {
     for (path, text) in files(&[".rs"]) {
         let lines = text.lines().count();
-        assert!(lines <= 700, "{path} has {lines} lines: is there a second noun in it?");
+        assert!(lines <= 700, "{path} has {lines} lines: split it by subject");
     }
 }
 
 #[test]
-fn nothing_is_left_half_done() {
-    // Spelled apart, so that this file does not find itself.
+fn no_unfinished_code_is_left() {
+    // In parts, so that this file does not contain them.
     let marks =
         [["#[ig", "nore"].concat(), ["tod", "o!("].concat(), ["unimple", "mented!("].concat(), ["db", "g!("].concat()];
     for (path, text) in files(&[".rs"]) {
@@ -134,7 +138,7 @@ fn nothing_is_left_half_done() {
 }
 
 #[test]
-fn the_core_has_no_dependency_and_nothing_of_the_outside_world() {
+fn the_core_has_no_dependency_no_std_and_no_unsafe_code() {
     let manifest = fs::read_to_string(root().join("crates/tollgate-core/Cargo.toml")).unwrap();
     assert!(!manifest.contains("\n[dependencies]"));
     let library = fs::read_to_string(root().join("crates/tollgate-core/src/lib.rs")).unwrap();

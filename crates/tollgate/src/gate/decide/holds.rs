@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_those_who_have_gone() {
+    fn ended_holds_leave_no_entries() {
         let holds = Holds::default();
         for key in 0..100u32 {
             drop(take(&holds, &key.to_be_bytes()));

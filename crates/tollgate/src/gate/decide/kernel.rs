@@ -114,7 +114,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn what_a_group_uses_is_read_from_its_directory() {
+    fn the_cpu_time_of_a_group_is_read_from_its_directory() {
         let dir = tempfile::tempdir().unwrap();
         let say = |micros: u64| {
             fs::write(dir.path().join("cpu.stat"), format!("usage_usec {micros}\nuser_usec 1\n")).unwrap()

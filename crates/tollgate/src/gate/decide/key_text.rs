@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_what_a_person_reads_as_far_as_it_is_kept() {
+    fn a_name_is_the_readable_key_up_to_its_maximum_length() {
         let mut head = RequestHead::default();
         let long = "k".repeat(400);
         head.parse(format!("POST /a/7 HTTP/1.1\r\nHost: site\r\nX-Key: {long}\r\nX-Id: \u{e9}\r\n\r\n").as_bytes())

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn a_written_file_is_read_back() {
         assert_eq!(LearnedState::decode(&state().encode()), Some(state()));
         let empty = LearnedState { key: [0, 0], backends: Vec::new() };
         assert_eq!(LearnedState::decode(&empty.encode()), Some(empty));

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_band_follows_what_is_sustained_and_heals_without_traffic() {
+    fn the_band_follows_sustained_load_and_recovers_without_traffic() {
         let load = Load::new(edges(), None, Moment::ZERO);
         for n in 1..=20 {
             load.tick(second(n), || Span::from_millis(300));

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_how_far_over_and_for_how_long() {
+    fn an_engagement_has_the_observed_and_allowed_amounts_and_the_backoff() {
         assert_eq!(third("bucket = { size = 2, drip = 1, every = '4s' }"), Some((Act::Refuse, 3, 2, 4_000)));
         assert_eq!(third("rate = { rate = '1/s', burst = 2 }\nhold = '0s'"), Some((Act::Refuse, 3, 2, 1_000)));
         assert_eq!(third("rate = { rate = '1/s', burst = 2 }"), Some((Act::Hold, 3, 2, 1_000)));

@@ -392,7 +392,7 @@ mod tests {
         "[[rule]]\nname = 'api'\nclass = 'ip/32'\nbucket = { size = 2, drip = 1, every = '30s' }\n";
 
     #[test]
-    fn a_client_is_told_where_it_stands() {
+    fn responses_show_the_state_of_the_limit() {
         let rules = rules(ONE_BUCKET);
         let decision = ask(&rules);
         let standing = rules.standing(&decision).unwrap();
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_changed_keeps_its_state_and_its_counts_over_a_reload() {
+    fn unchanged_rules_keep_state_and_counters_over_a_reload() {
         let old = rules(ONE_BUCKET);
         for _ in 0..3 {
             ask(&old);

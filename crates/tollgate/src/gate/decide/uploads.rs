@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_waiting_holds_nobody_up_and_no_more_wait_than_may() {
+    fn a_dropped_upload_blocks_no_other_and_the_number_of_waiting_ones_is_limited() {
         run(async {
             let uploads = Arc::new(Uploads::default());
             let own = all(&uploads, address(1), 4);
@@ -390,7 +390,7 @@ mod tests {
 
     /// An address above its current limit passes on no more than that limit, and does not strand its waiting uploads.
     #[test]
-    fn who_has_many_gets_fewer_when_others_come_and_nobody_waits_for_ever() {
+    fn an_address_with_many_uploads_gets_fewer_when_others_come_and_no_upload_waits_without_end() {
         run(async {
             let uploads = Arc::new(Uploads::default());
             let mut own = all(&uploads, address(1), 4);

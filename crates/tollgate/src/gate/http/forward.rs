@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_says_about_itself_is_replaced() {
+    fn fields_of_a_client_that_identify_it_are_replaced() {
         let text = forwarded(
             "192.0.2.1",
             "X-Forwarded-For: 6.6.6.6\r\nForwarded: for=6.6.6.6\r\nX-Forwarded-Proto: https\r\nX-Real-IP: 6.6.6.6\r\n",
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_trusted_proxy_says_is_kept_and_added_to() {
+    fn fields_of_a_trusted_proxy_are_kept_and_extended() {
         let text = forwarded(
             "10.0.0.1",
             "X-Forwarded-For: 1.2.3.4\r\nX-Forwarded-For: 5.6.7.8\r\nX-Forwarded-Proto: https\r\n",

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_learns_whose_requests_are_too_many_and_a_page_blames_nobody_while_the_site_is_busy() {
+    fn a_problem_names_the_cause_and_a_page_does_not_blame_its_reader() {
         let full = Refusal { cause: Cause::ReducedCapacity, ..refusal() };
         for (refusal, status, detail) in [(refusal(), 429, "is ahead of its share"), (full, 503, "The site is full")] {
             let text = |accept: &str| {

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_asked_goes_before_who_did_unless_it_has_just_come() {
+    fn connections_without_a_request_close_first_unless_they_are_new() {
         let timers = Timers::new();
         let idle = |has_asked: bool| {
             let timer = timers.timer();

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_read_is_tried_again_though_its_files_look_the_same_and_told_once() {
+    fn unreadable_certificates_are_read_again_and_reported_once() {
         let folder = tempfile::tempdir().unwrap();
         let files = CertificateFiles { chain: folder.path().join("site.pem"), key: folder.path().join("site.key") };
         let certificate = || rcgen::generate_simple_self_signed(vec!["site".to_owned()]).unwrap();

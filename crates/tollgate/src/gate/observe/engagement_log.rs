@@ -232,7 +232,7 @@ mod tests {
     const START: Moment = Moment::from_millis(5_000);
 
     #[test]
-    fn the_first_is_told_at_once_and_the_rest_together_with_the_worst_of_them() {
+    fn the_first_engagement_is_written_at_once_and_the_rest_as_one_line_with_the_largest_amounts() {
         let mut collected = Collected::default();
         let first = collected.tell(&engagement(b"192.0.2.1"), START);
         assert_eq!(first.len(), 1);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_stays_alone_is_told_once() {
+    fn a_single_engagement_is_written_once() {
         let mut collected = Collected::default();
         assert_eq!(collected.tell(&engagement(b"192.0.2.1"), START).len(), 1);
         assert_eq!(collected.take_if_due(START + INTERVAL), []);

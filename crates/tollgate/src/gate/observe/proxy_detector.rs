@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_names_nobody_is_noticed_by_its_user_agents() {
+    fn a_proxy_without_forwarding_headers_is_detected_by_its_user_agents() {
         let notice = after((0..200).map(|number| (address((number % 6 == 0).into()), None, number))).unwrap();
         assert!(
             notice.to_string().contains("nearly all requests come from 203.0.113.0, with many user agents"),

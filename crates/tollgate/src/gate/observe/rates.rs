@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_a_second_ago_and_is_shown_with_more_is_before_who_has_been_here_for_long() {
+    fn keys_are_ordered_by_their_shown_use_however_long_they_have_been_active() {
         let (mut old, mut new, now) = (Rates::default(), Rates::default(), Moment::from_millis(60_000));
         (1..=60).for_each(|second| old.add(SPENT, Moment::from_millis(second * 1000)));
         new.add(Spent { toll_ns: SPENT.toll_ns + SPENT.toll_ns / 10, ..SPENT }, now);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn who_spends_nothing_is_behind_who_spends_and_in_the_order_of_requests() {
+    fn keys_without_use_come_last_in_the_order_of_requests() {
         let rates = |spent: Spent| {
             let mut rates = Rates::default();
             rates.add(spent, Moment::from_millis(1000));

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn who_spends_most_is_first_in_every_class() {
+    fn the_key_with_the_highest_use_is_first_in_every_class() {
         let spenders = Spenders::new();
         for secs in 1..=20 {
             serve(&spenders, "203.0.113.7", "crawler", 400);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_sees_what_was_spent_a_moment_ago() {
+    fn reading_the_ledger_includes_recent_use() {
         let spenders = Spenders::new();
         spenders.tick(second(1));
         serve(&spenders, "203.0.113.7", "crawler", 400);
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_threads_leave_adds_up() {
+    fn the_use_of_several_threads_adds_up() {
         let spenders = Spenders::new();
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_gone_is_forgotten() {
+    fn idle_keys_are_removed() {
         let spenders = Spenders::new();
         serve(&spenders, "2001:db8::1", "x", 900);
         spenders.tick(second(1));

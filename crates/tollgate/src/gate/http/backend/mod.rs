@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_the_one_to_try_a_backend_goes_to_another() {
+    fn a_request_that_is_not_the_probe_goes_to_another_backend() {
         let backends = backends(3);
         let all: Vec<u64> = backends.iter().map(|backend| backend.id).collect();
         for up in &all {

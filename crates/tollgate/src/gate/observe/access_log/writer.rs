@@ -227,7 +227,7 @@ mod tests {
 
     /// Nothing reads the pipe, so the thread blocks in its first large write.
     #[test]
-    fn a_destination_that_hangs_delays_nobody_and_what_does_not_fit_is_counted() {
+    fn a_destination_that_hangs_delays_no_request_and_dropped_lines_are_counted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");
         let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
