@@ -1,7 +1,7 @@
 //! Streams a request to a backend, and its response to the client.
 //!
 //! Both directions are futures of one task: the rest of the request goes out while the response comes in. The response
-//! is buffered only while its client reads too slowly ([`download`]).
+//! is buffered only while its client reads too slowly ([`download`](mod@download)).
 //!
 //! The stream ends when the backend has sent its whole response, not when the client has read it.
 
