@@ -28,6 +28,8 @@ pub struct Condition {
     pub clients: Vec<Network>,
     /// The required flag state of the account.
     pub flagged: Option<bool>,
+    /// Descriptors: each is a list of keys with the pattern of the value. A request matches one if it has these attributes and no others.
+    pub descriptors: Vec<Vec<(String, Pattern)>>,
 }
 
 impl Condition {
@@ -63,6 +65,15 @@ impl Condition {
             && (self.clients.is_empty()
                 || request.client().is_some_and(|client| self.clients.iter().any(|network| network.contains(client))))
             && self.flagged.is_none_or(|flagged| flagged == request.is_flagged())
+            && (self.descriptors.is_empty() || self.is_descriptor(request))
+    }
+
+    fn is_descriptor(&self, request: &impl Request) -> bool {
+        let is_entry = |(key, pattern): &(String, Pattern)| request.attribute(key).is_some_and(|v| pattern.matches(v));
+        let is_it = |entries: &Vec<(String, Pattern)>| {
+            request.attribute_count() == entries.len() && entries.iter().all(is_entry)
+        };
+        self.descriptors.iter().any(is_it)
     }
 
     /// Methods are case-sensitive, but some servers treat `post` as `POST`.

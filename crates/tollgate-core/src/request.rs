@@ -28,6 +28,11 @@ pub trait Request {
         None
     }
 
+    /// The number of attributes. Zero for requests that come through the gate.
+    fn attribute_count(&self) -> usize {
+        0
+    }
+
     /// The rule that is to decide, by its name: then no other rule applies, and the conditions of this one are not
     /// looked at. A caller that knows its rule names it; requests that come through the gate never do.
     fn rule_name(&self) -> Option<&str> {

@@ -7,6 +7,8 @@
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod adjust;
+pub mod call_limit;
 pub mod cell;
 pub mod clock;
 pub mod hash;

@@ -13,6 +13,7 @@ pub mod openmetrics;
 pub mod otlp;
 pub mod proxy_protocol;
 pub mod rate_limit_headers;
+pub mod ratelimit_config;
 pub mod resp;
 pub mod server_timing;
 pub mod smockron;

@@ -67,6 +67,9 @@ fn print_summary(file: &Path, settings: &Settings) {
         );
         println!("door: {door} will be open on {address}, and asks for {asks}");
     }
+    for note in settings.doors.iter().flat_map(|doors| &doors.limits.notes) {
+        println!("note: {note}");
+    }
     if settings.gate.as_ref().is_some_and(|gate| gate.mode == Mode::Observe) {
         println!(
             "note: `gate.mode` is \"observe\": the gate counts what it would hold or refuse, but forwards every request"

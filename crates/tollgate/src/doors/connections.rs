@@ -31,6 +31,11 @@ impl Usage {
         self.used_at.set(Instant::now());
     }
 
+    /// Whether a call on it was understood and let in.
+    pub(super) fn is_useful(&self) -> bool {
+        self.is_useful.get()
+    }
+
     /// Whether a call is being answered.
     pub(super) fn set_serving(&self, is_serving: bool) {
         self.is_serving.set(is_serving);

@@ -20,6 +20,7 @@ pub(super) enum Count {
     Refused,
     Malformed,
     Unauthorized,
+    UnknownDomain,
     Settled,
     TicketExpired,
     TicketEvicted,
@@ -29,12 +30,13 @@ pub(super) enum Count {
 
 impl Count {
     /// The name of each, in order, and what it counts.
-    const NAMES: [(&'static str, &'static str); 10] = [
+    const NAMES: [(&'static str, &'static str); 11] = [
         ("tollgate_door_admitted", "Requests admitted through doors"),
         ("tollgate_door_held", "Requests that a rule holds, through doors"),
         ("tollgate_door_refused", "Requests refused through doors"),
         ("tollgate_door_malformed", "Calls of doors that could not be read or answered"),
         ("tollgate_door_unauthorized", "Calls of doors without the token"),
+        ("tollgate_door_unknown_domain", "Descriptors of a domain without limits, which pass"),
         ("tollgate_door_settled", "Requests whose end was reported through doors"),
         ("tollgate_door_tickets_expired", "Tickets that nobody settled before their deadline"),
         ("tollgate_door_tickets_evicted", "Tickets settled before their deadline because there were too many"),

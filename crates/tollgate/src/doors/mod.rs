@@ -6,11 +6,13 @@
 //! - [`mod@thread`]: one thread with its own runtime, listeners and connections.
 //! - [`connections`]: how many connections there may be, and which one closes for another.
 //! - [`tickets`]: what admitted requests were charged, until their end is reported.
+//! - [`grpc`]: Envoy's rate limit service and rate limit quota service.
 //! - [`http`]: `POST /v1/check`, `POST /v1/report`, `GET /v1/auth`.
 //! - [`resp`]: `CL.THROTTLE` and `THROTTLE` for Redis clients.
 //! - [`metrics`]: what doors count.
 
 mod connections;
+mod grpc;
 mod http;
 mod metrics;
 mod request;
@@ -25,25 +27,27 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::watch;
+use tollgate_gatekeeper::call_limit::CallLimitTable;
 use tollgate_gatekeeper::cell::CellTable;
 use tollgate_gatekeeper::hash::Seed;
 
 use crate::gate::{Decider, bind_all};
-use crate::settings::Doors;
+use crate::settings::{Doors, ServedLimits};
 use crate::token::Token;
 use metrics::DoorFigures;
 pub(crate) use metrics::DoorMetrics;
-use station::Station;
+use station::{DoorLimits, Station};
 use tickets::Tickets;
 
-/// The table of `CL.THROTTLE` where nobody can call it.
+/// The size of a table of limits that come with calls if nobody can make such calls.
 const CELL_BYTES_MIN: u64 = 4096;
 
 /// Protocols that a door can speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
+    Grpc,
     Http,
     Resp,
 }
@@ -54,13 +58,14 @@ pub(crate) struct BoundDoors {
     /// For each thread, its listeners.
     listeners: Vec<Vec<(Protocol, TcpListener)>>,
     token: Arc<ArcSwapOption<Token>>,
-    cells: Arc<CellTable>,
+    limits: DoorLimits,
 }
 
 /// Doors that are served.
 pub(crate) struct OpenDoors {
     settings: Doors,
     token: Arc<ArcSwapOption<Token>>,
+    served: Arc<ArcSwap<ServedLimits>>,
     figures: Arc<DoorFigures>,
     is_draining: watch::Sender<bool>,
     threads: Vec<JoinHandle<io::Result<()>>>,
@@ -73,6 +78,7 @@ impl BoundDoors {
         let mut listeners: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
         for (key, address) in settings.open() {
             let protocol = match key {
+                "grpc" => Protocol::Grpc,
                 "http" => Protocol::Http,
                 "resp" => Protocol::Resp,
                 other => return Err(io::Error::other(format!("the door `{other}` is not built"))),
@@ -84,15 +90,26 @@ impl BoundDoors {
                 own.extend(listener.into_iter().map(|listener| (protocol, listener)));
             }
         }
-        let memory = if settings.resp.is_some() { settings.memory_bytes } else { CELL_BYTES_MIN };
-        let memory = usize::try_from(memory).unwrap_or(usize::MAX);
-        let cells = Arc::new(CellTable::new(memory, Seed::random()).map_err(io::Error::other)?);
-        Ok(Self { settings, listeners, token: Arc::new(ArcSwapOption::new(token)), cells })
+        for note in &settings.limits.notes {
+            tracing::warn!(note, "a key of a ratelimit file has no effect");
+        }
+        let bytes = |is_used: bool| {
+            let bytes = if is_used { settings.memory_bytes } else { CELL_BYTES_MIN };
+            usize::try_from(bytes).unwrap_or(usize::MAX)
+        };
+        let asks_grpc = settings.grpc.is_some() || settings.ratelimit.is_some();
+        let limits = DoorLimits {
+            cells: Arc::new(CellTable::new(bytes(settings.resp.is_some()), Seed::random()).map_err(io::Error::other)?),
+            overrides: Arc::new(CallLimitTable::new(bytes(asks_grpc), Seed::random()).map_err(io::Error::other)?),
+            served: Arc::new(ArcSwap::new(settings.limits.clone())),
+            quotas: Arc::default(),
+        };
+        Ok(Self { settings, listeners, token: Arc::new(ArcSwapOption::new(token)), limits })
     }
 
     /// Serves the doors. `decider` makes the decider of a thread, by its number.
     pub(crate) fn open(self, decider: impl Fn(usize) -> Decider) -> io::Result<OpenDoors> {
-        let Self { settings, listeners, token, cells } = self;
+        let Self { settings, listeners, token, limits } = self;
         let (is_draining, drains) = watch::channel(false);
         let tickets = Arc::new(Tickets::new(listeners.len(), settings.tickets_max));
         let figures = Arc::new(DoorFigures::new(listeners.len(), tickets.clone()));
@@ -101,14 +118,14 @@ impl BoundDoors {
         for (index, listeners) in listeners.into_iter().enumerate() {
             let (decider, drains) = (decider(index), drains.clone());
             let (tickets, figures) = (tickets.clone(), figures.clone());
-            let (token, cells, deadline) = (token.clone(), cells.clone(), settings.ticket_deadline);
+            let (token, limits, deadline) = (token.clone(), limits.clone(), settings.ticket_deadline);
             let thread = std::thread::Builder::new().name(format!("door-{index}"));
             threads.push(thread.spawn(move || {
-                let station = Station::new(decider, index, (tickets, deadline), cells, figures, token);
+                let station = Station::new(decider, index, (tickets, deadline), limits, figures, token);
                 thread::run(station, listeners, per_thread, drains)
             })?);
         }
-        Ok(OpenDoors { settings, token, figures, is_draining, threads })
+        Ok(OpenDoors { settings, token, served: limits.served, figures, is_draining, threads })
     }
 }
 
@@ -118,11 +135,13 @@ impl OpenDoors {
         Box::new(DoorMetrics(self.figures.clone()))
     }
 
-    /// Reads the token again. Other changes need a restart: returns whether there are any.
+    /// Reads the token again, and takes over the limits of ratelimit files. Other changes need a restart: returns whether there are any.
     pub(crate) fn reload(&mut self, wanted: Option<&Doors>) -> io::Result<bool> {
         let Some(wanted) = wanted else { return Ok(true) };
         let token = wanted.token_file.as_deref().map(Token::load).transpose()?.map(Arc::new);
-        let is_same = Doors { token_file: self.settings.token_file.clone(), ..wanted.clone() } == self.settings;
+        let (token_file, limits) = (self.settings.token_file.clone(), self.settings.limits.clone());
+        let is_same = Doors { token_file, limits, ..wanted.clone() } == self.settings;
+        self.served.store(wanted.limits.clone());
         // Doors beyond loopback never lose their token: the settings refuse that for the new addresses, and the old ones stay in use.
         if token.is_some() || self.settings.open().all(|(_, address)| address.ip().is_loopback()) {
             self.token.store(token);

@@ -39,6 +39,15 @@ impl<'a> DescribedRequest<'a> {
         Ok(Self { rule, key, attributes, client, target, normal_path })
     }
 
+    /// The request with the entries of a descriptor as its attributes. Entries may have any value, so a `client` that is no address is none.
+    pub(super) fn of_descriptor(attributes: &'a [(Cow<'a, str>, Cow<'a, str>)]) -> Self {
+        let find = |name: &str| attributes.iter().find(|(known, _)| known == name).map(|(_, value)| &**value);
+        let client = find("client").or(find("ip")).or(find("remote_address")).and_then(address);
+        let target = find("path").unwrap_or_default();
+        let normal_path = NormalPath::of(target.split('?').next().unwrap_or_default().as_bytes());
+        Self { rule: None, key: None, attributes, client, target, normal_path }
+    }
+
     fn find(&self, name: &str) -> Option<&[u8]> {
         let known = self.attributes.iter().find(|(known, _)| known == name);
         known.map(|(_, value)| value.as_bytes())
@@ -103,6 +112,10 @@ impl Request for DescribedRequest<'_> {
 
     fn attribute(&self, name: &str) -> Option<&[u8]> {
         self.find(name).or(self.key())
+    }
+
+    fn attribute_count(&self) -> usize {
+        self.attributes.len()
     }
 
     fn rule_name(&self) -> Option<&str> {

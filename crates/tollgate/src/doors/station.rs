@@ -4,14 +4,30 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tollgate_core::time::Span;
+use tollgate_gatekeeper::call_limit::CallLimitTable;
 use tollgate_gatekeeper::cell::CellTable;
 
+use super::grpc::QuotaRegistry;
 use super::metrics::{Count, DoorFigures};
 use super::tickets::{TicketId, Tickets};
 use crate::gate::{Decider, DoorTicket};
+use crate::settings::ServedLimits;
 use crate::token::Token;
+
+/// The limits of doors that are not rules of the settings, shared by all threads.
+#[derive(Clone)]
+pub(super) struct DoorLimits {
+    /// Limits of `CL.THROTTLE`.
+    pub(super) cells: Arc<CellTable>,
+    /// Limits that come with Envoy's descriptors.
+    pub(super) overrides: Arc<CallLimitTable>,
+    /// Limits in the format of envoyproxy/ratelimit.
+    pub(super) served: Arc<ArcSwap<ServedLimits>>,
+    /// The streams of Envoy's quota service.
+    pub(super) quotas: Arc<QuotaRegistry>,
+}
 
 /// The state of one thread, and what all threads share.
 pub(super) struct Station {
@@ -19,7 +35,7 @@ pub(super) struct Station {
     index: usize,
     tickets: Arc<Tickets>,
     ticket_deadline: Span,
-    cells: Arc<CellTable>,
+    limits: DoorLimits,
     figures: Arc<DoorFigures>,
     token: Arc<ArcSwapOption<Token>>,
 }
@@ -29,11 +45,11 @@ impl Station {
         decider: Decider,
         index: usize,
         (tickets, ticket_deadline): (Arc<Tickets>, Span),
-        cells: Arc<CellTable>,
+        limits: DoorLimits,
         figures: Arc<DoorFigures>,
         token: Arc<ArcSwapOption<Token>>,
     ) -> Rc<Self> {
-        Rc::new(Self { decider, index, tickets, ticket_deadline, cells, figures, token })
+        Rc::new(Self { decider, index, tickets, ticket_deadline, limits, figures, token })
     }
 
     /// Whether clients have to show a token.
@@ -48,7 +64,22 @@ impl Station {
 
     /// The limits that come with each call.
     pub(super) fn cells(&self) -> &CellTable {
-        &self.cells
+        &self.limits.cells
+    }
+
+    /// The limits that come with Envoy's descriptors.
+    pub(super) fn overrides(&self) -> &CallLimitTable {
+        &self.limits.overrides
+    }
+
+    /// The streams of Envoy's quota service.
+    pub(super) fn quota_registry(&self) -> Arc<QuotaRegistry> {
+        self.limits.quotas.clone()
+    }
+
+    /// The limits in the format of envoyproxy/ratelimit that are in force.
+    pub(super) fn served_limits(&self) -> Arc<ServedLimits> {
+        self.limits.served.load_full()
     }
 
     /// Counts something for metrics.

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::connections::{Connection, Connections};
 use super::metrics::Count;
 use super::station::Station;
-use super::{Protocol, http, resp};
+use super::{Protocol, grpc, http, resp};
 
 /// How often tickets are looked through for those whose deadline is over.
 const TICK: Duration = Duration::from_millis(200);
@@ -97,6 +97,7 @@ async fn converse(
     let usage = connection.usage.clone();
     let served = async {
         match protocol {
+            Protocol::Grpc => grpc::converse(stream, station, usage.clone(), drains).await,
             Protocol::Resp => resp::converse(stream, station, usage.clone(), drains).await,
             Protocol::Http => http::converse(stream, peer, station, usage.clone(), drains).await,
         }

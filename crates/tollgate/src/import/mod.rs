@@ -5,6 +5,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "its answer is for the person at the terminal")]
 
 mod flat_yaml;
+mod ratelimit;
 mod smockron;
 mod tempomat;
 
@@ -25,6 +26,11 @@ pub(crate) enum ImportCommand {
     Tempomat(ImportOptions),
     /// Translate config/default.yaml of a Smockron master
     Smockron(ImportOptions),
+    /// Translate a YAML file of envoyproxy/ratelimit
+    ///
+    /// Prints a `[[domain]]` with one rule for each limit. Limits that rules cannot express are errors: such a file is served as it is
+    /// with `ratelimit` in `[doors]`.
+    Ratelimit(ImportOptions),
 }
 
 /// The arguments of one import.
@@ -51,6 +57,7 @@ pub(crate) fn run(command: &ImportCommand) -> ExitCode {
     let (file, translate): (_, Translate) = match command {
         ImportCommand::Tempomat(options) => (&options.file, tempomat::translate),
         ImportCommand::Smockron(options) => (&options.file, smockron::translate),
+        ImportCommand::Ratelimit(options) => return ratelimit::run(&options.file),
     };
     match imported(file, translate) {
         Ok(Imported { toml, notes }) => {

@@ -3,10 +3,13 @@
 use tollgate_core::condition::{Condition, Pattern};
 use tollgate_core::network::Network;
 use tollgate_core::path::PathPattern;
+use toml::Spanned;
+use toml::de::DeValue;
 
 use super::fault::Collector;
 use super::rule::Surroundings;
-use super::table::{Placed, table};
+use super::shape::Shape;
+use super::table::{Placed, Value, table};
 use super::value::{CookieName, Glob, HeaderName, Map, Method, OneOrMany};
 
 table! {
@@ -33,6 +36,23 @@ table! {
         /// Whether the account is flagged: it was refused very often, and nobody has cleared it. Accounts are what `watch.account_class` tells apart; a
         /// request that has none is not flagged.
         flagged: bool,
+        /// Descriptors of Envoy, or the attributes of a check: keys with a pattern for the value. The request has these entries and no others. `*` stands for
+        /// anything, so `{ user = "*" }` is every descriptor with `user` alone.
+        descriptor: OneOrMany<Map<EntryKey, Glob>>,
+    }
+}
+
+/// The key of a descriptor's entry.
+#[derive(Clone, Debug)]
+pub(super) struct EntryKey(String);
+
+impl Value for EntryKey {
+    fn shape() -> Shape {
+        Shape::Text { what: "the key of an entry", example: "user" }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        Glob::read(value, faults).map(|key| Self(key.0))
     }
 }
 
@@ -75,6 +95,9 @@ impl ConditionTable {
             upgrades: all(self.upgrade, faults, |glob| Pattern::ignoring_case(glob.0)),
             clients: all(self.client, faults, |network| network),
             flagged: self.flagged.map(|flagged| flagged.value),
+            descriptors: all(self.descriptor, faults, |entries| {
+                entries.0.into_iter().map(|(key, glob)| (key.0, Pattern::new(glob.value.0))).collect()
+            }),
         }
     }
 }

@@ -4,12 +4,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use tollgate_core::time::Span;
 use toml::Spanned;
 use toml::de::DeValue;
 
 use super::fault::Collector;
+use super::ratelimit::ServedLimits;
+use super::rule::State;
 use super::shape::Shape;
 use super::table::{Placed, Value, table};
 use super::value::{Address, Size};
@@ -19,8 +22,16 @@ use super::value::{Address, Size};
 pub(crate) struct Doors {
     /// Checks over HTTP, and forward-auth.
     pub(crate) http: Option<SocketAddr>,
+    /// Envoy's rate limit services.
+    pub(crate) grpc: Option<SocketAddr>,
     /// `CL.THROTTLE` for Redis clients.
     pub(crate) resp: Option<SocketAddr>,
+    /// The file or folder with limits in the format of envoyproxy/ratelimit.
+    pub(crate) ratelimit: Option<PathBuf>,
+    /// Where the state of those limits is kept.
+    pub(crate) ratelimit_state: State,
+    /// The limits of these files.
+    pub(crate) limits: Arc<ServedLimits>,
     /// The file with the token that clients show.
     pub(crate) token_file: Option<PathBuf>,
     /// Threads that serve the doors; none: as many as the gate has workers.
@@ -38,7 +49,7 @@ pub(crate) struct Doors {
 impl Doors {
     /// The doors that are open: their keys and addresses.
     pub(crate) fn open(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
-        let all = [("http", self.http), ("resp", self.resp)];
+        let all = [("http", self.http), ("grpc", self.grpc), ("resp", self.resp)];
         all.into_iter().filter_map(|(key, address)| Some((key, address?)))
     }
 }
@@ -68,12 +79,17 @@ table! {
     struct DoorsTable {
         /// Where `POST /v1/check`, `POST /v1/report` and `GET /v1/auth` are served, for applications and for proxies such as nginx, Traefik, Caddy and HAProxy.
         http: DoorAddress,
-        /// Reserved for Envoy's rate limit services. This door is not built yet: an address is refused.
+        /// Where Envoy connects: its rate limit service and its rate limit quota service, over gRPC without TLS.
         grpc: DoorAddress,
         /// Where Redis clients connect, for `CL.THROTTLE` and `THROTTLE`.
         resp: DoorAddress,
+        /// A file with limits in the YAML format of envoyproxy/ratelimit, or a folder of such files. Each domain in them is a domain of its own, for the door
+        /// `grpc` and for `POST /json` of the door `http`. The files are read again on a reload.
+        ratelimit: PathBuf,
+        /// Where the state of the limits in `ratelimit` is kept: `local` is the memory of this process, `redis` is exact across processes.
+        ratelimit_state: State = "\"local\"",
         /// A file with the token that clients show: one word, such as `openssl rand -hex 32` makes. Over HTTP it is shown as `Authorization: Bearer TOKEN`, over RESP with
-        /// `AUTH TOKEN`. Needed beyond loopback.
+        /// `AUTH TOKEN`, over gRPC as the metadata `authorization: Bearer TOKEN`. Needed beyond loopback.
         token_file: PathBuf,
         /// How many threads serve the doors, each with its own connections. Without it, as many as `gate.workers`.
         threads: NonZeroU32,
@@ -84,7 +100,8 @@ table! {
         /// How long a ticket is kept if nobody settles it. Then requests in flight are counted as ended, at their expected cost. A check may name another time, of at most
         /// one hour.
         ticket_deadline: Span = "\"60s\"",
-        /// Memory for the keys of `CL.THROTTLE`, whose limits come with each call. It is taken at the start and never grows.
+        /// Memory for the keys of `CL.THROTTLE` and of descriptors with a limit override, whose limits come with each call, and for the keys of the limits in
+        /// `ratelimit`: this much for each of the three that is in use. It is taken at the start and never grows.
         memory: Size = "\"16MiB\"",
     }
 }
@@ -98,22 +115,22 @@ const MEMORY_MIN: u64 = 64 << 10;
 
 impl DoorsTable {
     /// The meaning of the table, which is at `span`. Wrong values have been reported and are as good as absent.
-    pub(super) fn meaning(self, span: &Range<usize>, faults: &mut Collector) -> Doors {
-        if let Some(grpc) = &self.grpc {
-            let message = "this door is not built yet: leave `grpc` out, and use `http` or `resp`";
-            faults.fault(&grpc.span, message);
-        }
+    pub(super) fn meaning(self, span: &Range<usize>, has_redis: bool, faults: &mut Collector) -> Doors {
         if !["http", "grpc", "resp"].iter().any(|key| self.written.has(key)) {
-            let message = "no door has an address: write `http = \"127.0.0.1:8890\"` or `resp = \"127.0.0.1:6380\"`";
+            let message = "no door has an address: write `http = \"127.0.0.1:8890\"`, `grpc = \"127.0.0.1:8081\"` or `resp = \"127.0.0.1:6380\"`";
             faults.missing(span, message);
         }
         let has_token = self.written.has("token_file");
-        for door in [&self.http, &self.resp].into_iter().flatten() {
+        for door in [&self.http, &self.grpc, &self.resp].into_iter().flatten() {
             refuse_open(door, has_token, faults);
         }
-        self.check(faults);
+        self.check(has_redis, faults);
         Doors {
             http: self.http.map(|door| door.value.0.0),
+            grpc: self.grpc.map(|door| door.value.0.0),
+            ratelimit: self.ratelimit.map(|path| path.value),
+            ratelimit_state: self.ratelimit_state.value,
+            limits: Arc::default(),
             resp: self.resp.map(|door| door.value.0.0),
             token_file: self.token_file.map(|path| path.value),
             threads: self.threads.map(|threads| threads.value.get() as usize),
@@ -124,7 +141,8 @@ impl DoorsTable {
         }
     }
 
-    fn check(&self, faults: &mut Collector) {
+    fn check(&self, has_redis: bool, faults: &mut Collector) {
+        self.check_ratelimit(has_redis, faults);
         if let Some(threads) = self.threads.as_ref().filter(|threads| threads.value.get() > THREADS_MAX) {
             faults.fault(&threads.span, format!("more threads than cores are of no use: write at most {THREADS_MAX}"));
         }
@@ -134,6 +152,22 @@ impl DoorsTable {
         }
         if self.memory.value.0 < MEMORY_MIN {
             faults.fault(&self.memory.span, "too little to keep state in: write at least \"64KiB\"");
+        }
+    }
+}
+
+impl DoorsTable {
+    fn check_ratelimit(&self, has_redis: bool, faults: &mut Collector) {
+        let state = &self.ratelimit_state;
+        if state.value == State::Master {
+            faults.fault(&state.span, "a master keeps no such limits: write `\"local\"` or `\"redis\"`");
+        }
+        if state.value == State::Redis && !has_redis {
+            let message = "`\"redis\"` needs a `[redis]` table: write `url = \"redis://127.0.0.1:6379\"` there";
+            faults.missing(&state.span, message);
+        }
+        if let Some(path) = self.ratelimit.as_ref().filter(|_| !self.written.has("grpc") && !self.written.has("http")) {
+            faults.fault(&path.span, "nobody can ask for these limits: write `grpc = \"127.0.0.1:8081\"` too");
         }
     }
 }

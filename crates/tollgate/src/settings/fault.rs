@@ -42,13 +42,33 @@ pub(crate) struct Faults {
     faults: Vec<Fault>,
     /// How many more there are that are not shown.
     more: usize,
+    /// The faults of another file.
+    next: Option<Box<Self>>,
 }
 
 impl Faults {
     /// A file that cannot be read at all. It has one fault, at its beginning, so that every fault has the same form.
     pub(crate) fn unreadable(file: impl Into<String>, message: impl Into<String>) -> Self {
         let fault = Fault { line: 1, column: 1, message: message.into(), snippet: None };
-        Self { file: file.into(), faults: vec![fault], more: 0 }
+        Self { file: file.into(), faults: vec![fault], more: 0, next: None }
+    }
+
+    /// Faults at lines and columns of a file.
+    pub(crate) fn at(file: &str, faults: impl IntoIterator<Item = (usize, usize, String)>) -> Self {
+        let fault = |(line, column, message)| Fault { line, column, message, snippet: None };
+        Self { file: file.to_owned(), faults: faults.into_iter().map(fault).collect(), more: 0, next: None }
+    }
+
+    /// The faults of several files, in their order.
+    pub(crate) fn joined(before: Option<Self>, mut last: Self) -> Self {
+        let Some(mut first) = before else { return last };
+        last.next = None;
+        let mut end = &mut first.next;
+        while let Some(next) = end {
+            end = &mut next.next;
+        }
+        *end = Some(Box::new(last));
+        first
     }
 
     /// Each fault, in the order of the file.
@@ -68,10 +88,10 @@ impl fmt::Display for Faults {
                 writeln!(formatter, "  {gutter} | {}{}", " ".repeat(*before), "^".repeat(*length))?;
             }
         }
-        match self.more {
-            0 => Ok(()),
-            more => writeln!(formatter, "{}: and {more} more", self.file),
+        if self.more > 0 {
+            writeln!(formatter, "{}: and {} more", self.file, self.more)?;
         }
+        self.next.as_ref().map_or(Ok(()), |next| next.fmt(formatter))
     }
 }
 
@@ -137,7 +157,7 @@ impl Collector {
         self.raw.dedup_by(|a, b| a.span == b.span && a.message == b.message);
         let more = self.raw.len().saturating_sub(SHOWN_MAX);
         let faults = self.raw.into_iter().take(SHOWN_MAX).map(|raw| lines.fault(raw)).collect();
-        Faults { file: file.to_string(), faults, more }
+        Faults { file: file.to_string(), faults, more, next: None }
     }
 }
 

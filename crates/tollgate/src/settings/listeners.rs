@@ -47,8 +47,8 @@ fn listeners(file: &FileTable) -> Vec<Listener<'_>> {
         add("master.control", &master.value.control.value, &master.value.control.span);
     }
     if let Some(doors) = &file.doors {
-        let DoorsTable { http, resp, .. } = &doors.value;
-        for (key, door) in [("doors.http", http), ("doors.resp", resp)] {
+        let DoorsTable { http, grpc, resp, .. } = &doors.value;
+        for (key, door) in [("doors.http", http), ("doors.grpc", grpc), ("doors.resp", resp)] {
             if let Some(address) = door {
                 add(key, &address.value.0, &address.span);
             }

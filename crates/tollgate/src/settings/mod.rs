@@ -21,6 +21,7 @@ mod link;
 mod listeners;
 mod pages;
 mod priority;
+mod ratelimit;
 mod reference;
 mod roles;
 mod rule;
@@ -55,6 +56,7 @@ pub(crate) use in_force::in_force;
 pub(crate) use link::Link;
 pub(crate) use pages::{Page, PagePart, Pages};
 pub(crate) use priority::{Precedence, Priority};
+pub(crate) use ratelimit::{ServedDomain, ServedLimits, is_identified};
 pub(crate) use reference::reference;
 pub(crate) use roles::{Admin, FlagState, Graphite, Master, Redis, Watch, Webhook};
 pub(crate) use rule::{RuleSettings, State};
@@ -144,7 +146,11 @@ impl Settings {
             Ok(text) if text.trim_start_matches('\u{feff}').trim().is_empty() => {
                 Err(Faults::unreadable(&file, "is empty: for the defaults leave `--config` away, or write a comment"))
             }
-            Ok(text) => Self::parse(&file, &text),
+            Ok(text) => {
+                let mut settings = Self::parse(&file, &text)?;
+                ratelimit::load(&mut settings)?;
+                Ok(settings)
+            }
             Err(error) => {
                 let at = error.utf8_error().valid_up_to();
                 let mut faults = Collector::default();
@@ -227,7 +233,7 @@ impl FileTable {
             domains,
             gate,
             master,
-            doors: self.doors.map(|doors| doors.value.meaning(&doors.span, faults)),
+            doors: self.doors.map(|doors| doors.value.meaning(&doors.span, around.redis, faults)),
             admin: self.admin.map(|admin| admin.value.meaning(faults)),
             watch,
             graphite: self.metrics.and_then(|metrics| metrics.value.meaning(faults)),

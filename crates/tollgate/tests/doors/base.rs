@@ -27,9 +27,12 @@ fn check_names_each_door_that_will_be_open() {
 }
 
 #[test]
-fn a_door_that_is_not_built_or_not_protected_is_refused() {
+fn a_door_that_is_not_protected_or_wrong_is_refused() {
     for (lines, place, words) in [
-        ("grpc = '127.0.0.1:8081'", "2:8", "this door is not built yet: leave `grpc` out"),
+        ("grpc = '0.0.0.0:8081'", "2:8", "beyond loopback, where a token is needed: write `token_file`"),
+        ("resp = 6380\nratelimit = 'a.yaml'", "3:13", "nobody can ask for these limits"),
+        ("grpc = 8081\nratelimit_state = 'redis'", "3:19", "needs a `[redis]` table"),
+        ("grpc = 8081\nratelimit_state = 'master'", "3:19", "a master keeps no such limits"),
         ("http = '0.0.0.0:8890'", "2:8", "beyond loopback, where a token is needed: write `token_file`"),
         ("http = 0", "2:8", "0 is no port"),
         ("http = 65536", "2:8", "65536 is no port"),

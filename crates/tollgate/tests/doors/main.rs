@@ -6,6 +6,7 @@ mod auth;
 mod base;
 mod check;
 mod clients;
+mod grpc;
 mod hostile;
 mod load;
 mod resp;

@@ -5,6 +5,7 @@ mod auth;
 mod body;
 mod check;
 mod check_json;
+mod json;
 mod load;
 mod problem;
 mod report;
@@ -107,10 +108,13 @@ async fn route(station: &Station, peer: SocketAddr, request: Request<Incoming>) 
         "/v1/auth/nginx" => auth::auth(station, peer, &request, auth::Proxy::Nginx).await,
         // A proxy may report with the query alone, by whatever method it can.
         "/v1/report" if request.uri().query().is_some() => report::report_query(station, request.uri()),
-        "/v1/check" | "/v1/report" | "/v1/load" if request.method() != Method::POST => Err(Problem::method("POST")),
-        "/v1/check" | "/v1/report" | "/v1/load" if is_of_a_browser(station, request.headers()) => {
+        "/v1/check" | "/v1/report" | "/v1/load" | "/json" if request.method() != Method::POST => {
+            Err(Problem::method("POST"))
+        }
+        "/v1/check" | "/v1/report" | "/v1/load" | "/json" if is_of_a_browser(station, request.headers()) => {
             Err(Problem::browser())
         }
+        "/json" => json::json(station, request.into_body()).await,
         "/v1/check" => check::check(station, request.into_body()).await,
         "/v1/load" => load::load(station, request.into_body()).await,
         "/v1/report" => report::report(station, request.into_body()).await,

@@ -44,7 +44,7 @@ impl Problem {
     pub(super) fn absent() -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
-            "there is nothing at this path: see /v1/check, /v1/report, /v1/load and /v1/auth",
+            "there is nothing at this path: see /v1/check, /v1/report, /v1/load, /v1/auth and /json",
         )
     }
 

@@ -14,6 +14,7 @@ use tollgate_core::limit::{Factor, Limit};
 use tollgate_core::network::Network;
 use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
+use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::limit_status;
@@ -120,6 +121,18 @@ impl Ruling {
         Some(limit_status::of(&face.name, self.limit.as_ref()?, self.decision.info?))
     }
 
+    /// Where the caller stands with the rule that decided, for peers that always report it.
+    pub(crate) fn figures(&self) -> Option<LimitStatus<'_>> {
+        let face = self.open.rules.face(&self.decision)?;
+        Some(limit_status::of(&face.name, self.limit.as_ref()?, self.decision.info?))
+    }
+
+    /// Whether the rule that decided only observes.
+    pub(crate) fn is_observed(&self) -> bool {
+        let rule = self.decision.rule.and_then(|place| self.open.rules.limiter().rule(place));
+        rule.is_some_and(|rule| rule.mode == Mode::Observe)
+    }
+
     /// Whether the request must be settled at its end: for an in-flight limit, or a budget without a known cost.
     pub(crate) fn is_open(&self) -> bool {
         self.open.charge.is_some() && self.open.rules.has_open_limits()
@@ -207,6 +220,32 @@ impl Decider {
             DEFAULT_DOMAIN => Ok(self.admission().rules()),
             other => self.shared.domains.find(other).ok_or(NoRuling::UnknownDomain),
         }
+    }
+
+    /// Whether there is a domain with this name.
+    pub(crate) fn has_domain(&self, domain: &str) -> bool {
+        self.rules(domain).is_ok()
+    }
+
+    /// Returns `count` requests to the key of each rule that applies. `false` if a rule is kept on Redis, where that is impossible.
+    pub(crate) fn return_hits(&self, domain: &str, request: &impl Request, count: u64) -> Result<bool, NoRuling> {
+        let rules = self.rules(domain)?;
+        let is_known = rules.know(request);
+        if is_known {
+            rules.limiter().give_back(request, count, self.now());
+        }
+        Ok(is_known)
+    }
+
+    /// Charges as many of `count` requests as fit to the key of each rule that applies. `false` if a rule is kept on Redis, where that
+    /// is impossible.
+    pub(crate) fn charge_rest(&self, domain: &str, request: &impl Request, count: u64) -> Result<bool, NoRuling> {
+        let rules = self.rules(domain)?;
+        let is_known = rules.know(request);
+        if is_known {
+            rules.limiter().charge_rest(request, count, self.now());
+        }
+        Ok(is_known)
     }
 
     /// Decides by the rules, and charges the request unless it is refused.
@@ -433,6 +472,10 @@ impl<R: Request> Request for Marked<'_, R> {
 
     fn attribute(&self, name: &str) -> Option<&[u8]> {
         self.request.attribute(name)
+    }
+
+    fn attribute_count(&self) -> usize {
+        self.request.attribute_count()
     }
 
     fn cookie(&self, name: &str) -> Option<&[u8]> {

@@ -1,0 +1,269 @@
+//! The gRPC door: Envoy's rate limit service and rate limit quota service, with health and reflection.
+//!
+//! The services run on the thread of the connection, with its [`Station`], so their futures need not move between
+//! threads. tonic's own server requires futures that can, so only tonic's codec is used, on hyper's HTTP/2 server.
+//! Everything is bounded: connections by [`connections`](super::connections), streams and message sizes here, and the
+//! time of a call.
+
+mod descriptor_request;
+mod descriptors;
+pub(super) mod json;
+pub(super) mod messages;
+mod quota;
+mod quota_messages;
+mod quota_registry;
+pub(super) mod rate_limit;
+mod status;
+mod unit;
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tonic::body::Body;
+use tonic::server::{Grpc, UnaryService};
+use tonic::{Code, Status};
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::{HealthReporter, HealthService};
+use tonic_prost::ProstCodec;
+use tower_service::Service as _;
+
+use super::connections::Usage;
+use super::metrics::Count;
+use super::station::Station;
+use messages::{RateLimitRequest, RateLimitResponse};
+pub(super) use quota_registry::QuotaRegistry;
+
+/// The maximum size of a message in bytes.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// The maximum size of the metadata of a call in bytes.
+const METADATA_BYTES_MAX: u32 = 16 << 10;
+/// The maximum number of concurrent calls on a connection. Envoy has one connection per worker thread.
+const STREAMS_MAX: u32 = 1024;
+/// The maximum number of received bytes of one call that wait to be read.
+const STREAM_WINDOW_BYTES: u32 = MESSAGE_BYTES_MAX as u32;
+/// The same for all calls of a connection together.
+const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
+/// The longest time that a call may take, its message included.
+const CALL_MAX: Duration = Duration::from_secs(10);
+/// The longest time that a connection may be open before its first valid call.
+const FIRST_CALL_MAX: Duration = Duration::from_secs(20);
+/// How often an idle connection is tested, and how long the answer may take.
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_MAX: Duration = Duration::from_secs(20);
+
+/// The path of the rate limit service's method.
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+/// The name of the rate limit service.
+const RATE_LIMIT_SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+/// The path of the quota service's method.
+const STREAM_QUOTAS: &str = "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
+/// The name of the quota service.
+const QUOTA_SERVICE: &str = "envoy.service.rate_limit_quota.v3.RateLimitQuotaService";
+
+/// The services that health checks can name; all is the empty name.
+const HEALTHY: [&str; 3] = ["", RATE_LIMIT_SERVICE, QUOTA_SERVICE];
+
+type Answer = Response<Body>;
+type Answering = Pin<Box<dyn Future<Output = Answer>>>;
+
+/// Serves one connection until it ends.
+pub(super) async fn converse(
+    stream: TcpStream,
+    station: Rc<Station>,
+    usage: Rc<Usage>,
+    mut drains: watch::Receiver<bool>,
+) {
+    let health = HealthReporter::new();
+    for service in HEALTHY {
+        health.set_service_status(service, ServingStatus::Serving).await;
+    }
+    let (calls, watched) = (Cell::new(0), drains.clone());
+    let services = Rc::new(Services { station, usage: usage.clone(), calls, health: health.clone(), drains: watched });
+    let service = service_fn(|request| {
+        let services = services.clone();
+        async move { Ok::<_, Infallible>(services.answer(request).await) }
+    });
+    let mut builder = http2::Builder::new(LocalExecutor);
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(METADATA_BYTES_MAX)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_send_buf_size(MESSAGE_BYTES_MAX)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_MAX);
+    let mut served = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut first_call = pin!(tokio::time::sleep(FIRST_CALL_MAX));
+    let mut awaits_first_call = true;
+    let ended = loop {
+        tokio::select! {
+            ended = &mut served => break ended,
+            () = &mut first_call, if awaits_first_call => {
+                if !usage.is_useful() {
+                    tracing::debug!("a connection to the gRPC door made no call in time");
+                    return;
+                }
+                awaits_first_call = false;
+            }
+            _ = drains.wait_for(|is_draining| *is_draining) => {
+                end_health(health).await;
+                served.as_mut().graceful_shutdown();
+                break served.await;
+            }
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection to the gRPC door ended");
+    }
+}
+
+/// Reports to health watchers that the door drains, and ends their streams.
+async fn end_health(mut health: HealthReporter) {
+    for service in HEALTHY {
+        health.set_service_status(service, ServingStatus::NotServing).await;
+    }
+    tokio::task::yield_now().await;
+    for service in HEALTHY {
+        health.clear_service_status(service).await;
+    }
+}
+
+/// Runs the calls of a connection on its own thread.
+#[derive(Clone, Copy)]
+struct LocalExecutor;
+
+impl<F: Future<Output: 'static> + 'static> hyper::rt::Executor<F> for LocalExecutor {
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(future);
+    }
+}
+
+/// The services, as one connection sees them.
+struct Services {
+    station: Rc<Station>,
+    usage: Rc<Usage>,
+    /// The number of calls that are being answered.
+    calls: Cell<usize>,
+    health: HealthReporter,
+    drains: watch::Receiver<bool>,
+}
+
+/// A call that is being answered, until this is dropped.
+struct ServedCall<'a>(&'a Services);
+
+impl<'a> ServedCall<'a> {
+    fn begin(services: &'a Services) -> Self {
+        services.calls.set(services.calls.get() + 1);
+        services.usage.set_serving(true);
+        Self(services)
+    }
+}
+
+impl Drop for ServedCall<'_> {
+    fn drop(&mut self) {
+        let calls = self.0.calls.get() - 1;
+        self.0.calls.set(calls);
+        self.0.usage.set_serving(calls > 0);
+    }
+}
+
+impl Services {
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let serving = ServedCall::begin(self);
+        let answered = tokio::time::timeout(CALL_MAX, self.route(request)).await;
+        drop(serving);
+        answered.unwrap_or_else(|_| {
+            self.station.count(Count::Malformed);
+            Status::deadline_exceeded("the message did not arrive in time").into_http()
+        })
+    }
+
+    async fn route(&self, request: Request<Incoming>) -> Answer {
+        let is_health = request.uri().path().starts_with("/grpc.health.v1.Health/");
+        // Health checkers have no token, and learn nothing.
+        if !is_health && !self.station.lets_in(bearer(request.headers())) {
+            self.station.count(Count::Unauthorized);
+            return Status::unauthenticated("this door asks for the metadata `authorization: Bearer TOKEN`")
+                .into_http();
+        }
+        self.usage.is_of_use();
+        match request.uri().path() {
+            SHOULD_RATE_LIMIT => {
+                let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default();
+                let mut grpc = Grpc::new(codec).max_decoding_message_size(MESSAGE_BYTES_MAX);
+                grpc.unary(ShouldRateLimit(self.station.clone()), request).await
+            }
+            STREAM_QUOTAS => quota::stream(&self.station, self.drains.clone(), request).await,
+            _ if is_health => {
+                let mut server = HealthServer::new(HealthService::from_health_reporter(self.health.clone()));
+                server.call(request).await.unwrap_or_else(|never| match never {})
+            }
+            path if path.starts_with("/grpc.reflection.") => reflect(request).await,
+            _ => Status::unimplemented("there is no such method").into_http(),
+        }
+    }
+}
+
+/// The token that is shown.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+/// The method of the rate limit service.
+struct ShouldRateLimit(Rc<Station>);
+
+impl UnaryService<RateLimitRequest> for ShouldRateLimit {
+    type Response = RateLimitResponse;
+    type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<RateLimitResponse>, Status>>>>;
+
+    fn call(&mut self, request: tonic::Request<RateLimitRequest>) -> Self::Future {
+        let station = self.0.clone();
+        Box::pin(async move {
+            match rate_limit::should_rate_limit(&station, request.get_ref()).await {
+                Ok(response) => Ok(tonic::Response::new(response)),
+                Err(bad) => {
+                    station.count(Count::Malformed);
+                    Err(Status::new(Code::InvalidArgument, bad.0))
+                }
+            }
+        })
+    }
+}
+
+/// Answers reflection, in both versions that clients ask for.
+fn reflect(request: Request<Incoming>) -> Answering {
+    let builder =
+        || tonic_reflection::server::Builder::configure().register_file_descriptor_set(descriptors::file_descriptors());
+    let failed = |_| Status::internal("the descriptors are wrong").into_http();
+    let is_alpha = request.uri().path().starts_with("/grpc.reflection.v1alpha.");
+    Box::pin(async move {
+        let answered = if is_alpha {
+            match builder().build_v1alpha() {
+                Ok(mut server) => server.call(request).await,
+                Err(error) => return failed(error),
+            }
+        } else {
+            match builder().build_v1() {
+                Ok(mut server) => server.call(request).await,
+                Err(error) => return failed(error),
+            }
+        };
+        answered.unwrap_or_else(|never| match never {})
+    })
+}

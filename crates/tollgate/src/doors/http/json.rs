@@ -1,0 +1,24 @@
+//! `POST /json`: Envoy's rate limit service for clients without gRPC, as envoyproxy/ratelimit serves it.
+
+use http::{Response, StatusCode};
+use hyper::body::Incoming;
+
+use super::answer;
+use super::body::{self, Whole};
+use super::problem::Problem;
+use crate::doors::grpc::{json, rate_limit};
+use crate::doors::station::Station;
+
+/// Answers a call: 200 within the limit, 429 over it.
+pub(super) async fn json(station: &Station, body: Incoming) -> Result<Response<Whole>, Problem> {
+    let bytes = body::read(body).await?;
+    let request = json::request(&bytes).map_err(|error| Problem::malformed(format!("no request: {error}")))?;
+    let response = rate_limit::should_rate_limit(station, &request).await;
+    let response = response.map_err(|bad| Problem::malformed(bad.0))?;
+    let (text, is_over) = json::response(&response);
+    let mut answer = answer::json(text);
+    if is_over {
+        *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    }
+    Ok(answer)
+}

@@ -1,0 +1,207 @@
+//! Rules from a file of envoyproxy/ratelimit.
+//!
+//! In that format the most specific descriptor decides alone; of rules, all that apply decide. So each rule names the
+//! descriptors that it is for, with all their keys, and excludes those that a more specific descriptor of the file is
+//! for.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use tollgate_wire::ratelimit_config::{self, Allowance, DescriptorSpec, LimitUnit};
+
+use super::{FILE_BYTES_MAX, quoted};
+use crate::bounded_file;
+use crate::cli::WRONG;
+
+/// Prints the rules, or everything that rules cannot express.
+pub(super) fn run(file: &Path) -> ExitCode {
+    match read(file).and_then(|text| rules(&file.display().to_string(), &text)) {
+        Ok(rules) => {
+            print!("{rules}");
+            ExitCode::SUCCESS
+        }
+        Err(errors) => {
+            errors.iter().for_each(|error| eprintln!("{}:{error}", file.display()));
+            ExitCode::from(WRONG)
+        }
+    }
+}
+
+fn read(file: &Path) -> Result<String, Vec<String>> {
+    let wrong = |error: std::io::Error| vec![format!("1:1: cannot be read: {error}")];
+    let bytes = bounded_file::read(file, FILE_BYTES_MAX).map_err(wrong)?;
+    String::from_utf8(bytes).map_err(|_| vec!["1:1: is not UTF-8: save it as UTF-8".to_owned()])
+}
+
+/// A descriptor on the way to a limit.
+#[derive(Clone, Copy)]
+struct Step<'f> {
+    descriptor: &'f DescriptorSpec,
+    /// The descriptors of the same level.
+    level: &'f [DescriptorSpec],
+}
+
+/// The settings for a file, or everything that rules cannot express, as `line:column: message`.
+fn rules(name: &str, text: &str) -> Result<String, Vec<String>> {
+    let shown = |error: ratelimit_config::ConfigMessage| format!("{}:{}: {}", error.line, error.column, error.message);
+    let file = ratelimit_config::parse(text).map_err(|errors| errors.into_iter().map(shown).collect::<Vec<_>>())?;
+    let mut writer = Writer { out: String::new(), errors: Vec::new(), names: Vec::new() };
+    let _ = writeln!(writer.out, "# From {name}, for Envoy's rate limit service.");
+    let _ = writeln!(writer.out, "[[domain]]\nname = {}", quoted(&file.domain));
+    if file.domain == "default" {
+        writer.errors.push(format!(
+            "{}:1: the domain `default` is the gate's own: rename it here and in Envoy",
+            file.domain_line
+        ));
+    }
+    for note in &file.notes {
+        let _ = writeln!(writer.out, "# line {}: {}", note.line, note.message);
+    }
+    writer.level(&file.descriptors, &mut Vec::new());
+    if writer.errors.is_empty() { Ok(writer.out) } else { Err(writer.errors) }
+}
+
+struct Writer {
+    out: String,
+    errors: Vec<String>,
+    names: Vec<String>,
+}
+
+impl Writer {
+    fn level<'f>(&mut self, level: &'f [DescriptorSpec], path: &mut Vec<Step<'f>>) {
+        for descriptor in level {
+            path.push(Step { descriptor, level });
+            self.limit(path);
+            self.level(&descriptor.children, path);
+            path.pop();
+        }
+    }
+
+    fn limit(&mut self, path: &[Step<'_>]) {
+        let Some(Step { descriptor, .. }) = path.last() else { return };
+        let Some(limit) = &descriptor.limit else { return };
+        let line = descriptor.line;
+        let mut refuse = |message: &str| {
+            self.errors.push(format!("{line}:1: {message}: serve the file as it is, with `ratelimit` in [doors]"));
+        };
+        if !limit.replaces.is_empty() {
+            refuse("rules do not replace each other");
+        }
+        if descriptor.is_quota {
+            refuse("rules have no quota mode");
+        }
+        let keys: Vec<&str> = path.iter().map(|step| step.descriptor.key.as_str()).collect();
+        if keys.iter().enumerate().any(|(place, key)| keys[..place].contains(key) || key.contains(['+', '*'])) {
+            refuse("rules need a plain key for each entry, and each once");
+        }
+        let (requests, unit) = match limit.allowance {
+            Allowance::PerUnit(0, _) => return refuse("rules have no limit of 0"),
+            Allowance::PerUnit(requests, unit) => (requests, unit),
+            Allowance::Unlimited => {
+                let _ = writeln!(self.out, "\n# line {line}: unlimited, so there is no rule for {}", name_of(path));
+                return;
+            }
+        };
+        self.rule(path, requests, unit);
+    }
+
+    fn rule(&mut self, path: &[Step<'_>], requests: u32, unit: LimitUnit) {
+        let mut name = name_of(path);
+        let copies = self.names.iter().filter(|known| **known == name).count();
+        self.names.push(name.clone());
+        if copies > 0 {
+            name = format!("{name}~{}", copies + 1);
+        }
+        let out = &mut self.out;
+        let _ = writeln!(out, "\n[[domain.rule]]\nname   = {}", quoted(&name));
+        let _ = writeln!(out, "when   = {{ descriptor = {} }}", table(path.iter().map(|step| step.descriptor)));
+        let unless = more_specific(path);
+        if !unless.is_empty() {
+            let _ = writeln!(out, "unless = {{ descriptor = [{}] }}", unless.join(", "));
+        }
+        let varying = path.iter().map(|step| step.descriptor).filter(|descriptor| varies(descriptor));
+        let class: Vec<String> = varying.map(|descriptor| format!("descriptor:{}", descriptor.key)).collect();
+        match class.as_slice() {
+            [] => out.push_str("class  = \"method\" # descriptors have no method, so all share one counter\n"),
+            class => {
+                let _ = writeln!(out, "class  = {}", quoted(&class.join("+")));
+            }
+        }
+        let _ = writeln!(out, "bucket = {{ size = {requests}, drip = {requests}, every = \"{}s\" }}", unit.secs());
+        if path.last().is_some_and(|step| step.descriptor.is_shadow) {
+            out.push_str("mode   = \"observe\"\n");
+        }
+    }
+}
+
+/// Whether each value that a descriptor matches has its own counter.
+fn varies(descriptor: &DescriptorSpec) -> bool {
+    match &descriptor.value {
+        None => true,
+        Some(value) => value.contains('*') && !descriptor.shares_threshold,
+    }
+}
+
+fn name_of(path: &[Step<'_>]) -> String {
+    let part = |step: &Step<'_>| match &step.descriptor.value {
+        Some(value) => format!("{}_{value}", step.descriptor.key),
+        None => step.descriptor.key.clone(),
+    };
+    path.iter().map(part).collect::<Vec<_>>().join(".")
+}
+
+/// The descriptors that a request of this path matches first, if it matches them: exact values come before wildcards,
+/// wildcards in their order, and any value last.
+fn more_specific(path: &[Step<'_>]) -> Vec<String> {
+    let mut tables = Vec::new();
+    for (place, step) in path.iter().enumerate() {
+        for other in step.level.iter().filter(|other| other.key == step.descriptor.key) {
+            if !comes_before(other, step) || !may_overlap(other, step.descriptor) {
+                continue;
+            }
+            let above =
+                path[..place].iter().map(|step| (step.descriptor.key.as_str(), step.descriptor.value.as_deref()));
+            let below = path[place + 1..].iter().map(|step| (step.descriptor.key.as_str(), None));
+            let entries = above.chain([(other.key.as_str(), other.value.as_deref())]).chain(below);
+            tables.push(entries_table(entries));
+        }
+    }
+    tables
+}
+
+fn rank(descriptor: &DescriptorSpec) -> u8 {
+    match &descriptor.value {
+        Some(value) if !value.contains('*') => 0,
+        Some(_) => 1,
+        None => 2,
+    }
+}
+
+fn comes_before(other: &DescriptorSpec, step: &Step<'_>) -> bool {
+    let place = |descriptor: &DescriptorSpec| step.level.iter().position(|known| std::ptr::eq(known, descriptor));
+    match rank(other).cmp(&rank(step.descriptor)) {
+        std::cmp::Ordering::Less => true,
+        std::cmp::Ordering::Equal => rank(other) == 1 && place(other) < place(step.descriptor),
+        std::cmp::Ordering::Greater => false,
+    }
+}
+
+/// Whether a value can match both.
+fn may_overlap(other: &DescriptorSpec, own: &DescriptorSpec) -> bool {
+    match (&other.value, &own.value) {
+        (Some(other), Some(own)) if !other.contains('*') && own.contains('*') => {
+            tollgate_core::condition::Pattern::new(own.clone()).matches(other.as_bytes())
+        }
+        _ => true,
+    }
+}
+
+fn table<'f>(path: impl Iterator<Item = &'f DescriptorSpec>) -> String {
+    entries_table(path.map(|descriptor| (descriptor.key.as_str(), descriptor.value.as_deref())))
+}
+
+fn entries_table<'f>(entries: impl Iterator<Item = (&'f str, Option<&'f str>)>) -> String {
+    let entry = |(key, value): (&str, Option<&str>)| format!("{} = {}", quoted(key), quoted(value.unwrap_or("*")));
+    format!("{{ {} }}", entries.map(entry).collect::<Vec<_>>().join(", "))
+}

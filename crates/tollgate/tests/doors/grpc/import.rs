@@ -1,0 +1,126 @@
+//! `tollgate import ratelimit`: rules that decide as the file does.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::start_with;
+use crate::support::{Doors, call};
+
+fn import(text: &str) -> (Option<i32>, String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.yaml");
+    std::fs::write(&file, text).unwrap();
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_tollgate")).args(["import", "ratelimit"]).arg(&file).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// Limits that rules can express.
+const LIMITS: &str = "domain: shop
+descriptors:
+- key: client
+  rate_limit: {unit: minute, requests_per_unit: 2}
+  descriptors:
+  - {key: path, value: /login, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: path, rate_limit: {unit: hour, requests_per_unit: 3}}
+- {key: client, value: root, rate_limit: {unlimited: true}}
+- {key: file, value: a.txt, rate_limit: {unit: minute, requests_per_unit: 3}}
+- {key: file, value: 'a*', rate_limit: {unit: minute, requests_per_unit: 1}}
+- {key: file, value: 'ab*', rate_limit: {unit: minute, requests_per_unit: 5}}
+- {key: file, value: 'b*.txt', share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 2}}
+- {key: tier, value: trial, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
+";
+
+#[test]
+fn imported_rules_decide_as_the_file_does() {
+    let (code, rules, errors) = import(LIMITS);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    let mut by_file = start_with(LIMITS, "[doors]\nhttp = '127.0.0.1:0'\nratelimit = 'FOLDER/limits.yaml'\n");
+    let mut by_rules = Doors::start(&format!("[doors]\nhttp = '127.0.0.1:0'\n{rules}"));
+    let (file, rules) = (by_file.door("http"), by_rules.door("http"));
+    let questions: [&[(&str, &str)]; 14] = [
+        &[("client", "alice")],
+        &[("client", "bob")],
+        &[("client", "root")],
+        &[("client", "alice"), ("path", "/login")],
+        &[("client", "alice"), ("path", "/")],
+        &[("client", "root"), ("path", "/")],
+        &[("path", "/login")],
+        &[("file", "a.txt")],
+        &[("file", "ab")],
+        &[("file", "ac")],
+        &[("file", "b1.txt")],
+        &[("file", "b2.txt")],
+        &[("tier", "trial")],
+        &[("tier", "other")],
+    ];
+    let mut refused = 0;
+    for round in 0..5 {
+        for entries in questions {
+            let entries: Vec<Value> = entries.iter().map(|(key, value)| json!({"key": key, "value": value})).collect();
+            let body = json!({"domain": "shop", "descriptors": [{"entries": entries}]}).to_string();
+            let ask = |door| {
+                let answer = call(door, "POST", "/json", &[], &body);
+                let status = &answer.json()["statuses"][0];
+                (answer.status, status["limitRemaining"].clone(), status["currentLimit"]["unit"].clone())
+            };
+            let (by_file, by_rules) = (ask(file), ask(rules));
+            // An unlimited limit has no rule, so the answers have no common figures.
+            if by_file.1 != json!(u32::MAX) {
+                assert_eq!(by_file, by_rules, "round {round}: {body}");
+            }
+            refused += usize::from(by_rules.0 == 429);
+        }
+    }
+    assert!(refused > 20, "{refused}");
+}
+
+#[test]
+fn limits_that_rules_cannot_express_are_named_with_their_lines() {
+    let (code, rules, errors) = import(super::LIMITS);
+    assert_eq!((code, rules.as_str()), (Some(2), ""));
+    for line in ["44:1: rules do not replace", "53:1: rules have no limit of 0", "58:1: rules have no quota mode"] {
+        assert!(errors.contains(&format!("limits.yaml:{line}")), "{line} in {errors}");
+    }
+    let (code, _, errors) = import("domain: a\ndescriptors: [{}]\n");
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("limits.yaml:2:15: the descriptor has no key"), "{errors}");
+}
+
+#[test]
+fn a_wrong_file_is_refused_with_all_errors_by_check_and_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = folder.path().join("limits");
+    std::fs::create_dir(&limits).unwrap();
+    std::fs::write(limits.join("a.yaml"), "domain: a\ndescriptors:\n- key: x\n  rate_limit: {unit: moon}\n").unwrap();
+    std::fs::write(limits.join("b.yml"), "domain: b\nrules: []\n").unwrap();
+    std::fs::write(limits.join("c.yaml"), "domain: plain\n").unwrap();
+    std::fs::write(limits.join("notes.txt"), "not read").unwrap();
+    let config = folder.path().join("tollgate.toml");
+    let text = format!("[doors]\ngrpc = 8081\nratelimit = '{}'\n[[domain]]\nname = 'plain'\n", limits.display());
+    std::fs::write(&config, text).unwrap();
+    for command in [&["check"][..], &["run", "--config"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).args(command).arg(&config).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        for part in ["a.yaml:4:22: this is no unit", "b.yml:2:1: `rules` is no key", "c.yaml:1:1: the settings have"] {
+            assert!(errors.contains(part), "{part} in {errors}");
+        }
+    }
+}
+
+#[test]
+fn check_names_the_door_and_the_keys_without_effect() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = folder.path().join("limits.yaml");
+    std::fs::write(&limits, "domain: a\ndescriptors:\n- {key: x, detailed_metric: true, rate_limit: {unit: day}}\n")
+        .unwrap();
+    let config = folder.path().join("tollgate.toml");
+    std::fs::write(&config, format!("[doors]\ngrpc = 8081\nratelimit = '{}'\n", limits.display())).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("check").arg(&config).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("door: grpc will be open on 127.0.0.1:8081, and asks for no token"), "{text}");
+    assert!(text.contains("limits.yaml:3:29: `detailed_metric` has no effect"), "{text}");
+}
