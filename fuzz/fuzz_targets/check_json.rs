@@ -20,8 +20,8 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(checks.len() <= CHECKS_MAX);
             checks.iter().for_each(look);
         }
-        // An error quotes no control characters of the input, because it is logged.
-        Err(error) => assert!(!error.chars().any(char::is_control), "{error:?}"),
+        // An error may quote a name of the input, and is escaped where it is shown. It is not much longer than the input.
+        Err(error) => assert!(error.len() <= 3 * bytes.len() + 400, "{error:?}"),
     }
 });
 

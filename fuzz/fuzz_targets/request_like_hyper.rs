@@ -23,7 +23,7 @@ use tollgate_wire::http1::scan::{Bounds, Found, Scan};
 use tollgate_wire::http1::{Length, RequestHead};
 
 /// The reasons why we reject requests that hyper accepts, each deliberate.
-const STRICTER: [&str; 15] = [
+const STRICTER: [&str; 16] = [
     // Parsers disagree about these, so that one of two sees another request.
     "a line ends in a bare LF",
     "both Content-Length and Transfer-Encoding",
@@ -43,8 +43,10 @@ const STRICTER: [&str; 15] = [
     "a gate is not a forward proxy",
     "Connection names too many fields",
     "the header fields are too large or too many",
+    STRICTER_CHUNKS,
 ];
-/// A chunk-size line with white space, with more than 15 digits or a long extension, and trailers that are not fields.
+/// A chunk-size line with white space, with more than 15 digits, or with an extension that is long or has control bytes;
+/// trailers that are not fields.
 const STRICTER_CHUNKS: &str = "the chunked coding is malformed";
 
 const BOUNDS: Bounds = Bounds { line_bytes_max: 8 << 10, head_bytes_max: 32 << 10 };
