@@ -177,6 +177,8 @@ fn explain_shows_whether_a_request_would_pass_and_why() {
     browser.fill("#headers", "x-api-key: somebody else");
     browser.click("button[type=submit]");
     browser.says("It would be admitted: within-limit.");
+    browser.says("Recent refusals");
+    browser.part_says("td[data-label=By]", "rule api");
     browser.fill("#client", "nonsense");
     browser.click("button[type=submit]");
     browser.says("`client` must be an IP address");
