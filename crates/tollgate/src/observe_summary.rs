@@ -16,7 +16,7 @@ pub(crate) fn text(observed: &Value) -> String {
     let clients: Vec<_> = clients.collect();
     let colon = if clients.is_empty() { "" } else { ": " };
     format!(
-        "observing only: of {requests} requests would have held {}, refused {}{colon}{}",
+        "observe mode: of {requests} requests would have held {}, refused {}{colon}{}",
         part("would_hold"),
         part("would_refuse"),
         clients.join(", ")
@@ -41,10 +41,10 @@ mod tests {
         ]);
         let observed = json!({ "requests": 1200, "would_hold": 36, "would_refuse": 1, "clients": clients });
         let page = include_str!("../../../docs/start.md");
-        let example = page.lines().find(|line| line.starts_with("observing only")).unwrap();
+        let example = page.lines().find(|line| line.starts_with("observe mode")).unwrap();
         assert_eq!(text(&observed), example, "the example of the page");
         let hostile = json!({ "clients": [{ "key": "\x1b[2J" }] });
         assert!(text(&hostile).ends_with(": \\u{1b}[2J (0 held, 0 refused)"), "{}", text(&hostile));
-        assert_eq!(text(&Value::Null), "observing only: of 0 requests would have held 0 (0.0 %), refused 0 (0.0 %)");
+        assert_eq!(text(&Value::Null), "observe mode: of 0 requests would have held 0 (0.0 %), refused 0 (0.0 %)");
     }
 }

@@ -312,5 +312,5 @@ fn the_overview_of_a_gate_that_observes_has_the_numbers_of_each_client() {
     }
     let browser = Browser::open(1280, 1000);
     open(&browser, &gate, OVERVIEW);
-    browser.says("Observing only: of 5 requests it would have held 0 (0 %) and refused 3 (60 %): 203.0.113.7/32 (0 held, 3 refused).");
+    browser.says("Observe mode: of 5 requests the gate would have held 0 (0 %) and refused 3 (60 %): 203.0.113.7/32 (0 held, 3 refused).");
 }
