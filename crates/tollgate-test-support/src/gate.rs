@@ -81,6 +81,11 @@ impl Gate {
         metric(&self.admin("/metrics").text(), name)
     }
 
+    /// The directory of its configuration file.
+    pub fn path(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
     /// Replaces the settings file.
     pub fn rewrite(&self, config: &str) {
         std::fs::write(self.folder.path().join("tollgate.toml"), config).unwrap();

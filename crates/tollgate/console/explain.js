@@ -1,8 +1,8 @@
 // The page that explains the decision about a request.
 
-import { h, put, title } from "./dom.js";
+import { card, h, put, title } from "./dom.js";
 import * as format from "./format.js";
-import { queueInWords, rulesTable } from "./key.js";
+import { queueInWords, refusalsTable, rulesTable } from "./key.js";
 import { send } from "./server.js";
 
 /** Parses lines of `name: value`. */
@@ -38,8 +38,11 @@ export function explain(parameters) {
       rules.show(decided.rules, "No rule applies to this request: only the fair queue does.");
       const verdict = h("div", { class: "verdict", id: "verdict" },
         h("span", { class: `pill ${decided.decision}` }, decided.decision), inWords(decided));
+      const refusals = refusalsTable();
+      refusals.show(decided.refusals ?? [], "No refusal of this client in the last 24 hours.");
       put(answer, h("section", { class: "card" },
-        h("header", {}, verdict, decided.queue && h("p", {}, queueInWords(decided.queue))), rules.node));
+        h("header", {}, verdict, decided.queue && h("p", {}, queueInWords(decided.queue))), rules.node),
+        card("Recent refusals", "of this client", refusals.node));
     } catch (error) {
       put(answer, h("p", { class: "wrong" }, error.message));
     }

@@ -42,6 +42,21 @@ function decidedBy(row) {
   return row.by === "redis" ? "Redis" : "this gate";
 }
 
+/** Past refusals of a key, as a table. */
+export function refusalsTable() {
+  return table([
+    { name: "Last", of: (row) => format.date(row.last_at) },
+    { name: "First", of: (row) => format.date(row.first_at) },
+    { name: "Times", of: (row) => format.count(row.count), num: true },
+    { name: "By", of: (row) => row.rule ? `rule ${row.rule}` : "the fair queue" },
+    { name: "Key", of: (row) => row.key, class: "key" },
+    { name: "Because", of: (row) => row.decision === "refuse" ? row.reason : `${row.reason} (only observed)` },
+    { name: "Usage", of: (row) => format.count(row.observed), num: true },
+    { name: "Limit", of: (row) => format.count(row.allowed), num: true },
+    { name: "Retry after", of: (row) => format.span(row.retry_after_ms), num: true },
+  ], "Recent refusals", (row) => JSON.stringify([row.first_at, row.rule, row.key, row.reason]));
+}
+
 /** A link to the page that explains a request, filled in with one of this key. */
 function explainLink({ client, method, path, headers }) {
   const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}`).join("\n");
@@ -63,6 +78,7 @@ function clearedInWords({ cleared_at, cleared_by, note }) {
 export function keyPage(parameters) {
   const [cls, key] = [parameters.get("class") ?? "", parameters.get("key") ?? ""];
   const rules = rulesTable();
+  const refusals = refusalsTable();
   const recent = h("div");
   const exempt = h("p", { class: "lead", hidden: true });
   const cut = h("p", { class: "lead", hidden: true },
@@ -76,6 +92,7 @@ export function keyPage(parameters) {
   const refresh = newest(() => get("key", { class: cls, key }), (detail) => {
     const { bucket, episode, flags } = detail;
     rules.show(detail.rules ?? [], detail.cut ? "No rule has throttled this key." : "No rule has this class.");
+    refusals.show(detail.refusals ?? [], "No refusal in the last 24 hours.");
     cut.hidden = !detail.cut;
     link.hidden = !detail.request || detail.cut;
     if (!link.hidden && !link.firstChild) put(link, explainLink(detail.request));
@@ -131,6 +148,7 @@ export function keyPage(parameters) {
         h("div", {}, h("h1", { class: "key" }, key === "" ? "(none)" : key), h("p", { class: "lead" }, `class ${cls}`)),
         buttons, exempt, cut, link,
         card("Rules", "all rules that apply, and their decision about the next request", rules.node),
+        card("Recent refusals", "by any rule or the fair queue, the latest first, for 24 hours", refusals.node),
         card("Recent activity", "", recent));
       await loaded;
     },

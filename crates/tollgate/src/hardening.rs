@@ -137,12 +137,14 @@ fn admin_checks(settings: &Settings) -> Vec<HardeningCheck> {
 }
 
 /// Rules whose keys clients can choose, or that many clients share: a client escapes by choosing another key, and a
-/// shared key throttles all clients that have it.
+/// shared key throttles all clients that have it. A rule for certain user agents, such as those of crawlers, is not one.
 fn rule_checks(settings: &Settings) -> Vec<HardeningCheck> {
     let rules = settings.domains.iter().flat_map(|domain| &domain.rules);
     let chosen = rules.filter(|settings| {
         let class = settings.rule.class.to_string();
+        let names_agents = settings.rule.when.headers.iter().any(|(name, _)| name == "user-agent");
         settings.rule.mode == Mode::Enforce
+            && !(names_agents && class.contains("user-agent"))
             && class.split('+').all(|part| matches!(part.trim(), "user-agent" | "path" | "host" | "method"))
     });
     let names: Vec<_> = chosen.map(|settings| format!("`{}`", settings.rule.name)).collect();

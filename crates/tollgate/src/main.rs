@@ -22,6 +22,7 @@ mod init;
 mod manual;
 mod mask;
 mod master;
+mod observe_summary;
 mod per_thread;
 mod post;
 mod replay;

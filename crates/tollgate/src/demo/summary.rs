@@ -10,6 +10,11 @@ use tollgate_storm::{
     tally::{PATIENCE, View, percentile},
 };
 
+/// People and office count as served if this part of their pages is.
+const SERVED_MIN: f64 = 0.95;
+/// During the storm the site has work all the time. If it used less of its core than this, other programs used the rest.
+const CORE_USED_MIN: f64 = 0.85;
+
 /// The results of one half. All but the first value are from the time of the crawler.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HalfResult {
@@ -43,6 +48,13 @@ impl HalfResult {
             crawler_cpu: storm.cpu_of(Crowd::Crawler).as_secs_f64() / wall_s,
             core_used: storm.process_cpu.as_secs_f64() / wall_s,
         }
+    }
+}
+
+impl HalfResult {
+    /// Whether nearly all pages of people and office were served.
+    fn is_served(&self) -> bool {
+        self.humans_served.min(self.office_served) >= SERVED_MIN
     }
 }
 
@@ -108,16 +120,41 @@ pub(super) fn side_by_side(without: &HalfResult, with: &HalfResult) -> String {
   times are those of the {} articles among the pages, from the moment a person
   asked; one that was not served counts as {}.
 
-  Site, visitors and crawler were the same both times. The crawler is not
-  banned: it gets the CPU time that nobody else uses.
-
+  Site, visitors and crawler were the same both times.
+{}
   In front of a site of yours:  tollgate gate --backend http://127.0.0.1:8080
 ",
         with.pages,
         patience(),
         with.articles,
-        patience()
+        patience(),
+        conclusion(without, with)
     )
+}
+
+/// The conclusion that the values of this run allow.
+fn conclusion(without: &HalfResult, with: &HalfResult) -> String {
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let mut text = match (without.is_served(), with.is_served()) {
+        (_, true) if with.p99 > without.p99 => "  In this run the gate did not make the pages faster.\n".to_owned(),
+        (false, true) => {
+            let crawler = percent(with.crawler_cpu);
+            format!("  The crawler is not banned: with Tollgate it had {crawler} of the CPU time.\n")
+        }
+        (true, true) => "  In this run the crawler did not keep people from the site in either half.\n".to_owned(),
+        (_, false) => "  In this run the gate did not keep the site usable.\n".to_owned(),
+    };
+    let core_used = without.core_used.min(with.core_used);
+    if core_used < CORE_USED_MIN {
+        text += &format!(
+            "
+  The site could use only {} of its CPU core: other programs on this machine
+  used the rest. Close them and run the demo again for results that hold.
+",
+            percent(core_used)
+        );
+    }
+    text
 }
 
 fn patience() -> String {
@@ -172,11 +209,41 @@ mod tests {
     }
 
     #[test]
+    fn the_conclusion_claims_only_what_the_run_shows() {
+        let (all, nobody) = (figures(&views(&plan())), figures(&[]));
+        let slow = HalfResult { p99: Some(Duration::from_secs(1)), ..all };
+        let busy = HalfResult { core_used: 0.6, ..all };
+        let banned = "not banned: with Tollgate it had 75 % of the CPU time";
+        let check = |without: &HalfResult, with: &HalfResult, expect: &[&str]| {
+            let text = conclusion(without, with);
+            let parts = [
+                banned,
+                "did not make the pages faster",
+                "in either half",
+                "did not keep the site usable",
+                "use only 60 % of its CPU core",
+            ];
+            let found: Vec<_> = parts.into_iter().filter(|part| text.contains(part)).collect();
+            assert_eq!(found, expect, "{text}");
+        };
+        check(&nobody, &all, &[banned]);
+        check(&nobody, &busy, &[banned, "use only 60 % of its CPU core"]);
+        check(&all, &all, &["in either half"]);
+        check(&all, &slow, &["did not make the pages faster"]);
+        check(&all, &nobody, &["did not keep the site usable"]);
+        check(&busy, &nobody, &["did not keep the site usable", "use only 60 % of its CPU core"]);
+    }
+
+    #[test]
     fn all_text_fits_into_80_columns() {
         let phases = plan().phases;
-        let text = introduction(phases) + &side_by_side(&figures(&[]), &figures(&views(&plan())));
-        for line in text.lines() {
-            assert!(line.chars().count() <= 79, "{line}");
+        let (nobody, all) = (figures(&[]), figures(&views(&plan())));
+        let busy = HalfResult { core_used: 0.6, ..all };
+        for with in [all, busy, nobody] {
+            let text = introduction(phases) + &side_by_side(&nobody, &with);
+            for line in text.lines() {
+                assert!(line.chars().count() <= 79, "{line}");
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod columns;
 mod help;
+mod key_page;
 mod key_row;
 mod keyboard;
 mod notice;
@@ -22,6 +23,7 @@ use serde_json::{Value, json};
 
 use crate::admin_client::{AdminClient, AdminError, AdminOptions, encoded, terminal_safe};
 use crate::cli::WRONG;
+use crate::observe_summary;
 
 use key_row::KeyRow;
 use stop_signal::StopSignal;
@@ -47,6 +49,9 @@ pub(crate) struct DoctorOptions {
     /// Print everything once, as JSON
     #[arg(long)]
     json: bool,
+    /// Print one key: the decisions of its rules, its totals and its recent refusals. The class is ip/32 without --class
+    #[arg(long, value_name = "KEY", conflicts_with = "top")]
+    key: Option<String>,
     /// Number of keys to show
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
     top: u16,
@@ -72,6 +77,16 @@ fn show(options: &DoctorOptions) -> Result<(), AdminError> {
         "UserAgent" => "user-agent",
         class => class,
     };
+    if let Some(key) = &options.key {
+        let class = if class == view::AUTO { "ip/32" } else { class };
+        let detail = client.get(&format!("/api/v1/key?class={}&key={}", encoded(class), encoded(key)))?;
+        let detail = client.with_field(detail, "key")?;
+        match options.json {
+            true => println!("{detail}"),
+            false => print!("{}", key_page::text(detail["key"].as_str().unwrap_or(key), class, &detail)),
+        }
+        return Ok(());
+    }
     if options.json {
         let (status, buckets) = (client.get("/api/v1/status")?, buckets(&client, class, options.top)?);
         println!("{}", json!({ "status": status, "class": buckets["class"], "buckets": buckets["buckets"] }));
@@ -80,7 +95,7 @@ fn show(options: &DoctorOptions) -> Result<(), AdminError> {
     if options.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         let (status, answer) = (client.get("/api/v1/status")?, buckets(&client, class, options.top)?);
         if status["mode"] == "observe" {
-            println!("{}", view::observed(&status["observed"]));
+            println!("{}", observe_summary::text(&status["observed"]));
         }
         for notice in status["notices"].as_array().into_iter().flatten() {
             print!("{}", notice::text(notice));

@@ -7,18 +7,20 @@ use unicode_width::UnicodeWidthChar;
 
 use super::columns;
 use super::help;
+use super::key_page;
 use super::key_row::KeyRow;
 use super::keyboard::KeyPress;
 use super::notice;
 use crate::admin_client::terminal_safe;
+use crate::observe_summary;
 
-const BOLD: &str = "\x1b[1m";
-const DIM: &str = "\x1b[2m";
-const PLAIN: &str = "\x1b[0m";
+pub(super) const BOLD: &str = "\x1b[1m";
+pub(super) const DIM: &str = "\x1b[2m";
+pub(super) const PLAIN: &str = "\x1b[0m";
 const INVERSE: &str = "\x1b[7m";
-const GREEN: &str = "\x1b[32m";
-const YELLOW: &str = "\x1b[33m";
-const RED: &str = "\x1b[31m";
+pub(super) const GREEN: &str = "\x1b[32m";
+pub(super) const YELLOW: &str = "\x1b[33m";
+pub(super) const RED: &str = "\x1b[31m";
 
 /// Selects the class in which the load is concentrated.
 pub(super) const AUTO: &str = "auto";
@@ -259,7 +261,8 @@ impl View {
         ];
         let mut lines = vec![cut(&first, width)];
         if self.status["mode"] == "observe" {
-            lines.push(cut(&observed(&self.status["observed"]), width));
+            let summary = observe_summary::text(&self.status["observed"]);
+            lines.extend(notice::wrapped(&summary, width).into_iter().map(|line| cut(&line, width)));
         }
         lines.extend(filled(&pieces, width));
         for notice in self.status["notices"].as_array().into_iter().flatten() {
@@ -303,51 +306,7 @@ impl View {
     /// The page of one key.
     fn page(&self, width: usize) -> Vec<String> {
         let key = self.opened.as_deref().unwrap_or_default();
-        let mut lines = vec![
-            cut(&format!("{BOLD}{}{PLAIN}  {DIM}{}{PLAIN}", terminal_safe(key), self.class), width),
-            String::new(),
-        ];
-        let Some(detail) = &self.detail else { return lines };
-        if let Some(until) = detail["exempt_until"].as_str() {
-            lines.push(cut(&format!("exempt until {}", terminal_safe(until)), width));
-        }
-        for rule in detail["rules"].as_array().into_iter().flatten() {
-            let text = |name: &str| terminal_safe(rule[name].as_str().unwrap_or("-"));
-            let decision = text("decision");
-            let colour = match &*decision {
-                "admit" => GREEN,
-                "hold" => YELLOW,
-                _ => RED,
-            };
-            let line = format!(
-                "{:<20} {colour}{decision:<7}{PLAIN} {:<13} left {:>6}  level {}  next in {} ms, full in {} ms",
-                text("rule"),
-                text("reason"),
-                shown(&rule["remaining"]),
-                shown(&rule["level"]),
-                shown(&rule["reset_ms"]),
-                shown(&rule["clear_ms"])
-            );
-            lines.push(cut(&line, width));
-        }
-        if detail["rules"].as_array().is_none_or(Vec::is_empty) {
-            lines.push(cut("no rule has this class: only the fair queue applies", width));
-        }
-        let bucket = &detail["bucket"];
-        if bucket.is_object() {
-            lines.push(String::new());
-            for (label, name) in [
-                ("requests", "requests"),
-                ("held", "held"),
-                ("refused", "refused"),
-                ("CPU time [ms]", "cpu_ms"),
-                ("first seen", "first_seen"),
-                ("last seen", "last_seen"),
-            ] {
-                lines.push(cut(&format!("{label:>16}  {}", shown(&bucket[name])), width));
-            }
-        }
-        lines
+        key_page::lines(key, &self.class, self.detail.as_ref(), width)
     }
 
     fn footer(&self, width: usize) -> String {
@@ -395,23 +354,12 @@ impl SortOrder {
 }
 
 /// Text of a JSON value of any type, because the server may not be a gate.
-fn shown(value: &Value) -> String {
+pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => terminal_safe(text),
         other => terminal_safe(&other.to_string()),
     }
-}
-
-/// Decisions that a gate in observe mode did not enforce.
-pub(super) fn observed(observed: &Value) -> String {
-    let requests = observed["requests"].as_f64().unwrap_or(0.0).max(1.0);
-    let percent = |name: &str| observed[name].as_f64().unwrap_or(0.0) / requests * 100.0;
-    let keys = observed["clients"].as_array().into_iter().flatten().filter_map(|client| client["key"].as_str());
-    let clients: Vec<_> = keys.map(terminal_safe).collect();
-    let colon = if clients.is_empty() { "" } else { ": " };
-    let (held, refused, clients) = (percent("would_hold"), percent("would_refuse"), clients.join(", "));
-    format!("observe mode: would have held {held:.1} %, refused {refused:.1} %{colon}{clients}")
 }
 
 fn millis(value: &Value) -> String {
@@ -463,7 +411,7 @@ fn spark(values: &[f64], most: f64) -> String {
 }
 
 /// Truncates a line to a width; colours do not count.
-fn cut(line: &str, width: usize) -> String {
+pub(super) fn cut(line: &str, width: usize) -> String {
     let (mut out, mut used, mut coloured) = (String::new(), 0, false);
     let mut chars = line.chars();
     while let Some(c) = chars.next() {

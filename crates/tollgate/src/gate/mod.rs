@@ -28,6 +28,7 @@ pub(crate) use inspect::remote_status::Other;
 pub(crate) use inspect::view::{Bucket, Standing};
 pub(crate) use net::tls::CERTIFICATE_BYTES_MAX;
 pub(crate) use observe::histogram::Counted;
+pub(crate) use observe::refusal_history::PastRefusal;
 pub(crate) use serve::decider::{Decider, DoorTicket, Inquiry, NoRuling, Ruling};
 pub(crate) use serve::listener::bind_all;
 pub(crate) use serve::running::{Orders, Running};

@@ -8,6 +8,7 @@ mod log;
 mod master;
 mod monitored_gate;
 mod monitored_master;
+mod observe_log;
 mod pardon;
 mod planning;
 mod reload;

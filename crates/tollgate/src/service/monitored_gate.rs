@@ -11,8 +11,9 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::names::NAME_BYTES_MAX;
 use tollgate_gatekeeper::shared::Authority;
 
+use super::observe_log::ObserveLog;
 use crate::admin::{BoxFuture, ExplainRequest, KeyRef, MonitoredRole, Totals};
-use crate::gate::{Bucket, KeyText, ObservedCounts, Other, QueueForecast, Running, Standing};
+use crate::gate::{Bucket, KeyText, ObservedCounts, Other, PastRefusal, QueueForecast, Running, Standing};
 use crate::mask;
 use crate::watch::{Calendar, escape_key, rfc3339};
 
@@ -27,14 +28,17 @@ pub(super) struct MonitoredGate {
     calendar: Calendar,
     /// Latency histograms of the last seconds, cumulative, the oldest first.
     answers: Mutex<Vec<crate::gate::Counted>>,
+    observe_log: ObserveLog,
 }
 
+/// Number of recent refusals listed for a key.
+const REFUSALS_SHOWN: usize = 20;
 /// Number of clients listed that a gate in observe mode would have held or refused most.
 const OBSERVED_CLIENTS: usize = 5;
 
 impl MonitoredGate {
     pub(super) fn new(gate: Arc<Running>, calendar: Calendar) -> Self {
-        Self { gate, calendar, answers: Mutex::default() }
+        Self { gate, calendar, answers: Mutex::default(), observe_log: ObserveLog::default() }
     }
 
     /// Formats a moment of the gate's clock as a date.
@@ -104,6 +108,28 @@ impl MonitoredGate {
             "queue_would_hold": observed.queue_would_hold,
             "queue_would_refuse": observed.queue_would_refuse,
             "clients": clients.collect::<Vec<_>>(),
+        })
+    }
+
+    /// The recent refusals of a key, the latest first.
+    fn refusals(&self, class: &str, key: &[u8]) -> Vec<Value> {
+        let refusals = self.gate.refusals_of(class, key, REFUSALS_SHOWN);
+        refusals.iter().map(|refusal| self.refusal(refusal)).collect()
+    }
+
+    fn refusal(&self, refusal: &PastRefusal) -> Value {
+        json!({
+            "decision": refusal.act.as_str(),
+            "rule": refusal.rule,
+            "class": refusal.class,
+            "key": escape_key(&mask::key(&refusal.class, &refusal.key)),
+            "reason": refusal.reason,
+            "observed": refusal.observed,
+            "allowed": refusal.allowed,
+            "retry_after_ms": refusal.backoff.as_millis_ceil(),
+            "count": refusal.count,
+            "first_at": self.date(refusal.first),
+            "last_at": self.date(refusal.last),
         })
     }
 
@@ -189,6 +215,10 @@ impl MonitoredRole for MonitoredGate {
 
     fn tick(&self) {
         self.gate.tick();
+        let observed = self.gate.figures().observed;
+        if observed.is_observing {
+            self.observe_log.tick(self.gate.clock().now(), || self.observed(&observed));
+        }
     }
 
     fn status(&self) -> Value {
@@ -322,6 +352,9 @@ impl MonitoredRole for MonitoredGate {
             }
             answer["rules"] = standings.iter().map(|standing| self.standing(standing)).collect();
             answer["queue"] = queue;
+            let client = request.client.map(|client| self.gate.address_of(client));
+            answer["refusals"] =
+                client.map_or_else(Vec::new, |client| self.refusals("ip/32", client.as_bytes())).into();
             Some(answer)
         })
     }
@@ -341,6 +374,7 @@ impl MonitoredRole for MonitoredGate {
                 "cut": cut,
                 "rules": rules.iter().map(|standing| self.standing(standing)).collect::<Vec<_>>(),
                 "exempt_until": until.map(|until| self.date(until)),
+                "refusals": self.refusals(&key_ref.class, &key_ref.key),
                 "queue": key_ref.request.as_ref().filter(|_| key_ref.class == "ip/32").map_or(Value::Null, |request| self.forecast(request, false)),
             }))
         })

@@ -100,7 +100,11 @@ impl Value for LogOutput {
     }
 
     fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        read_text(value, faults, &Self::shape(), Self::parse)
+        let output = read_text(value, faults, &Self::shape(), Self::parse)?;
+        Some(match output {
+            Self::File(path) => Self::File(faults.resolved(&path)),
+            other => other,
+        })
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use super::secret::{MASK, secrets, without};
 
@@ -108,9 +109,21 @@ pub(super) struct Collector {
     raw: Vec<Raw>,
     /// Whether something of the file is not TOML.
     torn: bool,
+    /// The directory of the file.
+    directory: PathBuf,
 }
 
 impl Collector {
+    /// A collector for the file at `path`.
+    pub(super) fn of(path: &Path) -> Self {
+        Self { directory: path.parent().map(Path::to_owned).unwrap_or_default(), ..Self::default() }
+    }
+
+    /// A path that the file has: relative ones are relative to the directory of the file, whatever the working directory is.
+    pub(super) fn resolved(&self, path: &Path) -> PathBuf {
+        self.directory.join(path)
+    }
+
     /// The value at `span` is wrong.
     pub(super) fn fault(&mut self, span: &Range<usize>, message: impl Into<String>) {
         self.raw.push(Raw { span: span.clone(), message: message.into(), syntax: false });

@@ -162,7 +162,7 @@ impl Settings {
 
     /// Reads the text of a file of this name.
     pub(crate) fn parse(file: &str, text: &str) -> Result<Self, Faults> {
-        let mut faults = Collector::default();
+        let mut faults = Collector::of(Path::new(file));
         let (document, errors) = DeTable::parse_recoverable(text);
         for error in errors {
             syntax::report(&error, text, &mut faults);

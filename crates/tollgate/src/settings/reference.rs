@@ -42,6 +42,7 @@ How values are written:
 - a duration is a number and a unit: `\"250ms\"`, `\"1.5s\"`, `\"2 days\"`. Units are {times}, and their longer names.
 - a rate is a count and a time: `\"5/min\"`, `\"2000/s\"`, `\"1 per 10s\"`, `\"0.5/s\"`.
 - a size is a number and a unit: `\"64MiB\"`. Units are {sizes}.
+- a path that does not begin with `/` is relative to the directory of the settings file, whatever the working directory is.
 - a pattern is a text in which `*` stands for anything: `\"/api/*\"`.
 - numbers are kept exactly as they are written. What cannot be kept is refused, never rounded.
 

@@ -97,7 +97,7 @@ table! {
         /// For how long after the start only a window's `ceiling` applies, so that a fleet that reconnects after a restart is not throttled.
         warmup: Span,
         /// The longest that a request is held back until there is room for it; one that would have to wait longer is refused. `0s` refuses at once.
-        /// Without it 5s for `budget` and `rate`, 0s for the others, and never longer than `gate.hold.max`.
+        /// Without it 5s for `budget` and `rate`, 0s for the others, and never longer than `max` of `hold` in `[gate]`.
         hold: Span,
         /// `enforce` holds and refuses, `observe` decides and counts but lets pass.
         mode: Mode = "\"enforce\"",
@@ -292,7 +292,7 @@ impl Placed<RuleTable> {
         let hold = self.value.hold.as_ref()?;
         if hold.value > around.hold_max {
             let message = format!(
-                "the gate holds no request longer than `gate.hold.max`, {}ms: write less here or more there",
+                "the gate holds no request longer than {}ms: write less here, or more as `max` of `hold` in `[gate]`",
                 around.hold_max.as_millis_ceil()
             );
             faults.fault(&hold.span, message);

@@ -188,6 +188,8 @@ fn a_client_is_searched_opened_and_closed_by_key_presses() {
     let rule = screen.iter().find(|line| line.starts_with("api ")).unwrap();
     assert!(rule.contains("refuse ") && rule.contains("left      0"), "{rule}");
     assert!(has(&screen, "requests  5") && has(&screen, "refused  3"), "{screen:#?}");
+    let past = screen.iter().find(|line| line.contains(" x  ")).unwrap();
+    assert!(past.contains("    3 x  rule api: over-limit, 3 of 2, retry after "), "{past}");
     terminal.press("\x1b");
     terminal.shows("everybody again", |screen| has(screen, "198.51.100.1/32"));
     terminal.press("\t");
@@ -197,6 +199,25 @@ fn a_client_is_searched_opened_and_closed_by_key_presses() {
     assert_eq!(terminal.ends(), Some(0));
     assert!(terminal.is_as_it_was());
     eventually("the screen is given back", || terminal.written().ends_with(b"\x1b[?25h\x1b[?1049l"));
+}
+
+#[test]
+fn the_page_of_one_caller_is_printed_once() {
+    let gate = Gate::start(RULE);
+    callers(&gate);
+    let run = |words: &[&str]| said(&tollgate(words, gate.admin).output().unwrap());
+    let (code, page, errors) = run(&["doctor", "--key", OFFENDER]);
+    assert_eq!((code, &*errors), (Some(0), ""));
+    assert!(
+        page.starts_with("203.0.113.7/32  ip/32\n\napi ") && page.contains(" 3 x  rule api: over-limit, "),
+        "{page}"
+    );
+    let (_, other, _) = run(&["doctor", "--key", "198.51.100.1"]);
+    assert!(other.ends_with("\nno refusal in the last 24 hours\n"), "{other}");
+    let (code, network, _) = run(&["doctor", "--key", "203.0.113.0/24", "--class", "ip/24", "--json"]);
+    let network: Value = serde_json::from_str(&network).unwrap();
+    assert_eq!((code, &network["refusals"][0]["count"]), (Some(0), &json!(3)));
+    assert_eq!(run(&["doctor", "--key", OFFENDER, "--top", "3"]).0, Some(2));
 }
 
 #[test]
@@ -237,7 +258,7 @@ fn hostile(name: &str) -> SocketAddr {
     let all = json!({
         "classes": ["ip/32", name], "buckets": [bucket], "bucket": bucket, "rules": [rule], "exempt_until": name,
         "band": { "name": name }, "requests": {}, "watch": {}, "samples": [{ "band": name, "waiting": name }],
-        "flags": [flag], "host": name,
+        "flags": [flag], "host": name, "key": name, "refusals": [{ "rule": name, "reason": name, "last_at": name, "count": name }],
     });
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -259,9 +280,11 @@ fn no_key_can_control_the_terminal() {
     let shown = "\\u{1b}[31mred\\u{1b}]0;title\\u{7}\\u{d}\\u{a}\\u{9b}2J\\u{202e}end";
     let table = said(&tollgate(&["doctor", "--once"], admin).output().unwrap()).1;
     assert!(table.contains(shown), "{table}");
+    let page = said(&tollgate(&["doctor", "--key", "x"], admin).output().unwrap()).1;
+    assert!(page.contains(&format!("rule {shown}: {shown}")), "{page}");
     let list = said(&tollgate(&["flags", "list", "--history"], admin).output().unwrap()).1;
     assert_eq!(list.matches(shown).count(), 5, "{list}");
-    for text in [table, list] {
+    for text in [table, page, list] {
         text.lines().for_each(|line| assert_eq!(plain(line), line));
         assert!(!text.contains(['\u{1b}', '\u{9b}', '\u{202e}', '\r']), "{text:?}");
     }

@@ -184,3 +184,29 @@ fn events_are_sent_every_second() {
     from(&gate, "203.0.113.7");
     assert!(lines.take(5).map(total).any(|total| total == 1));
 }
+
+#[test]
+fn a_past_refusal_is_explained_after_its_limit_has_recovered() {
+    let rules = "trusted_proxies = [\"127.0.0.1\"]\n\
+        [[rule]]\nname = \"agents\"\nclass = \"user-agent\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n";
+    let gate = Gate::start(rules);
+    let statuses: Vec<_> = (0..4).map(|_| from(&gate, "203.0.113.7")).collect();
+    assert_eq!(statuses, [200, 429, 429, 429]);
+    let cleared = json!({ "class": "user-agent", "key": "tester", "note": "they called" });
+    assert_eq!(gate.post("/api/v1/key/clear", &cleared).status, 200);
+    assert_eq!(from(&gate, "203.0.113.7"), 200, "the limit has recovered");
+    // The rule tells user agents apart, and the operator knows the address.
+    let question = json!({ "client": "203.0.113.7" });
+    let explained = gate.post("/api/v1/explain", &question).json();
+    let pages = ["class=ip/32&key=203.0.113.7", "class=ip/24&key=203.0.113.0/24", "class=user-agent&key=tester"];
+    let pages = pages.map(|page| gate.json(&format!("/api/v1/key?{page}")));
+    for answer in pages.iter().chain([&explained]) {
+        let refusals = answer["refusals"].as_array().unwrap();
+        let [refusal] = &refusals[..] else { panic!("one: {refusals:?}") };
+        assert_eq!((&refusal["rule"], &refusal["reason"]), (&json!("agents"), &json!("over-limit")));
+        assert_eq!((&refusal["count"], &refusal["allowed"]), (&json!(3), &json!(1)));
+        assert_eq!((&refusal["class"], &refusal["key"]), (&json!("user-agent"), &json!("tester")));
+        assert!(refusal["first_at"].as_str().unwrap() <= refusal["last_at"].as_str().unwrap());
+    }
+    assert_eq!(gate.json("/api/v1/key?class=ip/32&key=203.0.113.8")["refusals"], json!([]));
+}

@@ -64,6 +64,17 @@ fn every_settings_block_of_a_page_is_valid() {
 }
 
 #[test]
+fn no_rule_on_a_page_for_beginners_throttles_everybody_with_the_same_browser() {
+    for page in ["README.md", "docs/recipes.md", "docs/start.md"] {
+        for (line, block) in blocks(&std::fs::read_to_string(root().join(page)).unwrap()) {
+            let scratch = Scratch::new("hardening", block.as_bytes());
+            let run = tollgate([Path::new("check"), Path::new("--hardening"), &scratch.file]);
+            assert!(!run.stdout.contains("FAIL  every rule"), "{page}, block at line {line}:\n{}", run.stdout);
+        }
+    }
+}
+
+#[test]
 fn only_blocks_fenced_as_toml_are_found() {
     let page = "a\n```toml\nx = 1\n```\n```toml cargo\ny = 1\n```\n```\nz\n```\n  ```toml\nw = 1\n  ```\n";
     assert_eq!(blocks(page), [(3, "x = 1\n".to_string()), (12, "w = 1\n".to_string())]);

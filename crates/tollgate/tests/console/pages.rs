@@ -177,6 +177,8 @@ fn explain_shows_whether_a_request_would_pass_and_why() {
     browser.fill("#headers", "x-api-key: somebody else");
     browser.click("button[type=submit]");
     browser.says("It would be admitted: within-limit.");
+    browser.says("Recent refusals");
+    browser.part_says("td[data-label=By]", "rule api");
     browser.fill("#client", "nonsense");
     browser.click("button[type=submit]");
     browser.says("`client` must be an IP address");
@@ -297,4 +299,18 @@ fn the_overview_shows_a_notice_with_the_setting_to_write() {
     std::fs::write(&file, format!("{text}nonsense = 1\n")).unwrap();
     assert!(std::process::Command::new("kill").args(["-HUP", &gate.pid().to_string()]).status().unwrap().success());
     browser.part_says(".notice p", "Settings not reloaded: ");
+}
+
+#[test]
+fn the_overview_of_a_gate_that_observes_has_the_numbers_of_each_client() {
+    let gate = Gate::start(
+        "mode = \"observe\"\ntrusted_proxies = [\"127.0.0.1\"]\n\
+         [[rule]]\nname = \"few\"\nclass = \"ip/32\"\nwindow = { max = 2, per = \"1h\" }\n",
+    );
+    for _ in 0..5 {
+        assert_eq!(gate.request("/page", &[("X-Forwarded-For", "203.0.113.7")]).status, 200);
+    }
+    let browser = Browser::open(1280, 1000);
+    open(&browser, &gate, OVERVIEW);
+    browser.says("Observe mode: of 5 requests the gate would have held 0 (0 %) and refused 3 (60 %): 203.0.113.7/32 (0 held, 3 refused).");
 }

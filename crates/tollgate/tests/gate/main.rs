@@ -36,6 +36,7 @@ mod silence;
 mod slow;
 mod spellings;
 mod spool_faults;
+mod start;
 mod streaming;
 mod tls;
 mod tolls;

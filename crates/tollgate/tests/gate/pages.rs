@@ -1,5 +1,7 @@
 //! The pages that browsers get for refusals and errors, and the operator's own in their place.
 
+use std::process::Command;
+
 use crate::support::{Backend, Gate, Response, closed, eventually, roundtrip};
 
 const LIMIT: &str = "[[rule]]\nname = \"one\"\nclass = \"ip/32\"\nwindow = { max = 1, per = \"60s\" }\n";
@@ -48,4 +50,43 @@ fn an_operator_replaces_pages_and_a_reload_reads_them_again() {
     std::fs::write(&page, "<p>Newer</p>").unwrap();
     gate.signal("HUP");
     eventually("the newer page", || ask(&gate, "GET", "text/html").text() == "<p>Newer</p>");
+}
+
+const PAGE: &str = include_str!("../../../../docs/operating.md");
+
+/// The block with this fence under the heading `Pages for people`.
+fn documented(fence: &str) -> &'static str {
+    let section = PAGE.split_once("\n## Pages for people\n").unwrap().1.split("\n## ").next().unwrap();
+    section.split_once(&format!("```{fence}\n")).unwrap().1.split_once("```").unwrap().0
+}
+
+#[test]
+fn the_documented_pages_are_found_beside_the_settings_file_from_any_working_directory() {
+    let (backend, folder) = (Backend::saying("hello"), tempfile::tempdir().unwrap());
+    let file = folder.path().join("tollgate.toml");
+    let config = format!("[gate]\nbackend = \"{}\"\n{}{LIMIT}", backend.url(), documented("text"));
+    std::fs::write(&file, config).unwrap();
+    std::fs::create_dir(folder.path().join("pages")).unwrap();
+    let check = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.arg("check").arg(&file).current_dir("/").output().unwrap()
+    };
+    let missing = String::from_utf8(check().stderr).unwrap();
+    let busy = folder.path().join("pages/busy.html");
+    assert!(missing.contains(&format!("{} cannot be read", busy.display())), "{missing}");
+    for name in ["busy.html", "down.html"] {
+        std::fs::write(folder.path().join("pages").join(name), documented("html")).unwrap();
+    }
+    assert!(check().status.success());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.arg("gate").arg("--config").arg(&file).args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    command.current_dir("/");
+    let mut gate = Gate::spawn(command, folder);
+    assert_eq!(ask(&gate, "GET", "text/html").status, 200);
+    let page = ask(&gate, "GET", "text/html");
+    assert_eq!(page.status, 429);
+    assert!(page.text().starts_with("<!doctype html>\n<title>") && page.text().contains("<p>"), "{}", page.text());
+    gate.signal("HUP");
+    gate.logged("settings reloaded");
+    assert_eq!(ask(&gate, "GET", "text/html").text(), page.text(), "a reload finds them too");
 }

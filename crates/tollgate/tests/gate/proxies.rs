@@ -276,6 +276,8 @@ fn every_configuration_of_the_page_is_tested() {
     let fences: Vec<_> = PAGE.lines().filter(|line| line.starts_with("```") && *line != "```").collect();
     let tested = [
         "```text",
+        // The Debian package's test runs these commands.
+        "```sh",
         "```toml",
         "```nginx",
         "```caddyfile",

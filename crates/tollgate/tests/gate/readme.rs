@@ -10,23 +10,24 @@ use crate::support::{Backend, Gate};
 
 const README: &str = include_str!("../../../../README.md");
 
-/// The commands of all blocks that are fenced as `sh`, without their comments.
-fn commands() -> Vec<String> {
-    let blocks = README.split("```sh\n").skip(1).map(|block| block.split_once("```").unwrap().0);
+/// The commands of all blocks of a page that are fenced as `sh`, without their comments.
+pub(crate) fn commands(page: &str) -> Vec<String> {
+    let blocks = page.split("```sh\n").skip(1).map(|block| block.split_once("```").unwrap().0);
     let without_comment = |line: &str| line.split(" # ").next().unwrap().trim().to_owned();
     blocks.flat_map(str::lines).map(without_comment).filter(|line| !line.is_empty()).collect()
 }
 
 /// The command, which must be one of the page.
-fn tollgate(line: &str, folder: &Path) -> Command {
-    assert!(commands().iter().any(|command| command == line), "README.md has no {line}");
+pub(crate) fn tollgate(page: &str, line: &str, folder: &Path) -> Command {
+    assert!(commands(page).iter().any(|command| command == line), "the page has no {line}");
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(line.split_whitespace().skip(1)).current_dir(folder);
     command
 }
 
-fn output_of(line: &str, folder: &Path) -> String {
-    let Output { status, stdout, stderr } = tollgate(line, folder).output().unwrap();
+/// The output of a command of the page, which must succeed.
+pub(crate) fn output_of(page: &str, line: &str, folder: &Path) -> String {
+    let Output { status, stdout, stderr } = tollgate(page, line, folder).output().unwrap();
     assert!(status.success(), "{line}: {}", String::from_utf8_lossy(&stderr));
     String::from_utf8(stdout).unwrap()
 }
@@ -40,8 +41,8 @@ fn every_command_is_run_by_a_test() {
         "tollgate gate --config tollgate.toml",
     ];
     // Building takes minutes: the tests of the packages do it.
-    let run_elsewhere = ["cargo install --path crates/tollgate"];
-    for command in commands() {
+    let run_elsewhere = ["cargo install --locked --path crates/tollgate"];
+    for command in commands(README) {
         let is_run = run_here.contains(&&*command) || run_elsewhere.contains(&&*command);
         assert!(is_run, "no test runs {command}");
     }
@@ -54,10 +55,10 @@ fn the_rule_is_checked_replayed_and_enforced_as_the_page_says() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     std::fs::write(folder.path().join("tollgate.toml"), readme_config(&backend)).unwrap();
     std::fs::copy(root.join("examples/access.log.gz"), folder.path().join("access.log")).unwrap();
-    output_of("tollgate check tollgate.toml", folder.path());
-    let replayed = output_of("tollgate replay --config tollgate.toml access.log", folder.path());
+    output_of(README, "tollgate check tollgate.toml", folder.path());
+    let replayed = output_of(README, "tollgate replay --config tollgate.toml access.log", folder.path());
     assert!(replayed.contains("crawlers"), "{replayed}");
-    let mut command = tollgate("tollgate gate --config tollgate.toml", folder.path());
+    let mut command = tollgate(README, "tollgate gate --config tollgate.toml", folder.path());
     command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     assert_eq!(Gate::spawn(command, folder).get("/").text(), "ok");
 }
@@ -68,7 +69,7 @@ fn a_gate_without_a_file_serves_the_backend_and_has_a_console() {
     let folder = tempfile::tempdir().unwrap();
     let line = "tollgate gate --backend http://127.0.0.1:8080";
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    let known = tollgate(line, folder.path());
+    let known = tollgate(README, line, folder.path());
     command.args(known.get_args().map(|word| word.to_str().unwrap().replace("http://127.0.0.1:8080", &backend.url())));
     command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     let gate = Gate::spawn(command, folder);

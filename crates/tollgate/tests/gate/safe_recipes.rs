@@ -14,6 +14,8 @@ use crate::support::{Backend, Gate, read_response};
 
 /// In place of the heading of a recipe: the first rule of README.md.
 const README: &str = "README.md";
+/// In place of the heading of a recipe: the rules that the replay page begins with.
+const EXAMPLE: &str = "examples/site.toml";
 const PEOPLE: usize = 15;
 const PAGES: usize = 320;
 /// Assets of a page, one for each connection that a browser opens.
@@ -108,13 +110,20 @@ fn throttled_of_an_office(config: &str, site: &Backend) -> Vec<String> {
     refused
 }
 
+/// The example with a tenth of its bursts, because this office browses for ten seconds instead of minutes.
+fn example_config(site: &Backend) -> String {
+    let config = include_str!("../../../../examples/site.toml").replace("http://127.0.0.1:8080", &site.url());
+    config.replace("burst = \"30s\"", "burst = \"3s\"").replace("burst = \"60s\"", "burst = \"6s\"")
+}
+
 #[test]
 fn an_office_with_one_browser_version_is_neither_refused_nor_held_by_any_recipe() {
     let config = |heading: &str, site: &Backend| match heading {
         README => recipes::readme_config(site),
+        EXAMPLE => example_config(site),
         recipe => recipes::config(recipe, site),
     };
-    let headings: Vec<_> = recipes::recipes().map(|(heading, _)| heading).chain([README]).collect();
+    let headings: Vec<_> = recipes::recipes().map(|(heading, _)| heading).chain([README, EXAMPLE]).collect();
     // Four at a time: all at once would overload a small machine, and one after the other takes a minute.
     for some in headings.chunks(4) {
         std::thread::scope(|scope| {

@@ -59,7 +59,7 @@ impl Gate {
     }
 
     /// Resident memory in bytes, once it no longer changes.
-    fn settled_rss(&self) -> u64 {
+    pub(crate) fn settled_rss(&self) -> u64 {
         let (mut last, mut since, began) = (self.rss(), Instant::now(), Instant::now());
         while since.elapsed() < SETTLED_AFTER && began.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(50));

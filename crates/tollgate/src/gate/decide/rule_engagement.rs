@@ -30,6 +30,7 @@ pub(crate) fn by_rule<'a>(
     };
     Some(Engagement {
         act,
+        client: request.client(),
         rule: Some(&face.name),
         class: &face.class,
         key,

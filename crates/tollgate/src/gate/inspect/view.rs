@@ -2,9 +2,11 @@
 //! decisions of rules.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 use tollgate_core::class::Class;
 use tollgate_core::decision::Decision;
+use tollgate_core::network::Network;
 use tollgate_core::request::Request;
 use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
@@ -20,6 +22,7 @@ use crate::gate::decide::rules::{RuleCounters, Rules};
 use crate::gate::observe::counters::WorkerCounters;
 use crate::gate::observe::histogram::Counted;
 use crate::gate::observe::rates::Rates;
+use crate::gate::observe::refusal_history::PastRefusal;
 use crate::gate::observe::spenders::Spenders;
 use crate::gate::serve::running::Running;
 
@@ -260,6 +263,23 @@ impl Running {
         callers.sort_by_key(|(_, rates)| std::cmp::Reverse((rates.would_refuse, rates.would_hold)));
         callers.truncate(most);
         callers
+    }
+
+    /// The key of a client in the class `ip/32`.
+    pub(crate) fn address_of(&self, client: IpAddr) -> String {
+        Spenders::address(client).to_string()
+    }
+
+    /// The recent refusals of a key, the latest first, at most `max`. An address or network has those of its clients,
+    /// whichever rule refused them; a key of any other class has those under that key.
+    pub(crate) fn refusals_of(&self, class: &str, key: &[u8], max: usize) -> Vec<PastRefusal> {
+        let is_of_addresses = class.starts_with("ip/") && !class.contains('+');
+        let network = std::str::from_utf8(key).ok().filter(|_| is_of_addresses).and_then(Network::parse);
+        let is_meant = |refusal: &PastRefusal| match (network, refusal.client) {
+            (Some(network), Some(client)) => network.contains(client.address()),
+            _ => *refusal.class == *class && *refusal.key == *key,
+        };
+        self.shared.stats.refusals().find(is_meant, max, self.now())
     }
 
     /// The forecast of the queue for a request; none if its client is unknown. Without a route, for an average request.

@@ -13,6 +13,8 @@ use tollgate_gatekeeper::names::Name;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Engagement<'a> {
     pub(crate) act: Act,
+    /// The address of the client, if it is known.
+    pub(crate) client: Option<IpAddr>,
     /// The rule; none for the fair queue.
     pub(crate) rule: Option<&'a str>,
     /// The class of the rule.
@@ -78,7 +80,19 @@ impl Engagement<'_> {
     pub(crate) fn by_queue(client: IpAddr, band: Band, done: QueueAct) -> Self {
         let key = Name::of(|writer| writer.network(Network::of(client, if client.is_ipv4() { 32 } else { 64 })));
         let QueueAct { act, reason, observed, allowed, backoff } = done;
-        Self { act, rule: None, class: "ip/32", key, reason, band, observed, allowed, backoff, level: 0 }
+        Self {
+            act,
+            client: Some(client),
+            rule: None,
+            class: "ip/32",
+            key,
+            reason,
+            band,
+            observed,
+            allowed,
+            backoff,
+            level: 0,
+        }
     }
 }
 

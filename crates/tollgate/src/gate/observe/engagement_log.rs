@@ -16,6 +16,7 @@ use tollgate_core::band::Band;
 use tollgate_core::time::{Moment, Span};
 
 use super::engagement::{Act, Engagement};
+use super::refusal_history::RefusalHistory;
 use super::request_stats::SEES;
 use crate::mask;
 use crate::watch::Feed;
@@ -30,6 +31,7 @@ const AT_ONCE_MAX: usize = 64;
 /// The log of one worker. Workers share nothing, so that a refusal never waits for a lock.
 pub(crate) struct EngagementLog {
     feed: Arc<Feed>,
+    history: Arc<RefusalHistory>,
     collected: RefCell<Collected>,
 }
 
@@ -67,15 +69,18 @@ struct EngagedKey {
 }
 
 impl EngagementLog {
-    /// A log that sends refusals to `feed`, for the watch.
-    pub(crate) fn new(feed: Arc<Feed>) -> Self {
-        Self { feed, collected: RefCell::default() }
+    /// A log that sends refusals to `feed`, for the watch, and to `history`, for operators.
+    pub(crate) fn new(feed: Arc<Feed>, history: Arc<RefusalHistory>) -> Self {
+        Self { feed, history, collected: RefCell::default() }
     }
 
     /// Writes an engagement, or counts it.
     pub(crate) fn tell(&self, engagement: &Engagement<'_>, now: Moment) {
         if SEES && engagement.act == Act::Refuse {
             self.feed.refused(engagement.class, engagement.key.as_bytes());
+        }
+        if SEES {
+            self.history.record(engagement, now);
         }
         let lines = self.collected.borrow_mut().tell(engagement, now);
         lines.iter().for_each(LogLine::write);
@@ -217,6 +222,7 @@ mod tests {
         let name = Name::of(|writer| writer.write(key));
         Engagement {
             act: Act::Refuse,
+            client: None,
             rule: Some("login"),
             class: "ip/32",
             key: name,

@@ -8,6 +8,7 @@ pub(super) mod failure_log;
 pub(super) mod histogram;
 pub(super) mod proxy_detector;
 pub(super) mod rates;
+pub(super) mod refusal_history;
 pub(super) mod reloads;
 pub(super) mod request_stats;
 pub(super) mod spenders;

@@ -10,6 +10,7 @@ use tollgate_gatekeeper::clock::Clock;
 
 use super::engagement::Act;
 use super::histogram::Histogram;
+use super::refusal_history::RefusalHistory;
 use super::spenders::{Spender, Spenders};
 use crate::watch::Feed;
 
@@ -20,6 +21,7 @@ pub(crate) const SEES: bool = !cfg!(feature = "blind");
 pub(crate) struct RequestStats {
     clock: Clock,
     feed: Arc<Feed>,
+    refusals: Arc<RefusalHistory>,
     pub(crate) spenders: Spenders,
     /// Waits of requests before they were forwarded.
     pub(crate) waits: Histogram,
@@ -46,6 +48,7 @@ impl RequestStats {
         Arc::new(Self {
             clock,
             feed: Arc::default(),
+            refusals: Arc::default(),
             spenders: Spenders::new(),
             waits: Histogram::new(),
             tolls: Histogram::new(),
@@ -62,6 +65,11 @@ impl RequestStats {
     /// The feed of refusals for the watch.
     pub(crate) fn feed(&self) -> &Arc<Feed> {
         &self.feed
+    }
+
+    /// Recent refusals of each client.
+    pub(crate) fn refusals(&self) -> &Arc<RefusalHistory> {
+        &self.refusals
     }
 
     /// Counts a refused request of a client.

@@ -163,7 +163,7 @@ impl Decider {
     pub(crate) fn new(shared: Arc<Shared>, door_thread: usize) -> Self {
         let workers = shared.settings.load().workers.max(1);
         let counters = shared.counters.get(workers + door_thread).cloned().unwrap_or_default();
-        let log = EngagementLog::new(shared.stats.feed().clone());
+        let log = EngagementLog::new(shared.stats.feed().clone(), shared.stats.refusals().clone());
         Self { shared, counters, log }
     }
 

@@ -91,7 +91,7 @@ fn what_a_rule_has_beside_its_limit() {
     check_beside("factor = 0", 10, "above 0");
     check_beside("factor = -1", 10, "negative");
     check_beside("factor = 0.0001", 10, "more than 3 decimals");
-    check_beside("hold = \"11s\"", 8, "`gate.hold.max`");
+    check_beside("hold = \"11s\"", 8, "`max` of `hold` in `[gate]`");
     check_beside("warmup = \"0s\"", 10, "must not be 0");
     check_beside("mode = \"obsrve\"", 8, "did you mean `observe`?");
     check_beside("mode = \"off\"", 8, "expected `\"enforce\"` or `\"observe\"`");

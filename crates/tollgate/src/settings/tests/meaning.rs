@@ -272,3 +272,25 @@ fn rules_go_to_the_master_that_keeps_their_domain() {
     let expected = [("m:1", "api as old"), ("127.0.0.1:10004", "login as default/login")];
     assert_eq!(kept, expected.map(|(accounting, rules)| (accounting.to_string(), rules.to_string())));
 }
+
+#[test]
+fn relative_paths_are_relative_to_the_directory_of_the_file() {
+    let text = "[gate]\nbackend = 'http://127.0.0.1:1'\nstate_dir = 'state'\ntls = { cert = 'a.pem', key = '/b.pem' }\n\
+                access_log = { output = './access.log' }\n[admin]\ntoken_file = '../token'\n";
+    let paths = |file: &str| {
+        let settings = Settings::parse(file, text).unwrap();
+        let (gate, admin) = (settings.gate.unwrap(), settings.admin.unwrap());
+        let LogOutput::File(log) = gate.access_log.unwrap().output else { panic!("not a file") };
+        let paths = [
+            gate.state_dir.unwrap(),
+            gate.tls[0].chain.clone(),
+            gate.tls[0].key.clone(),
+            log,
+            admin.token_file.unwrap(),
+        ];
+        paths.map(|path| path.display().to_string())
+    };
+    let expected = ["/etc/x/state", "/etc/x/a.pem", "/b.pem", "/etc/x/./access.log", "/etc/x/../token"];
+    assert_eq!(paths("/etc/x/tollgate.toml"), expected);
+    assert_eq!(paths("tollgate.toml"), ["state", "a.pem", "/b.pem", "./access.log", "../token"]);
+}

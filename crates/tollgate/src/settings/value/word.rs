@@ -67,11 +67,12 @@ impl Value for PathBuf {
     }
 
     fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        read_text(value, faults, &Self::shape(), |text| match text {
+        let path = read_text(value, faults, &Self::shape(), |text| match text {
             "" => Err("a path must not be empty".to_string()),
             text if text.contains('\0') => Err("a path must not contain NUL".to_string()),
             text => Ok(Self::from(text)),
-        })
+        });
+        path.map(|path| faults.resolved(&path))
     }
 }
 

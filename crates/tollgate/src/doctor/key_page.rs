@@ -1,0 +1,127 @@
+//! The page of one key: the decisions of its rules, its recent refusals, and its totals.
+
+use serde_json::Value;
+
+use super::view::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW, cut, shown};
+use crate::admin_client::terminal_safe;
+
+/// The page, in lines of at most `width` columns. `detail` is the answer of `/api/v1/key`, if it has arrived.
+pub(super) fn lines(key: &str, class: &str, detail: Option<&Value>, width: usize) -> Vec<String> {
+    let mut lines =
+        vec![format!("{BOLD}{}{PLAIN}  {DIM}{}{PLAIN}", terminal_safe(key), terminal_safe(class)), String::new()];
+    if let Some(detail) = detail {
+        if let Some(until) = detail["exempt_until"].as_str() {
+            lines.push(format!("exempt until {}", terminal_safe(until)));
+        }
+        lines.extend(rules(detail));
+        lines.extend(totals(detail));
+        lines.push(String::new());
+        lines.extend(refusals(detail));
+    }
+    lines.into_iter().map(|line| cut(&line, width)).collect()
+}
+
+/// The page without colours, for `--key`.
+pub(super) fn text(key: &str, class: &str, detail: &Value) -> String {
+    let lines = lines(key, class, Some(detail), usize::MAX);
+    let plain = |line: String| {
+        [BOLD, DIM, GREEN, YELLOW, RED, PLAIN].iter().fold(line, |line, colour| line.replace(colour, ""))
+    };
+    lines.into_iter().map(|line| plain(line).trim_end().to_owned() + "\n").collect()
+}
+
+fn rules(detail: &Value) -> Vec<String> {
+    let rules = detail["rules"].as_array().map_or(&[][..], Vec::as_slice);
+    if rules.is_empty() {
+        return vec!["no rule has this class: only the fair queue applies".to_owned()];
+    }
+    let line = |rule: &Value| {
+        let text = |name: &str| terminal_safe(rule[name].as_str().unwrap_or("-"));
+        let decision = text("decision");
+        let colour = match &*decision {
+            "admit" => GREEN,
+            "hold" => YELLOW,
+            _ => RED,
+        };
+        format!(
+            "{:<20} {colour}{decision:<7}{PLAIN} {:<13} left {:>6}  level {}  next in {} ms, full in {} ms",
+            text("rule"),
+            text("reason"),
+            shown(&rule["remaining"]),
+            shown(&rule["level"]),
+            shown(&rule["reset_ms"]),
+            shown(&rule["clear_ms"])
+        )
+    };
+    rules.iter().map(line).collect()
+}
+
+fn totals(detail: &Value) -> Vec<String> {
+    let bucket = &detail["bucket"];
+    if !bucket.is_object() {
+        return Vec::new();
+    }
+    let rows = [
+        ("requests", "requests"),
+        ("held", "held"),
+        ("refused", "refused"),
+        ("CPU time [ms]", "cpu_ms"),
+        ("first seen", "first_seen"),
+        ("last seen", "last_seen"),
+    ];
+    let rows = rows.iter().map(|(label, name)| format!("{label:>16}  {}", shown(&bucket[*name])));
+    std::iter::once(String::new()).chain(rows).collect()
+}
+
+fn refusals(detail: &Value) -> Vec<String> {
+    let refusals = detail["refusals"].as_array().map_or(&[][..], Vec::as_slice);
+    if refusals.is_empty() {
+        return vec!["no refusal in the last 24 hours".to_owned()];
+    }
+    let line = |refusal: &Value| {
+        let by =
+            refusal["rule"].as_str().map_or("the queue".to_owned(), |rule| format!("rule {}", terminal_safe(rule)));
+        let observed = if refusal["decision"] == "would-refuse" { " (only observed)" } else { "" };
+        format!(
+            "{}  {:>5} x  {by}: {}{observed}, {} of {}, retry after {} ms",
+            // To the second: the rest is of no use to a reader.
+            shown(&refusal["last_at"]).chars().take(19).collect::<String>(),
+            shown(&refusal["count"]),
+            shown(&refusal["reason"]),
+            shown(&refusal["observed"]),
+            shown(&refusal["allowed"]),
+            shown(&refusal["retry_after_ms"]),
+        )
+    };
+    std::iter::once(format!("{DIM}recent refusals, the latest first (UTC){PLAIN}"))
+        .chain(refusals.iter().map(line))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn past_refusals_are_listed_with_time_count_and_cause() {
+        let refusal = |rule: Value, decision: &str| {
+            json!({
+                "decision": decision, "rule": rule, "reason": "over-limit", "observed": 11, "allowed": 10, "retry_after_ms": 1500,
+                "count": 3, "first_at": "2026-11-16T10:00:00.5Z", "last_at": "2026-11-16T10:00:09.5Z",
+            })
+        };
+        let detail = json!({ "rules": [], "refusals": [refusal(json!("login"), "refuse"), refusal(Value::Null, "would-refuse")] });
+        let text = text("203.0.113.7/32", "ip/32", &detail);
+        let last: Vec<_> = text.lines().rev().take(3).collect();
+        assert_eq!(
+            last,
+            [
+                "2026-11-16T10:00:09      3 x  the queue: over-limit (only observed), 11 of 10, retry after 1500 ms",
+                "2026-11-16T10:00:09      3 x  rule login: over-limit, 11 of 10, retry after 1500 ms",
+                "recent refusals, the latest first (UTC)",
+            ]
+        );
+        assert!(!text.contains('\x1b'), "{text:?}");
+    }
+}

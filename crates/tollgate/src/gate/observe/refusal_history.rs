@@ -1,0 +1,263 @@
+//! Recent refusals by client, so that an operator can explain a refusal after the fact.
+//!
+//! The rules' tables only hold the current state of a key, and the watch only counts. This module records when a client
+//! was refused, by which rule or bound, and for how long. Each worker writes to its own book behind an uncontended lock.
+//! Refusals of one client for the same reason within [`MERGED_WITHIN`] are one record with a count, so a client that
+//! retries in a loop takes one record per stretch. Only a new record allocates, and a thread starts at most
+//! [`BEGUN_MAX`] of them per [`BEGUN_WITHIN`]. A full book drops the half of its clients with the fewest refusals.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use tollgate_core::network::Network;
+use tollgate_core::time::{Moment, Span};
+
+use super::engagement::{Act, Engagement};
+use super::spenders::Spenders;
+use crate::per_thread::PerThread;
+
+/// Clients per thread.
+const CLIENTS_MAX: usize = 512;
+/// Records per client. The oldest one is dropped first.
+const RECORDS_MAX: usize = 8;
+/// A refusal this soon after the last one of a record is added to that record.
+const MERGED_WITHIN: Span = Span::from_secs(60);
+/// Older records are not shown: support requests about a refusal arrive within a day.
+const SHOWN_FOR: Span = Span::from_secs(24 * 3600);
+/// New records per thread and [`BEGUN_WITHIN`]. Bounds the cost of a flood of refused clients.
+const BEGUN_MAX: usize = 512;
+const BEGUN_WITHIN: Span = Span::from_secs(10);
+
+/// The recent refusals of all clients.
+#[derive(Default)]
+pub(crate) struct RefusalHistory {
+    hasher: RandomState,
+    books: PerThread<HistoryBook>,
+}
+
+/// The refusals that one thread recorded, by the hash of the client; without an address, of the class and key.
+#[derive(Default)]
+struct HistoryBook {
+    clients: HashMap<u64, VecDeque<PastRefusal>, RandomState>,
+    begun_since: Moment,
+    begun: usize,
+}
+
+/// Consecutive refusals of one client for the same reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PastRefusal {
+    /// [`Act::Refuse`] or [`Act::WouldRefuse`].
+    pub(crate) act: Act,
+    /// The client's address (IPv6: its /64), if it is known.
+    pub(crate) client: Option<Network>,
+    /// The rule; `None` for the queue and the bound on uploads.
+    pub(crate) rule: Option<Box<str>>,
+    pub(crate) class: Box<str>,
+    /// The key as it was received.
+    pub(crate) key: Box<[u8]>,
+    pub(crate) reason: &'static str,
+    /// The largest usage, and the limit: see `observed` and `allowed` in docs/log.md.
+    pub(crate) observed: u64,
+    pub(crate) allowed: u64,
+    /// The longest `Retry-After`.
+    pub(crate) backoff: Span,
+    pub(crate) first: Moment,
+    pub(crate) last: Moment,
+    pub(crate) count: u64,
+}
+
+impl RefusalHistory {
+    /// Records an engagement if it is a refusal, or would have been one.
+    pub(crate) fn record(&self, engagement: &Engagement<'_>, now: Moment) {
+        if !matches!(engagement.act, Act::Refuse | Act::WouldRefuse) {
+            return;
+        }
+        let client = engagement.client.map(Spenders::address);
+        let id = match client {
+            Some(client) => self.hasher.hash_one(client),
+            None => self.hasher.hash_one((engagement.class, engagement.key.as_bytes())),
+        };
+        self.books.own().record(id, client, engagement, now);
+    }
+
+    /// The records of the last day that `is_meant` selects, the latest first, at most `max`.
+    pub(crate) fn find(&self, is_meant: impl Fn(&PastRefusal) -> bool, max: usize, now: Moment) -> Vec<PastRefusal> {
+        let is_shown = |record: &&PastRefusal| now.since(record.last) < SHOWN_FOR && is_meant(record);
+        let mut found: Vec<PastRefusal> = Vec::new();
+        for book in self.books.all() {
+            found.extend(book.clients.values().flatten().filter(is_shown).cloned());
+        }
+        found.sort_by_key(|record| Reverse(record.last));
+        found.truncate(max);
+        found
+    }
+}
+
+impl HistoryBook {
+    fn record(&mut self, id: u64, client: Option<Network>, engagement: &Engagement<'_>, now: Moment) {
+        if let Some(records) = self.clients.get_mut(&id)
+            && let Some(record) = records.iter_mut().rev().find(|record| record.continues_with(engagement, now))
+        {
+            return record.add(engagement, now);
+        }
+        if now.since(self.begun_since) >= BEGUN_WITHIN {
+            (self.begun_since, self.begun) = (now, 0);
+        }
+        if self.begun >= BEGUN_MAX {
+            return;
+        }
+        self.begun += 1;
+        if self.clients.len() >= CLIENTS_MAX && !self.clients.contains_key(&id) {
+            self.make_room(now);
+        }
+        let records = self.clients.entry(id).or_default();
+        if records.len() >= RECORDS_MAX {
+            records.pop_front();
+        }
+        records.push_back(PastRefusal::new(client, engagement, now));
+    }
+
+    fn make_room(&mut self, now: Moment) {
+        let last = |records: &VecDeque<PastRefusal>| records.iter().map(|record| record.last).max();
+        self.clients.retain(|_, records| last(records).is_some_and(|last| now.since(last) < SHOWN_FOR));
+        if self.clients.len() < CLIENTS_MAX {
+            return;
+        }
+        let weight = |records: &VecDeque<PastRefusal>| {
+            (records.iter().fold(0, |sum: u64, record| sum.saturating_add(record.count)), last(records))
+        };
+        let mut weights: Vec<_> = self.clients.iter().map(|(id, records)| (weight(records), *id)).collect();
+        weights.select_nth_unstable(CLIENTS_MAX / 2);
+        for (_, id) in &weights[..CLIENTS_MAX / 2] {
+            self.clients.remove(id);
+        }
+    }
+}
+
+impl PastRefusal {
+    fn new(client: Option<Network>, engagement: &Engagement<'_>, now: Moment) -> Self {
+        Self {
+            act: engagement.act,
+            client,
+            rule: engagement.rule.map(Into::into),
+            class: engagement.class.into(),
+            key: engagement.key.as_bytes().into(),
+            reason: engagement.reason,
+            observed: engagement.observed,
+            allowed: engagement.allowed,
+            backoff: engagement.backoff,
+            first: now,
+            last: now,
+            count: 1,
+        }
+    }
+
+    fn continues_with(&self, engagement: &Engagement<'_>, now: Moment) -> bool {
+        now.since(self.last) < MERGED_WITHIN
+            && (self.act, self.reason) == (engagement.act, engagement.reason)
+            && self.rule.as_deref() == engagement.rule
+            && *self.key == *engagement.key.as_bytes()
+    }
+
+    fn add(&mut self, engagement: &Engagement<'_>, now: Moment) {
+        self.count += 1;
+        self.last = self.last.max(now);
+        self.observed = self.observed.max(engagement.observed);
+        self.allowed = engagement.allowed;
+        self.backoff = self.backoff.max(engagement.backoff);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+    use tollgate_core::band::Band;
+    use tollgate_core::class::KeySink;
+    use tollgate_gatekeeper::names::Name;
+
+    const START: Moment = Moment::from_millis(5_000);
+
+    fn refused(client: IpAddr, rule: Option<&'static str>) -> Engagement<'static> {
+        Engagement {
+            act: Act::Refuse,
+            client: Some(client),
+            rule,
+            class: "user-agent",
+            key: Name::of(|writer| writer.write(b"crawler")),
+            reason: "over-limit",
+            band: Band::Normal,
+            observed: 11,
+            allowed: 10,
+            backoff: Span::from_millis(1500),
+            level: 0,
+        }
+    }
+
+    fn client(number: u32) -> IpAddr {
+        Ipv4Addr::from(0x0a00_0000 + number).into()
+    }
+
+    fn of(history: &RefusalHistory, client: IpAddr, now: Moment) -> Vec<PastRefusal> {
+        history.find(|record| record.client == Some(Spenders::address(client)), 20, now)
+    }
+
+    #[test]
+    fn refusals_close_together_are_one_record_with_the_worst_values() {
+        let history = RefusalHistory::default();
+        for second in 0..30 {
+            let engagement = Engagement { observed: 40 - second, ..refused(client(1), Some("login")) };
+            history.record(&engagement, START + Span::from_secs(second));
+        }
+        history.record(&refused(client(1), None), START + Span::from_secs(31));
+        history.record(&refused(client(1), Some("login")), START + Span::from_secs(200));
+        let found = of(&history, client(1), START + Span::from_secs(300));
+        let shown: Vec<_> = found.iter().map(|record| (record.rule.as_deref(), record.count)).collect();
+        assert_eq!(shown, [(Some("login"), 1), (None, 1), (Some("login"), 30)], "the latest first");
+        let oldest = &found[2];
+        assert_eq!((oldest.first, oldest.last), (START, START + Span::from_secs(29)));
+        assert_eq!((oldest.observed, oldest.allowed, &*oldest.key), (40, 10, &b"crawler"[..]));
+    }
+
+    #[test]
+    fn only_refusals_are_recorded_and_for_a_day() {
+        let history = RefusalHistory::default();
+        for (second, act) in Act::ALL.into_iter().enumerate() {
+            let engagement = Engagement { act, ..refused(client(1), None) };
+            history.record(&engagement, START + Span::from_secs(second as u64));
+        }
+        let acts = |now: Moment| of(&history, client(1), now).iter().map(|record| record.act).collect::<Vec<_>>();
+        assert_eq!(acts(START + Span::from_secs(10)), [Act::WouldRefuse, Act::Refuse]);
+        assert_eq!(acts(START + SHOWN_FOR + Span::from_secs(2)), [Act::WouldRefuse]);
+        assert_eq!(acts(START + SHOWN_FOR + Span::from_secs(9)), []);
+    }
+
+    #[test]
+    fn a_flood_of_clients_stays_within_bounds_and_keeps_the_client_that_is_refused_most() {
+        let history = RefusalHistory::default();
+        for number in 0..100_000u32 {
+            let now = START + Span::from_millis(u64::from(number));
+            history.record(&refused(client(1 + number), None), now);
+            history.record(&refused(client(0), Some("api")), now);
+        }
+        let now = START + Span::from_secs(100);
+        let kept = history.find(|_| true, usize::MAX, now);
+        assert!(kept.len() <= CLIENTS_MAX * RECORDS_MAX, "{}", kept.len());
+        assert_eq!(of(&history, client(0), now)[0].count, 100_000);
+    }
+
+    #[test]
+    fn a_client_that_is_refused_for_ever_new_reasons_has_a_few_records() {
+        let history = RefusalHistory::default();
+        for number in 0..100u32 {
+            let key = Name::of(|writer| writer.write(&number.to_le_bytes()));
+            history.record(&Engagement { key, ..refused(client(1), None) }, START + Span::from_secs(number.into()));
+        }
+        let found = of(&history, client(1), START + Span::from_secs(100));
+        assert_eq!(found.len(), RECORDS_MAX);
+        assert_eq!(*found[0].key, 99u32.to_le_bytes());
+    }
+}
