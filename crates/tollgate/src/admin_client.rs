@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::Method;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use zeroize::Zeroizing;
@@ -160,21 +161,8 @@ impl AdminClient {
 
 /// Percent-encodes a text for a path or a query.
 pub(crate) fn encoded(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
-}
-
-/// Escapes a text for a terminal, so that it cannot move the cursor, change colours or look like another line.
-pub(crate) fn terminal_safe(text: &str) -> String {
-    let hidden = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
-    };
-    text.chars()
-        .flat_map(|c| {
-            if hidden(c) { c.escape_unicode().collect::<String>() } else { c.to_string() }.chars().collect::<Vec<_>>()
-        })
-        .collect()
+    const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 #[cfg(test)]
@@ -202,8 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn escaped_texts_contain_no_control_sequences() {
-        assert_eq!(terminal_safe("a\x1b[31mb\r\n\u{202e}c"), "a\\u{1b}[31mb\\u{d}\\u{a}\\u{202e}c");
-        assert_eq!(encoded("a/b c\u{fc}"), "a%2Fb%20c%C3%BC");
+    fn reserved_characters_are_percent_encoded() {
+        assert_eq!(encoded("a/b c\u{fc}-._~"), "a%2Fb%20c%C3%BC-._~");
     }
 }

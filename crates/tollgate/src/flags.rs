@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use crate::admin_client::{AdminClient, AdminError, AdminOptions, encoded, terminal_safe};
+use crate::admin_client::{AdminClient, AdminError, AdminOptions, encoded};
 use crate::cli::WRONG;
+use crate::terminal_text;
 
 /// Subcommands.
 #[derive(Debug, clap::Subcommand)]
@@ -46,7 +47,7 @@ pub(crate) fn run(command: &FlagsCommand) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", terminal_safe(&error.to_string()));
+            eprintln!("{}", terminal_text::escape(&error.to_string()));
             if error.is_wrong { ExitCode::from(WRONG) } else { ExitCode::FAILURE }
         }
     }
@@ -82,7 +83,7 @@ fn left_out(shown: u64, answer: &Value) -> Option<String> {
 }
 
 fn line(flag: &Value) -> String {
-    let text = |name: &str| terminal_safe(flag[name].as_str().unwrap_or_default());
+    let text = |name: &str| terminal_text::escape(flag[name].as_str().unwrap_or_default());
     let mut line = format!("{}  flagged {}  refused {}", text("account"), text("flagged_at"), flag["rejected"]);
     if flag["cleared_at"].is_string() {
         line += &format!("  cleared {} by {}: {}", text("cleared_at"), text("cleared_by"), text("note"));
@@ -96,7 +97,7 @@ fn clear(id: &str, admin: &AdminOptions, note: &str, name: Option<&str>) -> Resu
     let client = AdminClient::new(admin)?;
     let answer = client.ask("DELETE", &format!("/api/v1/flags/{}", encoded(id)), &body)?;
     client.with_field(answer, "account")?;
-    println!("cleared the flag of {}", terminal_safe(id));
+    println!("cleared the flag of {}", terminal_text::escape(id));
     Ok(())
 }
 
@@ -114,6 +115,6 @@ mod tests {
     fn a_flag_is_one_line_for_any_account_name() {
         let flag = json!({ "account": "a\n\x1b[2Jb", "flagged_at": "2026-11-15T00:00:00Z", "rejected": 1000,
             "cleared_at": null, "cleared_by": null, "note": null });
-        assert_eq!(line(&flag), "a\\u{a}\\u{1b}[2Jb  flagged 2026-11-15T00:00:00Z  refused 1000");
+        assert_eq!(line(&flag), "a\\n\\x1b[2Jb  flagged 2026-11-15T00:00:00Z  refused 1000");
     }
 }

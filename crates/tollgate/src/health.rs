@@ -3,8 +3,9 @@
 
 use std::process::ExitCode;
 
-use crate::admin_client::{AdminClient, AdminError, AdminOptions, terminal_safe};
+use crate::admin_client::{AdminClient, AdminError, AdminOptions};
 use crate::cli::WRONG;
+use crate::terminal_text;
 
 /// Arguments of `tollgate health`.
 #[derive(Debug, clap::Args)]
@@ -24,7 +25,7 @@ pub(crate) fn run(options: &HealthOptions) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("{}", terminal_safe(&error.to_string()));
+            eprintln!("{}", terminal_text::escape(&error.to_string()));
             if error.is_wrong { ExitCode::from(WRONG) } else { ExitCode::FAILURE }
         }
     }

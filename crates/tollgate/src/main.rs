@@ -30,6 +30,7 @@ mod service;
 mod session_cookie;
 mod settings;
 mod telemetry;
+mod terminal_text;
 mod token;
 mod watch;
 

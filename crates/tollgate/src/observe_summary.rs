@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::admin_client::terminal_safe;
+use crate::terminal_text;
 
 /// Summarises `observed` of `/api/v1/status`: how many requests would have been held and refused, and of which clients.
 pub(crate) fn text(observed: &Value) -> String {
@@ -25,7 +25,7 @@ pub(crate) fn text(observed: &Value) -> String {
 
 fn client(client: &Value) -> Option<String> {
     let (held, refused) = (client["would_hold"].as_u64().unwrap_or(0), client["would_refuse"].as_u64().unwrap_or(0));
-    Some(format!("{} ({held} held, {refused} refused)", terminal_safe(client["key"].as_str()?)))
+    Some(format!("{} ({held} held, {refused} refused)", terminal_text::escape(client["key"].as_str()?)))
 }
 
 #[cfg(test)]

@@ -86,8 +86,8 @@ pub(super) fn status_text(console: &Console) -> String {
 }
 
 fn status_value(console: &Console) -> Value {
-    let (now, started, standing) = (console.watch.calendar().now(), console.started, console.watch.status());
-    let omissions = standing.omissions;
+    let (now, started, watch) = (console.watch.calendar().now(), console.started, console.watch.status());
+    let omissions = watch.omissions;
     let mut status = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "role": console.monitored.role(),
@@ -97,12 +97,12 @@ fn status_value(console: &Console) -> Value {
         "uptime_ms": now.since(started).as_nanos() / 1_000_000,
         "last_second": console.history().last(),
         "watch": {
-            "flags": standing.flags,
-            "kept": standing.is_persisted,
+            "flags": watch.flags,
+            "kept": watch.is_persisted,
             "state_dir": console.watch.state_dir().map(|directory| directory.display().to_string()),
-            "journal_bytes": standing.journal_bytes,
+            "journal_bytes": watch.journal_bytes,
             "refusals_ignored": omissions.ignored,
-            "refusals_dropped": standing.feed_dropped,
+            "refusals_dropped": watch.feed_dropped,
             "flags_dropped": omissions.flags_dropped,
             "accounts_pushed_out": omissions.accounts_evicted,
             "episodes_pushed_out": omissions.episodes_evicted,

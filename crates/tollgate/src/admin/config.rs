@@ -48,10 +48,10 @@ impl Config {
     /// Settings after a successful reload. Settings that need a restart keep the value in force, with the new value
     /// beside it.
     pub(super) fn succeeded_by(&self, mut new: Self, at: Moment, waiting: Vec<String>) -> Self {
-        for place in &waiting {
-            match place.split_once('.') {
+        for key in &waiting {
+            match key.split_once('.') {
                 Some((name, key)) => keep_key(&mut new.tables, &self.tables, &format!("[{name}]"), key),
-                None => keep_table(&mut new.tables, &self.tables, &format!("[{place}]")),
+                None => keep_table(&mut new.tables, &self.tables, &format!("[{key}]")),
             }
         }
         Self { reloaded: Some(Reloaded { at, faults: None, waiting }), ..new }
@@ -112,12 +112,11 @@ mod tests {
 
     #[test]
     fn settings_that_need_a_restart_are_shown_with_the_value_in_force() {
-        let waiting =
-            |watch_permits: &[&str]| watch_permits.iter().map(|place| (*place).to_owned()).collect::<Vec<_>>();
+        let waiting = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
         let old = config("[gate]\nworkers = 2\nbackend = 'http://a'\n[telemetry]\notlp = 'http://t'\n");
         let new = config("[gate]\nworkers = 4\nbackend = 'http://b'\n[admin]\nlisten = '127.0.0.1:7'\n");
-        let watch_permits = waiting(&["gate.workers", "admin.listen", "telemetry"]);
-        let now = old.succeeded_by(new, Moment::ZERO, watch_permits.clone());
+        let keys = waiting(&["gate.workers", "admin.listen", "telemetry"]);
+        let now = old.succeeded_by(new, Moment::ZERO, keys.clone());
         let key = |config: &Config, table: &str, key: &str| key_of(&config.tables, table, key).unwrap().clone();
         let workers = key(&now, "[gate]", "workers");
         assert_eq!((&workers["value"], &workers["file_says"]), (&json!("2"), &json!("4")));
@@ -126,7 +125,7 @@ mod tests {
         assert_eq!((&listen["written"], &listen["file_says"]), (&json!(false), &json!("'127.0.0.1:7'")));
         assert_eq!(listen["value"], "\"127.0.0.1:8889\"");
         assert_eq!(key(&now, "[telemetry]", "otlp")["value"], "'http://t'");
-        assert_eq!(now.reload()["needs_new_start"], json!(watch_permits));
+        assert_eq!(now.reload()["needs_new_start"], json!(keys));
         // After a reload of the same file, the values in force are unchanged.
         let new = config("[gate]\nworkers = 4\nbackend = 'http://b'\n");
         let again = now.succeeded_by(new, Moment::ZERO, waiting(&["gate.workers"]));

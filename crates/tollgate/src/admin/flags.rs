@@ -84,11 +84,11 @@ pub(super) async fn clear(
     query: QueryResult<ClearQuery>,
     body: Body,
 ) -> Result<JsonReply, AdminProblem> {
-    let (said, object) = (parse_query(query)?, body.object()?);
+    let (parameters, object) = (parse_query(query)?, body.object()?);
     let account = canonical_key(account.into()).into_owned();
     let let_in = identity.let_in();
-    let name = object.text("name", 100)?.map(str::to_owned).or(said.name).unwrap_or(identity.name);
-    let note = object.text("note", 1000)?.map(str::to_owned).or(said.note).unwrap_or_default();
+    let name = object.text("name", 100)?.map(str::to_owned).or(parameters.name).unwrap_or(identity.name);
+    let note = object.text("note", 1000)?.map(str::to_owned).or(parameters.note).unwrap_or_default();
     if note.trim().is_empty() || note.chars().count() > 1000 || name.chars().count() > 100 {
         return Err(AdminProblem::bad(
             "`note` is missing: give the reason, for the next operator who looks at this account",

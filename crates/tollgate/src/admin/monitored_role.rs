@@ -5,6 +5,7 @@ use std::future::ready;
 use std::net::IpAddr;
 use std::pin::Pin;
 
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tollgate_core::class::{Class, KeySink};
@@ -245,7 +246,7 @@ impl ExplainRequest {
             "header" => self.add_header(name, key.to_vec()),
             "cookie" => self.add_header("cookie", [name.as_bytes(), b"=", key].concat()),
             "query" => {
-                let escape = |bytes: &[u8]| bytes.iter().map(|byte| format!("%{byte:02x}")).collect::<String>();
+                let escape = |bytes| percent_encode(bytes, NON_ALPHANUMERIC);
                 let target = format!("/?{}={}", escape(name.as_bytes()), escape(key));
                 self.path = ExplainPath::new(target.into_bytes());
             }

@@ -96,9 +96,9 @@ mod tests {
     #[test]
     fn modules_are_in_import_order_and_the_script_has_no_import_or_export() {
         let pages = ConsolePages::new();
-        for (place, (name, text)) in MODULES.iter().enumerate() {
+        for (index, (name, text)) in MODULES.iter().enumerate() {
             for other in text.lines().filter_map(|line| line.split_once("from \"./")?.1.strip_suffix(".js\";")) {
-                assert!(MODULES[..place].iter().any(|(before, _)| *before == other), "{name} needs {other}");
+                assert!(MODULES[..index].iter().any(|(before, _)| *before == other), "{name} needs {other}");
             }
         }
         assert!(!pages.script.lines().any(|line| line.starts_with("import ") || line.starts_with("export ")));

@@ -9,8 +9,8 @@ use std::fmt::Write;
 /// Joins modules, given by name and text, each after those that it imports. The last one runs at the top level.
 pub(super) fn script(modules: &[(&str, &str)]) -> String {
     let mut script = String::new();
-    for (place, (name, text)) in modules.iter().enumerate() {
-        let is_last = place + 1 == modules.len();
+    for (index, (name, text)) in modules.iter().enumerate() {
+        let is_last = index + 1 == modules.len();
         let (lines, exports) = scoped(text);
         let written = if is_last {
             write!(script, "{lines}")

@@ -36,8 +36,8 @@ pub(super) fn lines(width: usize) -> Vec<String> {
 fn entry(name: &str, meaning: &str, width: usize) -> Vec<String> {
     const INDENT: usize = 11;
     let meaning = wrapped(meaning, width.saturating_sub(INDENT).max(10));
-    let first = |place: usize| if place == 0 { name } else { "" };
-    meaning.iter().enumerate().map(|(place, line)| format!("{:<INDENT$}{line}", first(place))).collect()
+    let first = |index: usize| if index == 0 { name } else { "" };
+    meaning.iter().enumerate().map(|(index, line)| format!("{:<INDENT$}{line}", first(index))).collect()
 }
 
 /// The same for `--help`, which also works without a terminal.

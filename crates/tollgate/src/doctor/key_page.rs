@@ -3,15 +3,17 @@
 use serde_json::Value;
 
 use super::view::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW, cut, shown};
-use crate::admin_client::terminal_safe;
+use crate::terminal_text;
 
 /// The page, in lines of at most `width` columns. `detail` is the answer of `/api/v1/key`, if it has arrived.
 pub(super) fn lines(key: &str, class: &str, detail: Option<&Value>, width: usize) -> Vec<String> {
-    let mut lines =
-        vec![format!("{BOLD}{}{PLAIN}  {DIM}{}{PLAIN}", terminal_safe(key), terminal_safe(class)), String::new()];
+    let mut lines = vec![
+        format!("{BOLD}{}{PLAIN}  {DIM}{}{PLAIN}", terminal_text::escape(key), terminal_text::escape(class)),
+        String::new(),
+    ];
     if let Some(detail) = detail {
         if let Some(until) = detail["exempt_until"].as_str() {
-            lines.push(format!("exempt until {}", terminal_safe(until)));
+            lines.push(format!("exempt until {}", terminal_text::escape(until)));
         }
         lines.extend(rules(detail));
         lines.extend(totals(detail));
@@ -36,7 +38,7 @@ fn rules(detail: &Value) -> Vec<String> {
         return vec!["no rule has this class: only the fair queue applies".to_owned()];
     }
     let line = |rule: &Value| {
-        let text = |name: &str| terminal_safe(rule[name].as_str().unwrap_or("-"));
+        let text = |name: &str| terminal_text::escape(rule[name].as_str().unwrap_or("-"));
         let decision = text("decision");
         let colour = match &*decision {
             "admit" => GREEN,
@@ -79,8 +81,9 @@ fn refusals(detail: &Value) -> Vec<String> {
         return vec!["no refusal in the last 24 hours".to_owned()];
     }
     let line = |refusal: &Value| {
-        let by =
-            refusal["rule"].as_str().map_or("the queue".to_owned(), |rule| format!("rule {}", terminal_safe(rule)));
+        let by = refusal["rule"]
+            .as_str()
+            .map_or("the queue".to_owned(), |rule| format!("rule {}", terminal_text::escape(rule)));
         let observed = if refusal["decision"] == "would-refuse" { " (only observed)" } else { "" };
         format!(
             "{}  {:>5} x  {by}: {}{observed}, {} of {}, retry after {} ms",

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::admin_client::terminal_safe;
+use crate::terminal_text;
 
 /// Cost and refusals of one key.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,7 +37,7 @@ impl KeyRow {
         let key = bucket["key"].as_str().unwrap_or_default().to_owned();
         let rules = bucket["rules"].as_array().into_iter().flatten();
         Self {
-            title: if key.is_empty() { "(none)".to_owned() } else { terminal_safe(&key) },
+            title: if key.is_empty() { "(none)".to_owned() } else { terminal_text::escape(&key) },
             key,
             wait_secs: number("wait_ms") / 1000.0,
             cpu: number("cpu_per_second"),
@@ -64,7 +64,7 @@ mod tests {
             {}
         ]);
         let rows = KeyRow::all(&buckets);
-        assert_eq!((&*rows[0].title, rows[0].cpu, rows[0].wait_secs), ("a\\u{1b}b", 0.5, 1.5));
+        assert_eq!((&*rows[0].title, rows[0].cpu, rows[0].wait_secs), ("a\\x1bb", 0.5, 1.5));
         assert_eq!((rows[0].left, rows[0].last_secs), (Some(2), 67.0));
         assert_eq!(rows[1].title, "(none)");
         assert_eq!(KeyRow::all(&Value::Null), []);

@@ -21,9 +21,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::admin_client::{AdminClient, AdminError, AdminOptions, encoded, terminal_safe};
+use crate::admin_client::{AdminClient, AdminError, AdminOptions, encoded};
 use crate::cli::WRONG;
 use crate::observe_summary;
+use crate::terminal_text;
 
 use key_row::KeyRow;
 use stop_signal::StopSignal;
@@ -62,7 +63,7 @@ pub(crate) fn run(options: &DoctorOptions) -> ExitCode {
     match show(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", terminal_safe(&error.to_string()));
+            eprintln!("{}", terminal_text::escape(&error.to_string()));
             if error.is_wrong { ExitCode::from(WRONG) } else { ExitCode::FAILURE }
         }
     }
@@ -100,7 +101,7 @@ fn show(options: &DoctorOptions) -> Result<(), AdminError> {
         for notice in status["notices"].as_array().into_iter().flatten() {
             print!("{}", notice::text(notice));
         }
-        let class = terminal_safe(answer["class"].as_str().unwrap_or(class));
+        let class = terminal_text::escape(answer["class"].as_str().unwrap_or(class));
         print!("{}", table::print(&class, &KeyRow::all(&answer["buckets"])));
         return Ok(());
     }
@@ -126,11 +127,11 @@ fn live(client: &AdminClient, class: &str, top: u16) -> Result<(), AdminError> {
         let (width, height) = terminal.size();
         terminal.draw(&view.lines(width, height)).map_err(no_terminal)?;
         let wait = REFRESH.saturating_sub(refreshed.elapsed());
-        let mut asked = KeyEffect::Nothing;
+        let mut effect = KeyEffect::Nothing;
         for key in terminal.keys(wait, &stop_signal).map_err(no_terminal)? {
-            asked = asked.max(view.press(key));
+            effect = effect.max(view.press(key));
         }
-        match asked {
+        match effect {
             KeyEffect::Leave => return Ok(()),
             KeyEffect::Nothing if refreshed.elapsed() < REFRESH => continue,
             KeyEffect::Nothing | KeyEffect::Figures => {}

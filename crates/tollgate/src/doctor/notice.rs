@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::admin_client::terminal_safe;
+use crate::terminal_text;
 
 const YELLOW: &str = "\x1b[33m";
 const BOLD: &str = "\x1b[1m";
@@ -25,9 +25,9 @@ pub(super) fn text(notice: &Value) -> String {
 
 fn parts(notice: &Value) -> (String, Vec<String>) {
     let text = |name: &str| notice[name].as_str().unwrap_or_default();
-    let setting: Vec<_> = text("setting").lines().map(terminal_safe).collect();
+    let setting: Vec<_> = text("setting").lines().map(terminal_text::escape).collect();
     let colon = if setting.is_empty() { "" } else { ":" };
-    (format!("{}{colon}", terminal_safe(text("message"))), setting)
+    (format!("{}{colon}", terminal_text::escape(text("message"))), setting)
 }
 
 /// Wraps words.

@@ -15,7 +15,7 @@ pub(super) struct StopSignal(UnixStream);
 impl StopSignal {
     /// Installs the signal handlers.
     pub(super) fn listen() -> io::Result<Self> {
-        let (told, tell) = UnixStream::pair()?;
+        let (receiver, sender) = UnixStream::pair()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let mut signals = {
             let _inside = runtime.enter();
@@ -32,9 +32,9 @@ impl StopSignal {
                 }
             });
             // Closing this end makes the other one readable.
-            drop(tell);
+            drop(sender);
         })?;
-        Ok(Self(told))
+        Ok(Self(receiver))
     }
 }
 

@@ -38,8 +38,8 @@ impl Terminal {
     /// Draws lines from the top.
     pub(super) fn draw(&mut self, lines: &[String]) -> io::Result<()> {
         let mut frame = b"\x1b[H".to_vec();
-        for (place, line) in lines.iter().enumerate() {
-            if place > 0 {
+        for (index, line) in lines.iter().enumerate() {
+            if index > 0 {
                 frame.extend_from_slice(b"\r\n");
             }
             frame.extend_from_slice(line.as_bytes());

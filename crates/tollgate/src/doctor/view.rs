@@ -11,8 +11,8 @@ use super::key_page;
 use super::key_row::KeyRow;
 use super::keyboard::KeyPress;
 use super::notice;
-use crate::admin_client::terminal_safe;
 use crate::observe_summary;
+use crate::terminal_text;
 
 pub(super) const BOLD: &str = "\x1b[1m";
 pub(super) const DIM: &str = "\x1b[2m";
@@ -64,7 +64,7 @@ pub(super) struct View {
     /// The selected key. `None` until one is selected; the first row is highlighted then.
     chosen: Option<String>,
     /// Row of the selected key when it was last in the list.
-    place: usize,
+    last_row: usize,
     opened: Option<String>,
     detail: Option<Value>,
     /// Whether the help screen is open.
@@ -75,7 +75,7 @@ pub(super) struct View {
 impl View {
     pub(super) fn new(host: &str, class: &str) -> Self {
         Self {
-            host: terminal_safe(host),
+            host: terminal_text::escape(host),
             class: class.to_owned(),
             classes: Vec::new(),
             status: Value::Null,
@@ -85,7 +85,7 @@ impl View {
             filter: String::new(),
             typing: false,
             chosen: None,
-            place: 0,
+            last_row: 0,
             opened: None,
             detail: None,
             is_helping: false,
@@ -113,13 +113,13 @@ impl View {
             self.class = class.to_owned();
         }
         self.rows = KeyRow::all(&buckets["buckets"]);
-        self.place = self.selected();
+        self.last_row = self.selected();
         self.detail = detail;
     }
 
     /// Shows why there are no new data.
     pub(super) fn trouble(&mut self, text: String) {
-        self.trouble = Some(terminal_safe(&text));
+        self.trouble = Some(terminal_text::escape(&text));
     }
 
     /// Handles a key press.
@@ -177,7 +177,7 @@ impl View {
             }
             _ => {}
         }
-        (self.chosen, self.place) = (None, 0);
+        (self.chosen, self.last_row) = (None, 0);
     }
 
     /// Changes the class.
@@ -185,25 +185,25 @@ impl View {
         if self.classes.is_empty() {
             return KeyEffect::Nothing;
         }
-        let place = self.classes.iter().position(|class| *class == self.class).unwrap_or(0);
-        self.class = self.classes[(place + steps) % self.classes.len()].clone();
-        (self.chosen, self.place, self.opened) = (None, 0, None);
+        let index = self.classes.iter().position(|class| *class == self.class).unwrap_or(0);
+        self.class = self.classes[(index + steps) % self.classes.len()].clone();
+        (self.chosen, self.last_row, self.opened) = (None, 0, None);
         KeyEffect::Figures
     }
 
     /// Selects the key in this row, or in the last one.
-    fn choose(&mut self, place: usize) {
+    fn choose(&mut self, index: usize) {
         let shown = self.shown();
-        let place = place.min(shown.len().saturating_sub(1));
-        let chosen = shown.get(place).map(|row| row.key.clone());
-        (self.chosen, self.place) = (chosen, place);
+        let index = index.min(shown.len().saturating_sub(1));
+        let chosen = shown.get(index).map(|row| row.key.clone());
+        (self.chosen, self.last_row) = (chosen, index);
     }
 
     /// Row of the selected key; its last row if it left the list.
     fn selected(&self) -> usize {
         let shown = self.shown();
         let chosen = self.chosen.as_ref().and_then(|key| shown.iter().position(|row| row.key == *key));
-        chosen.unwrap_or(self.place).min(shown.len().saturating_sub(1))
+        chosen.unwrap_or(self.last_row).min(shown.len().saturating_sub(1))
     }
 
     /// Rows that match the search, sorted.
@@ -237,7 +237,7 @@ impl View {
     }
 
     fn header(&self, width: usize) -> Vec<String> {
-        let band = terminal_safe(self.status["band"]["name"].as_str().unwrap_or("-"));
+        let band = terminal_text::escape(self.status["band"]["name"].as_str().unwrap_or("-"));
         let colour = match &*band {
             "normal" => GREEN,
             "elevated" => YELLOW,
@@ -291,14 +291,14 @@ impl View {
         let selected = self.selected();
         let rows = room.saturating_sub(1).max(1);
         let first = selected.saturating_sub(rows - 1);
-        for (place, row) in shown.iter().enumerate().skip(first).take(rows) {
+        for (index, row) in shown.iter().enumerate().skip(first).take(rows) {
             let line = columns::row_line(&columns, row);
             let line = cut(&line, width);
-            lines.push(if place == selected { format!("{INVERSE}{line}{PLAIN}") } else { line });
+            lines.push(if index == selected { format!("{INVERSE}{line}{PLAIN}") } else { line });
         }
         if shown.is_empty() {
-            let nobody = if self.filter.is_empty() { "no requests yet" } else { "no match" };
-            lines.push(cut(&format!("{DIM}{nobody}{PLAIN}"), width));
+            let empty = if self.filter.is_empty() { "no requests yet" } else { "no match" };
+            lines.push(cut(&format!("{DIM}{empty}{PLAIN}"), width));
         }
         lines
     }
@@ -313,14 +313,17 @@ impl View {
         let text = if let Some(trouble) = &self.trouble {
             format!("{RED}{trouble}{PLAIN}")
         } else if self.typing {
-            format!("search: {}_  (enter: apply, esc: cancel)", terminal_safe(&self.filter))
+            format!("search: {}_  (enter: apply, esc: cancel)", terminal_text::escape(&self.filter))
         } else if self.is_helping {
             "any key: back".to_owned()
         } else if self.opened.is_some() {
             "esc back  q back".to_owned()
         } else {
-            let filter =
-                if self.filter.is_empty() { String::new() } else { format!("  [{}]", terminal_safe(&self.filter)) };
+            let filter = if self.filter.is_empty() {
+                String::new()
+            } else {
+                format!("  [{}]", terminal_text::escape(&self.filter))
+            };
             format!(
                 "{DIM}q quit  tab class  c/w/r/x/l by {}  / search  enter open  ? help{PLAIN}{filter}",
                 self.order.name()
@@ -357,8 +360,8 @@ impl SortOrder {
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
-        Value::String(text) => terminal_safe(text),
-        other => terminal_safe(&other.to_string()),
+        Value::String(text) => terminal_text::escape(text),
+        other => terminal_text::escape(&other.to_string()),
     }
 }
 
@@ -460,20 +463,21 @@ mod tests {
     #[test]
     fn keys_are_sorted_by_cpu_time_and_other_orders_by_key_press() {
         let mut view = view();
-        let place = |view: &View, name: &str| view.lines(100, 20).iter().position(|line| line.contains(name)).unwrap();
-        assert!(place(&view, "crawler") < place(&view, "calm"));
+        let line_of =
+            |view: &View, name: &str| view.lines(100, 20).iter().position(|line| line.contains(name)).unwrap();
+        assert!(line_of(&view, "crawler") < line_of(&view, "calm"));
         view.press(KeyPress::Char('x'));
-        assert!(place(&view, "calm") < place(&view, "crawler"));
+        assert!(line_of(&view, "calm") < line_of(&view, "crawler"));
         assert!(text(&view.lines(100, 20)).contains("critical"));
     }
 
     #[test]
     fn lines_fit_a_screen_of_any_size() {
-        let (mut nobody, mut page) = (view(), view());
-        nobody.filter = "somebody else".to_owned();
+        let (mut empty, mut page) = (view(), view());
+        empty.filter = "somebody else".to_owned();
         page.press(KeyPress::Enter);
         page.detail = Some(json!({ "exempt_until": "2026-11-15T12:00:00.000000Z", "rules": [] }));
-        for view in [view(), nobody, page] {
+        for view in [view(), empty, page] {
             for (width, height) in [(20, 5), (20, 14), (40, 10), (80, 5), (80, 24), (300, 90)] {
                 let lines = view.lines(width, height);
                 assert_eq!(lines.len(), height);

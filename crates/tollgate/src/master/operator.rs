@@ -87,8 +87,8 @@ mod tests {
 
     #[test]
     fn names_may_contain_any_bytes() {
-        let asked = request("default/login", "a b\n\u{e9}");
-        let words: Vec<_> = asked.split_whitespace().map(str::to_owned).collect();
+        let text = request("default/login", "a b\n\u{e9}");
+        let words: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
         assert_eq!(hex::decode(&words[1]).unwrap(), b"default/login");
         assert_eq!(hex::decode(&words[2]).unwrap(), "a b\n\u{e9}".as_bytes());
     }

@@ -55,10 +55,10 @@ pub(super) fn restore(mut reader: FieldReader<'_>, away: Span, state: &Shared) -
     let mut restored = 0;
     while !reader.is_empty() {
         let (domain, identifier) = (read_bytes(&mut reader)?, read_bytes(&mut reader)?);
-        for place in 0..usize::from(reader.u8()?) {
+        for index in 0..usize::from(reader.u8()?) {
             let clear = (reading.now + Span::from_nanos(reader.u64()?)).before(away);
             if clear > reading.now {
-                state.master().restore(domain, identifier, place, clear, reading.now);
+                state.master().restore(domain, identifier, index, clear, reading.now);
             }
         }
         restored += 1;

@@ -145,8 +145,8 @@ impl MasterState {
         let mut next = master(domains, &self.clock);
         for (domain, identifier, clears) in self.master.debts(0..self.master.slots(), now) {
             if unchanged.iter().any(|name| **name == *domain) {
-                for (place, clear) in clears.enumerate() {
-                    next.restore(domain, identifier, place, clear, now);
+                for (index, clear) in clears.enumerate() {
+                    next.restore(domain, identifier, index, clear, now);
                 }
             }
         }
@@ -285,8 +285,8 @@ impl Subscriber {
 
     pub(super) fn cancel(&self, topic: &[u8]) {
         let mut topics = self.topics.borrow_mut();
-        if let Some(place) = topics.iter().position(|other| **other == *topic) {
-            topics.swap_remove(place);
+        if let Some(index) = topics.iter().position(|other| **other == *topic) {
+            topics.swap_remove(index);
         }
     }
 

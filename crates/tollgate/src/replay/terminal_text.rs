@@ -1,38 +1,11 @@
 //! Text for the terminal: escapes untrusted text and formats values.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use tollgate_core::time::{Moment, Span};
 use unicode_width::UnicodeWidthChar;
 
-/// Escapes everything in untrusted text that a terminal would interpret or hide: control characters, invalid UTF-8,
-/// and characters that break lines, change the direction or have no width.
-pub(super) fn shown(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for symbol in chunk.valid().chars() {
-            match symbol {
-                '\0' => text.push_str(r"\0"),
-                symbol if symbol.is_control() && (symbol as u32) > 0x7f => {
-                    _ = write!(text, r"\u{{{:x}}}", symbol as u32)
-                }
-                symbol if symbol.is_control() && !matches!(symbol, '\n' | '\r' | '\t') => {
-                    _ = write!(text, r"\x{:02x}", symbol as u32)
-                }
-                symbol if symbol.is_control() => text.extend(symbol.escape_default()),
-                symbol if symbol.width().unwrap_or(0) == 0 || matches!(symbol, '\u{2028}' | '\u{2029}') => {
-                    _ = write!(text, r"\u{{{:x}}}", symbol as u32)
-                }
-                symbol => text.push(symbol),
-            }
-        }
-        for byte in chunk.invalid() {
-            _ = write!(text, r"\x{byte:02x}");
-        }
-    }
-    text
-}
+pub(super) use crate::terminal_text::escape as shown;
 
 /// The number of columns of a text.
 pub(super) fn width(text: &str) -> usize {

@@ -66,10 +66,10 @@ impl MonitoredGate {
         let (rates, now) = (bucket.rates, self.gate.clock().now());
         let shown = mask::key(class, &bucket.key);
         let key = escape_key(&shown);
-        let last = bucket.throttled.iter().map(|caller| caller.last).chain(rates.map(|rates| rates.last)).max();
-        let first = bucket.throttled.iter().map(|caller| caller.first).chain(rates.and_then(|rates| rates.first)).min();
-        let held = bucket.throttled.iter().map(|caller| caller.held).sum::<u64>();
-        let refused = bucket.throttled.iter().map(|caller| caller.refused).sum::<u64>();
+        let last = bucket.throttled.iter().map(|key| key.last).chain(rates.map(|rates| rates.last)).max();
+        let first = bucket.throttled.iter().map(|key| key.first).chain(rates.and_then(|rates| rates.first)).min();
+        let held = bucket.throttled.iter().map(|key| key.held).sum::<u64>();
+        let refused = bucket.throttled.iter().map(|key| key.refused).sum::<u64>();
         let request = ExplainRequest::of_key(class, &bucket.key).filter(|_| !bucket.cut);
         let standings = match request {
             Some(request) => self.gate.standings(class, &request),
@@ -344,8 +344,8 @@ impl MonitoredRole for MonitoredGate {
                 let mut named = standings.iter().filter(|standing| standing.decision.rule == decision.rule);
                 named.next().map(|standing| &*standing.rule)
             };
-            let said = strictest.unwrap_or_else(|| Decision::no_rule(Band::Normal));
-            let mut answer = decision(&said, rule(&said), now);
+            let strictest = strictest.unwrap_or_else(|| Decision::no_rule(Band::Normal));
+            let mut answer = decision(&strictest, rule(&strictest), now);
             let queue = self.forecast(request, true);
             if answer["decision"] == "admit" {
                 take_queue_verdict(&mut answer, &queue);

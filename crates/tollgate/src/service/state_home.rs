@@ -42,7 +42,7 @@ pub(super) fn state_home(
 
 /// Whether a directory belongs to this user, or would if it were created.
 pub(super) fn would_be_ours(directory: &Path) -> bool {
-    let nearest = directory.ancestors().find_map(|place| std::fs::metadata(place).ok());
+    let nearest = directory.ancestors().find_map(|path| std::fs::metadata(path).ok());
     nearest.is_some_and(|data| data.uid() == rustix::process::geteuid().as_raw())
 }
 

@@ -190,9 +190,9 @@ fn read_fields(file: &std::path::Path) -> io::Result<Vec<(String, String)>> {
             line.split_once(':').filter(|(name, value)| is_name(name) && !value.contains(char::is_control))?;
         Some((name.to_owned(), value.trim().to_owned()))
     };
-    let fields = lines.enumerate().map(|(place, line)| {
+    let fields = lines.enumerate().map(|(index, line)| {
         // Without the line itself, which may be a secret.
-        field(line).ok_or_else(|| wrong(format!("line {} is not `name: value`", place + 1)))
+        field(line).ok_or_else(|| wrong(format!("line {} is not `name: value`", index + 1)))
     });
     fields.collect()
 }

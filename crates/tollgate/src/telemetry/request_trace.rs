@@ -54,9 +54,9 @@ impl RequestTrace {
         client: IpAddr,
     ) -> Self {
         let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
-        let id = |from: usize| std::array::from_fn(|place| ids[from + place]);
+        let id = |from: usize| std::array::from_fn(|index| ids[from + index]);
         Self {
-            trace: parent.map_or_else(|| std::array::from_fn(|place| ids[place]), |parent| parent.trace),
+            trace: parent.map_or_else(|| std::array::from_fn(|index| ids[index]), |parent| parent.trace),
             own: id(16),
             onward: id(24),
             parent: parent.map(|parent| parent.span),

@@ -112,15 +112,15 @@ impl Feed {
     /// Drains all tables.
     pub(crate) fn take(&self) -> DrainedRefusals<'_> {
         let mut taken = self.drained.lock().unwrap_or_else(PoisonError::into_inner);
-        for (place, mut table) in self.tables.all().enumerate() {
-            if taken.len() <= place {
+        for (index, mut table) in self.tables.all().enumerate() {
+            if taken.len() <= index {
                 taken.push(RefusalTable::default());
             }
             if !table.is_empty() {
-                std::mem::swap(&mut *table, &mut taken[place]);
+                std::mem::swap(&mut *table, &mut taken[index]);
             }
             drop(table);
-            self.drop(taken[place].settle());
+            self.drop(taken[index].settle());
         }
         self.keys_last.store(taken.iter().map(|table| table.keys).sum(), Ordering::Relaxed);
         self.turns.store(0, Ordering::Relaxed);
@@ -170,8 +170,8 @@ impl RefusalTable {
     /// read once before any is updated, so that the misses overlap.
     fn settle(&mut self) -> u64 {
         let mask = self.slots.len().wrapping_sub(1);
-        let asked_for = self.pending.iter().filter_map(|refusal| self.slots.get(refusal.hash as usize & mask));
-        black_box(asked_for.fold(0, |all, place| all ^ place.count));
+        let loaded = self.pending.iter().filter_map(|refusal| self.slots.get(refusal.hash as usize & mask));
+        black_box(loaded.fold(0, |all, slot| all ^ slot.count));
         let (pending, names) = (std::mem::take(&mut self.pending), std::mem::take(&mut self.pending_names));
         let mut dropped = 0;
         for &PendingRefusal { hash, name } in &pending {
@@ -189,10 +189,10 @@ impl RefusalTable {
     /// Counts a refusal of a known key; false if the key is new.
     #[inline]
     fn count(&mut self, hash: u64) -> bool {
-        let Some(place) = self.find(hash).map(|at| &mut self.slots[at]).filter(|place| place.count > 0) else {
+        let Some(slot) = self.find(hash).map(|at| &mut self.slots[at]).filter(|slot| slot.count > 0) else {
             return false;
         };
-        place.count = place.count.saturating_add(1);
+        slot.count = slot.count.saturating_add(1);
         true
     }
 
@@ -226,16 +226,16 @@ impl RefusalTable {
     fn grow(&mut self) {
         let length = (self.slots.len() * 2).max(SLOTS_MIN);
         let before = std::mem::replace(&mut self.slots, vec![KeySlot::default(); length]);
-        for place in before.into_iter().filter(|place| place.count > 0) {
-            let Some(at) = self.find(place.hash) else { continue };
-            self.slots[at] = place;
+        for slot in before.into_iter().filter(|slot| slot.count > 0) {
+            let Some(at) = self.find(slot.hash) else { continue };
+            self.slots[at] = slot;
         }
     }
 
     fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
-        self.slots.iter().filter(|place| place.count > 0).map(|place| {
-            let (class, key) = read_name(&self.names[place.name as usize..]);
-            Entry { class: escape_key(class), key: escape_key(key), count: place.count.into() }
+        self.slots.iter().filter(|slot| slot.count > 0).map(|slot| {
+            let (class, key) = read_name(&self.names[slot.name as usize..]);
+            Entry { class: escape_key(class), key: escape_key(key), count: slot.count.into() }
         })
     }
 
@@ -290,16 +290,16 @@ mod tests {
     #[test]
     fn no_refusal_is_lost_while_the_table_grows() {
         let feed = Feed::default();
-        for callers in [10, 1_000, 20_000, 3] {
+        for keys in [10, 1_000, 20_000, 3] {
             for round in 0..2 {
-                for caller in 0..callers {
-                    (0..=caller % 3).for_each(|_| feed.refused("user", format!("caller {caller}").as_bytes()));
+                for number in 0..keys {
+                    (0..=number % 3).for_each(|_| feed.refused("user", format!("number {number}").as_bytes()));
                 }
                 let left = left(&feed);
-                assert_eq!(left.len(), callers, "{round}");
+                assert_eq!(left.len(), keys, "{round}");
                 for (_, key, count) in left {
-                    let caller: usize = key["caller ".len()..].parse().unwrap();
-                    assert_eq!(count, 1 + caller as u64 % 3, "{key}");
+                    let number: usize = key["number ".len()..].parse().unwrap();
+                    assert_eq!(count, 1 + number as u64 % 3, "{key}");
                 }
             }
         }
@@ -340,18 +340,18 @@ mod tests {
         }
     }
 
-    fn refuse(feed: &Feed, callers: std::ops::Range<usize>) {
-        callers.for_each(|caller| feed.refused("user", &caller.to_be_bytes()));
+    fn refuse(feed: &Feed, keys: std::ops::Range<usize>) {
+        keys.for_each(|number| feed.refused("user", &number.to_be_bytes()));
     }
 
     #[test]
     fn refusals_of_few_keys_are_drained_every_second_and_of_many_every_four() {
         let feed = Feed::default();
         for _ in 0..2 {
-            for callers in [0, 1, KEYS_TO_GATHER - 1] {
-                refuse(&feed, 0..callers);
-                assert!(feed.is_due(), "{callers}");
-                assert_eq!(feed.take().entries().count(), callers);
+            for keys in [0, 1, KEYS_TO_GATHER - 1] {
+                refuse(&feed, 0..keys);
+                assert!(feed.is_due(), "{keys}");
+                assert_eq!(feed.take().entries().count(), keys);
             }
             refuse(&feed, 0..KEYS_TO_GATHER);
             assert!(feed.is_due(), "the number of keys is not known yet");
@@ -382,7 +382,7 @@ mod tests {
         refuse(&feed, 0..TABLE_KEYS_MAX / 2 + BATCH_REFUSALS);
         assert!(feed.is_due());
         assert_eq!(feed.take().entries().count(), TABLE_KEYS_MAX / 2 + BATCH_REFUSALS);
-        let long = |caller: usize| feed.refused("user", format!("{caller:0>200}").as_bytes());
+        let long = |number: usize| feed.refused("user", format!("{number:0>200}").as_bytes());
         (0..TABLE_NAME_BYTES_MAX / 500).for_each(long);
         assert!(!feed.is_due());
         (0..TABLE_NAME_BYTES_MAX / 220).for_each(long);

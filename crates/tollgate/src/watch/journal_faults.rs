@@ -70,11 +70,11 @@ fn a_process_that_is_killed_at_any_system_call_loses_no_record_that_it_acknowled
             strace.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("trace={call}")]);
             strace.args(["-e", &format!("inject={call}:signal=KILL:when={when}")]);
             let output = run_child(strace, "writer_that_is_killed", folder.path());
-            let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            let acknowledged = said.lines().filter(|line| line.starts_with(ACKNOWLEDGED)).count();
+            let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+            let acknowledged = printed.lines().filter(|line| line.starts_with(ACKNOWLEDGED)).count();
             let (mut journal, records) = read(folder.path());
             // One more record may be on disk that was not acknowledged yet.
-            assert!((acknowledged..=acknowledged + 1).contains(&records.len()), "{call} {when}: {said}");
+            assert!((acknowledged..=acknowledged + 1).contains(&records.len()), "{call} {when}: {printed}");
             assert_eq!(records, (0..records.len()).map(record).collect::<Vec<_>>(), "{call} {when}");
             journal.append(&bytes(9..10)).unwrap();
             drop(journal);

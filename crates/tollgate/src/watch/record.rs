@@ -292,11 +292,11 @@ mod tests {
         }
 
         #[test]
-        fn a_flipped_bit_is_detected(record in record(), place in any::<prop::sample::Index>(), bit in 0u8..8) {
+        fn a_flipped_bit_is_detected(record in record(), index in any::<prop::sample::Index>(), bit in 0u8..8) {
             let mut bytes = Vec::new();
             record.write(&mut bytes);
-            let place = place.index(bytes.len());
-            bytes[place] ^= 1 << bit;
+            let index = index.index(bytes.len());
+            bytes[index] ^= 1 << bit;
             prop_assert!(Record::read(&bytes).is_err());
         }
 

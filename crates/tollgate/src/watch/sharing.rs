@@ -167,10 +167,10 @@ struct ClockOffset {
 }
 
 impl ClockOffset {
-    /// ClockOffset for a request sent at `asked` and answered at `answered`, when the clock of Redis was `there_us`.
-    fn measured(asked: Moment, answered: Moment, there_us: u64) -> Self {
-        let round_trip = answered.since(asked);
-        let here = asked + Span::from_nanos(round_trip.as_nanos() / 2);
+    /// Offset for a request sent at `sent_at` and answered at `received_at`, when the clock of Redis was `there_us`.
+    fn measured(sent_at: Moment, received_at: Moment, there_us: u64) -> Self {
+        let round_trip = received_at.since(sent_at);
+        let here = sent_at + Span::from_nanos(round_trip.as_nanos() / 2);
         Self { us: i128::from(there_us) - i128::from(here.as_nanos() / 1000), round_trip }
     }
 
@@ -280,9 +280,9 @@ impl FlagSharing {
 
     /// Receives a batch of changes; returns whether there are more.
     async fn receive(&mut self) -> Result<bool, Unanswered> {
-        let asked = self.watch.calendar.now();
+        let sent_at = self.watch.calendar.now();
         let changes = self.flags.changes(&self.since).await?;
-        let measured = ClockOffset::measured(asked, self.watch.calendar.now(), changes.now_us);
+        let measured = ClockOffset::measured(sent_at, self.watch.calendar.now(), changes.now_us);
         let is_better = |known: &ClockOffset| changes.anew || measured.round_trip < known.round_trip;
         let offset = *self.offset.insert(self.offset.filter(|known| !is_better(known)).unwrap_or(measured));
         if changes.anew {
@@ -339,14 +339,14 @@ mod tests {
 
     #[test]
     fn times_survive_an_offset_of_hours_between_clocks() {
-        let (asked, answered) = (at(7_200_000_000), at(7_200_000_400));
+        let (sent_at, received_at) = (at(7_200_000_000), at(7_200_000_400));
         for there_us in [1, 7_200_000_200, 1 << 60] {
-            let offset = ClockOffset::measured(asked, answered, there_us);
+            let offset = ClockOffset::measured(sent_at, received_at, there_us);
             assert_eq!(offset.to_redis(at(7_200_000_200)), there_us);
             assert_eq!(offset.to_local(there_us), at(7_200_000_200));
         }
-        assert_eq!(ClockOffset::measured(asked, answered, 1).to_redis(at(0)), 0);
-        assert_eq!(ClockOffset::measured(asked, answered, u64::MAX >> 1).to_local(0), Moment::ZERO);
+        assert_eq!(ClockOffset::measured(sent_at, received_at, 1).to_redis(at(0)), 0);
+        assert_eq!(ClockOffset::measured(sent_at, received_at, u64::MAX >> 1).to_local(0), Moment::ZERO);
     }
 
     proptest! {
