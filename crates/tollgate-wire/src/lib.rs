@@ -19,3 +19,8 @@ pub mod server_timing;
 pub mod smockron;
 pub mod trace_context;
 pub mod zmtp;
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
