@@ -49,6 +49,18 @@ pub enum ClassError {
     Nameless(String),
 }
 
+impl fmt::Display for ClassError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(text) => write!(formatter, "no class is called {text:?}, such as ip/32 or header:NAME"),
+            Self::Prefix(text) => write!(formatter, "{text:?} has an invalid prefix length"),
+            Self::Nameless(text) => write!(formatter, "{text:?} needs a name after the colon"),
+        }
+    }
+}
+
+impl core::error::Error for ClassError {}
+
 /// The classes without a parameter, for suggestions in error messages.
 pub const PLAIN_CLASSES: [&str; 8] = ["ip/32", "ip/24", "ip/16", "user-agent", "path", "host", "method", "identifier"];
 
