@@ -159,6 +159,13 @@ pub(crate) struct DoorTicket {
     account: Option<PendingStats>,
 }
 
+impl DoorTicket {
+    /// Whether the request has a permit of the queue, which measures its cost.
+    pub(crate) fn has_permit(&self) -> bool {
+        self.permit.is_some()
+    }
+}
+
 impl Decider {
     pub(crate) fn new(shared: Arc<Shared>, door_thread: usize) -> Self {
         let workers = shared.settings.load().workers.max(1);
@@ -384,6 +391,13 @@ impl Decider {
         if let Some(client) = request.client() {
             ticket.account = Some(self.shared.stats.admitted(client, user_agent_of(request), since));
         }
+    }
+
+    /// The CPU time of a request that took `duration` beside others: its share of the cores.
+    pub(crate) fn share_of(&self, duration: Span, in_flight: usize) -> Span {
+        let cores_milli = u128::from(self.shared.settings.load().cores.as_milli());
+        let in_flight_milli = (in_flight.max(1) as u128 * 1000).max(cores_milli);
+        Span::from_nanos((u128::from(duration.as_nanos()) * cores_milli / in_flight_milli) as u64)
     }
 
     /// Settles a request that has ended, at the reported cost if there is one.
