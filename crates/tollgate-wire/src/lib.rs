@@ -7,6 +7,7 @@ pub mod decimal;
 pub mod forwarded;
 pub mod grpc;
 pub mod http1;
+pub mod json_body;
 pub mod kernel;
 pub mod log;
 pub mod openmetrics;

@@ -223,7 +223,7 @@ impl TextPage {
         self.heading("No rules yet");
         let words = format!(
             "{why}, so no rule would have held or refused anybody. A gate without rules shares its backend fairly: while it is \
-             busy, who has spent least goes first. How busy it was is not in a log; who spent most is:"
+             busy, the client that has spent least goes first. These clients have spent most:"
         );
         self.prose(&words);
         for talkers in &summary.talkers {

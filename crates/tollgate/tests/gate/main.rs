@@ -16,6 +16,7 @@ mod http2;
 mod http2_backends;
 mod http2_memory;
 mod identity;
+mod json_rules;
 mod learned;
 mod load_header;
 mod many;

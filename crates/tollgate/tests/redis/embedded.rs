@@ -12,9 +12,9 @@ use tollgate_gatekeeper::shared::{Address, Options, SharedLimiter, Store};
 use tollgate_gatekeeper::{Limiter, bucket};
 
 use crate::load::among_others;
-use crate::redis_server::RedisServer;
 use crate::shared::{connected, gate};
 use crate::support::Backend;
+use tollgate_test_support::redis_server::RedisServer;
 
 /// A request with an address and nothing else.
 struct From(IpAddr);

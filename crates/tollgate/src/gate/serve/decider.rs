@@ -500,6 +500,10 @@ impl<R: Request> Request for Marked<'_, R> {
         self.request.write_query(name, sink)
     }
 
+    fn json(&self, pointer: &str) -> Option<&[u8]> {
+        self.request.json(pointer)
+    }
+
     fn rule_name(&self) -> Option<&str> {
         self.request.rule_name()
     }
