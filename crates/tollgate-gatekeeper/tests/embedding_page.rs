@@ -40,6 +40,7 @@ fn every_line_of_code_on_the_page_is_in_an_example_or_a_test() {
     let code = code
         .replace("Ok(Router::new()", "letsite=Router::new()")
         .replace("Address::parse(redis,None)", "Address::parse(\"redis://127.0.0.1:6379\",None)");
+    let code = code.replace("limiter.decide(call,", "limiter.decide(&request,");
     let blocks: Vec<_> = page.split("```rust\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     assert!(blocks.len() >= 4, "{}", blocks.len());
     for line in blocks.iter().flat_map(|block| block.lines()).map(bare).filter(|line| line.len() > 4) {

@@ -38,7 +38,7 @@ impl Drop for Site {
 }
 
 fn run(arguments: &[&str]) -> Output {
-    program().arg("run").args(arguments).output().unwrap()
+    program().args(std::iter::once("run").chain(arguments.iter().copied())).output().unwrap()
 }
 
 #[test]

@@ -13,6 +13,7 @@ use super::{Expected, LineError};
 
 /// One line of a recording.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all lines are requests, and a box would allocate for each")]
 pub enum Line<'a> {
     /// A request was made.
     Request(Request<'a>),

@@ -124,7 +124,6 @@ fn a_log_of_an_overloaded_backend_is_priced_by_the_requests_in_flight() {
         let file = files.write("access.log", &log.lines);
         let json = replay_json(&[&file]);
         let context = format!("{cores} cores, in turns: {}: {}", service == Service::InTurns, json["pricing"]);
-        println!("{context}, {} of {}", json["cost_ms"], log.cost_ms);
         assert_eq!(json["pricing"]["source"], "in-flight-shares", "{context}");
         // The wait in a calm line depends on more than the number of requests, so the estimate is less exact there.
         let tolerance = if service == Service::InTurns { 0.2 } else { 0.3 };
