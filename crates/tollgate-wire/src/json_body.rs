@@ -18,19 +18,19 @@ pub fn find(body: &[u8], pointer: &str) -> Option<Vec<u8>> {
     let segments: Vec<String> =
         pointer.split('/').skip(1).map(|segment| segment.replace("~1", "/").replace("~0", "~")).collect();
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let mut found = Found::Nothing;
+    let mut found = PointedValue::Nothing;
     let seed = Seed { segments: &segments, found: &mut found };
     // serde_json limits the depth to 128.
     let is_valid = seed.deserialize(&mut deserializer).and_then(|()| deserializer.end()).is_ok();
     match found {
         _ if !is_valid => Some(AMBIGUOUS.to_vec()),
-        Found::Nothing => None,
-        Found::Value(value) => Some(value),
-        Found::Several => Some(AMBIGUOUS.to_vec()),
+        PointedValue::Nothing => None,
+        PointedValue::Value(value) => Some(value),
+        PointedValue::Several => Some(AMBIGUOUS.to_vec()),
     }
 }
 
-enum Found {
+enum PointedValue {
     Nothing,
     Value(Vec<u8>),
     Several,
@@ -38,7 +38,7 @@ enum Found {
 
 struct Seed<'a> {
     segments: &'a [String],
-    found: &'a mut Found,
+    found: &'a mut PointedValue,
 }
 
 impl<'de> DeserializeSeed<'de> for Seed<'_> {
@@ -53,8 +53,8 @@ impl Seed<'_> {
     fn value(self, value: Vec<u8>) {
         if self.segments.is_empty() {
             *self.found = match self.found {
-                Found::Nothing => Found::Value(value),
-                _ => Found::Several,
+                PointedValue::Nothing => PointedValue::Value(value),
+                _ => PointedValue::Several,
             };
         }
     }
@@ -103,7 +103,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
             match wanted {
                 Some((first, rest)) if *first == name => {
                     if is_seen {
-                        *self.found = Found::Several;
+                        *self.found = PointedValue::Several;
                     }
                     is_seen = true;
                     map.next_value_seed(Seed { segments: rest, found: self.found })?;
