@@ -49,7 +49,7 @@ impl Title {
         plan.crawler_round_trip = Duration::from_millis(self.crawler_round_trip_ms);
         plan.visits.retain(|visit| visit.at >= self.course.people_at());
         if let Some(variation) = self.variation {
-            plan.crawler_connections = variation.crawler_connections;
+            plan.crawler_connections = variation.crawler_connections.into();
         }
         plan
     }

@@ -112,7 +112,7 @@ fn pages(runs: &[&Played]) -> String {
             "<rect x=\"{from:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{PANEL}\" fill=\"#f6e3de\"/>",
             until - from
         );
-        let connections = title.variation.map_or(CRAWLER_CONNECTIONS, |variation| variation.crawler_connections);
+        let connections = title.variation.map_or(CRAWLER_CONNECTIONS, |variation| variation.crawler_connections.into());
         let crawler = format!("a crawler with {connections} connections");
         text(&mut out, f64::midpoint(from, until), top - 8.0, "middle", &crawler);
         for (ms, words) in [(10.0, "10 ms"), (100.0, "100 ms"), (1000.0, "1 s"), (5000.0, "5 s")] {

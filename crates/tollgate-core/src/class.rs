@@ -28,6 +28,8 @@ enum Part {
     Cookie(String),
     /// A parameter of the query.
     Query(String),
+    /// A value in a JSON body, by JSON pointer.
+    Json(String),
     /// The path's route.
     Path,
     Host,
@@ -48,6 +50,18 @@ pub enum ClassError {
     /// A header, cookie, query or descriptor without a name.
     Nameless(String),
 }
+
+impl fmt::Display for ClassError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(text) => write!(formatter, "no class is called {text:?}, such as ip/32 or header:NAME"),
+            Self::Prefix(text) => write!(formatter, "{text:?} has an invalid prefix length"),
+            Self::Nameless(text) => write!(formatter, "{text:?} needs a name after the colon"),
+        }
+    }
+}
+
+impl core::error::Error for ClassError {}
 
 /// The classes without a parameter, for suggestions in error messages.
 pub const PLAIN_CLASSES: [&str; 8] = ["ip/32", "ip/24", "ip/16", "user-agent", "path", "host", "method", "identifier"];
@@ -119,6 +133,14 @@ impl Class {
         })
     }
 
+    /// The JSON pointers that keys use.
+    pub fn json_pointers(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Json(pointer) => Some(pointer.as_str()),
+            _ => None,
+        })
+    }
+
     /// Whether keys have several parts.
     pub fn is_joined(&self) -> bool {
         self.parts.len() > 1
@@ -168,6 +190,8 @@ impl Part {
             Some(("header", name)) => return named(name).map(|name| Self::Header(name.to_ascii_lowercase())),
             Some(("cookie", name)) => return named(name).map(Self::Cookie),
             Some(("query", name)) => return named(name).map(Self::Query),
+            Some(("json", pointer)) if pointer.starts_with('/') => return Ok(Self::Json(pointer.to_string())),
+            Some(("json", _)) => return Err(ClassError::Nameless(text.to_string())),
             Some(("descriptor", name)) => return named(name).map(Self::Descriptor),
             _ => {}
         }
@@ -213,6 +237,7 @@ impl Part {
             Self::Header(name) => request.header(name),
             Self::Cookie(name) => request.cookie(name),
             Self::Query(name) => return request.write_query(name, sink),
+            Self::Json(pointer) => request.json(pointer),
             Self::Path => {
                 write_route(request.canonical_path(), |piece| sink.write(piece));
                 return true;
@@ -279,6 +304,7 @@ impl fmt::Display for Part {
             Self::Header(name) => write!(formatter, "header:{name}"),
             Self::Cookie(name) => write!(formatter, "cookie:{name}"),
             Self::Query(name) => write!(formatter, "query:{name}"),
+            Self::Json(pointer) => write!(formatter, "json:{pointer}"),
             Self::Path => formatter.write_str("path"),
             Self::Host => formatter.write_str("host"),
             Self::Method => formatter.write_str("method"),
@@ -303,6 +329,7 @@ mod tests {
             "header:x-api-key",
             "cookie:sid",
             "query:device",
+            "json:/user/id",
             "method+path",
         ] {
             assert_eq!(Class::parse(text).unwrap().to_string(), text);

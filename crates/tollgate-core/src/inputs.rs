@@ -19,6 +19,7 @@ use crate::rule::Rule;
 pub struct Inputs {
     headers: Vec<String>,
     cookies: Vec<String>,
+    json_pointers: Vec<String>,
 }
 
 impl Inputs {
@@ -47,6 +48,12 @@ impl Inputs {
     pub fn add_class(&mut self, class: &Class) {
         class.headers().for_each(|name| add(&mut self.headers, name));
         class.cookies().for_each(|name| add(&mut self.cookies, name));
+        class.json_pointers().for_each(|pointer| add(&mut self.json_pointers, pointer));
+    }
+
+    /// The JSON pointers into the body of a request.
+    pub fn json_pointers(&self) -> &[String] {
+        &self.json_pointers
     }
 
     /// The headers, in lower case.
@@ -159,7 +166,7 @@ mod tests {
 
     fn inputs(headers: &[&str], cookies: &[&str]) -> Inputs {
         let names = |names: &[&str]| names.iter().map(|name| String::from(*name)).collect();
-        Inputs { headers: names(headers), cookies: names(cookies) }
+        Inputs { headers: names(headers), cookies: names(cookies), json_pointers: Vec::new() }
     }
 
     #[test]
@@ -199,7 +206,7 @@ mod tests {
         for name in ["my-sid", "MY_SID", "mysid", "my_sid_", "my_sidx", "my_si", "%6", "my_sid%"] {
             assert!(!inputs.is_look_alike_cookie(name.as_bytes()), "{name}");
         }
-        let dotted = Inputs { headers: Vec::new(), cookies: alloc::vec!["my.sid".into()] };
+        let dotted = Inputs { headers: Vec::new(), cookies: alloc::vec!["my.sid".into()], json_pointers: Vec::new() };
         let mut out = Vec::new();
         assert!(!write_distinct_cookies(&dotted, b"my.sid=1; a=2", &mut out));
         assert!(write_distinct_cookies(&dotted, b"my_sid=1; my.sid=2", &mut out) && out == b"my.sid=2");

@@ -40,3 +40,8 @@ pub mod time;
 pub mod toll;
 pub mod virtual_clock;
 pub mod watch;
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -49,6 +49,11 @@ pub trait Request {
         write_parameter(self.target(), name, sink)
     }
 
+    /// The value at a JSON pointer in the body. `None` if there is none, or if the body is not known.
+    fn json(&self, _pointer: &str) -> Option<&[u8]> {
+        None
+    }
+
     /// The target without its query.
     fn path(&self) -> &[u8] {
         let target = self.target();

@@ -15,24 +15,18 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tollgate_core::band::Band;
-use tollgate_core::class::Class;
-use tollgate_core::condition::Condition;
 use tollgate_core::decision::Verdict;
-use tollgate_core::limit::{Bucket, Limit};
 use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
-use tollgate_core::rule::{Mode, Rule};
-use tollgate_core::time::Span;
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
-use tollgate_gatekeeper::hash::Seed;
-use tollgate_gatekeeper::limiter::Plan;
-use tollgate_gatekeeper::shared::{Address, Options, Share, SharedLimiter, SharedPlan, Store};
-use tollgate_gatekeeper::table::table_bytes_for;
+use tollgate_gatekeeper::shared::{Address, Options, SharedLimiter, Store};
+use tollgate_gatekeeper::{Limiter, bucket};
 
 #[cfg(test)]
 use tollgate_test_support::redis_server;
@@ -54,28 +48,11 @@ async fn main() -> Result<(), Failure> {
 /// The rules of this service and their store. Redis need not be available: until it is, this instance decides
 /// by itself.
 fn limiter(redis: &str) -> Result<SharedLimiter, Failure> {
-    let per_key = Rule {
-        name: "per-key".into(),
-        when: Condition::default(),
-        unless: None,
-        class: Class::parse("header:x-api-key").expect("it is a class"),
-        limit: Limit::Bucket(Bucket::new(10, 1, Span::from_secs(1)).expect("it is a bucket")),
-        escalation: None,
-        warmup: None,
-        hold_max: Span::ZERO,
-        mode: Mode::Enforce,
-    };
-    let clock = Clock::start();
-    // Memory for this many concurrent callers, for times without Redis.
-    let bytes = table_bytes_for(&per_key, 10_000);
-    let plan = SharedPlan {
-        plan: Plan { rules: vec![(per_key, bytes)], started: clock.now(), seed: Seed::random(), names_max: 64 },
-        shares: &[Some(Share::default())],
-        prefix: "example:",
-        domain: "default",
-    };
+    let plan = Limiter::builder()
+        .rule(bucket(10, 1, Duration::from_secs(1)).by("header:x-api-key").named("per-key"))
+        .plan()?;
     let store = Store::open(Address::parse(redis, None)?, Options::default());
-    Ok(SharedLimiter::new(plan, store, clock)?)
+    Ok(SharedLimiter::with_gates(plan, store, Clock::start())?)
 }
 
 async fn serve(listener: TcpListener, limiter: Arc<SharedLimiter>) -> io::Result<()> {
@@ -173,7 +150,7 @@ mod tests {
         for _ in 0..2 {
             let limiter = Arc::new(limiter(&server.url()).unwrap());
             while limiter.store().counts().connects == 0 {
-                tokio::time::sleep(core::time::Duration::from_millis(5)).await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             addresses.push(listener.local_addr().unwrap());

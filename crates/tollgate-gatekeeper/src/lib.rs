@@ -1,4 +1,22 @@
-//! The limiter as a library for Rust services: bounded tables, a clock and the decisions.
+//! Rate limits, quotas and CPU-time budgets for Rust services, in bounded memory.
+//!
+//! ```
+//! use tollgate_gatekeeper::{Limiter, per_second};
+//!
+//! let limiter = Limiter::builder().rule(per_second(10).burst(20)).build()?;
+//! match limiter.check("ann") {
+//!     Ok(_) => println!("served"),
+//!     Err(refused) => println!("retry in {:?}", refused.retry_after),
+//! }
+//! # Ok::<(), tollgate_gatekeeper::BuildError>(())
+//! ```
+//!
+//! The other limits are [`bucket`], [`window`], [`in_flight`] and [`budget`]. [`RuleBuilder::by`] selects what identifies a
+//! caller, such as `ip/24` or `header:x-api-key`, and [`LimiterBuilder::layer`] makes a layer for axum, hyper, tonic and
+//! tower. Limits are shared with other processes, among them Tollgate's gate, through Redis
+//! (`shared::SharedLimiter`) or through a master (`tower::Keeper::linked`).
+//!
+//! # How it works
 //!
 //! A [`limiter`] has rules and, for each, a table of fixed size with the state of every caller. It decides
 //! from memory on any number of threads, without allocation and without a shared lock. An admitted request
@@ -8,6 +26,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod adjust;
+pub mod builder;
 pub mod call_limit;
 pub mod cell;
 pub mod clock;
@@ -41,4 +60,15 @@ pub mod ticket;
 pub mod tower;
 pub mod truncation;
 
+pub use builder::{
+    Admitted, BuildError, ClockedLimiter, LimiterBuilder, Refused, RuleBuilder, bucket, budget, in_flight, per_hour,
+    per_minute, per_second, window,
+};
+pub use limiter::Limiter;
 pub use memory::OutOfMemory;
+pub use tollgate_core;
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -4,12 +4,14 @@
 //! the measurement.
 
 use crate::{
-    crowd::{self, Crowd},
+    crowd::Crowd,
     tally::Failure,
+    target::{Identity, Target},
 };
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -18,18 +20,25 @@ use tokio::{
 
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 const HEADERS_MAX: usize = 64;
+const CHUNK_LINE_BYTES_MAX: usize = 1024;
+const CHUNK_BYTES_MAX: usize = 16 << 20;
 
 /// One client: its crowd, source, target, and keep-alive connection.
 pub struct Client {
     crowd: Crowd,
     source: Ipv4Addr,
-    target: SocketAddr,
+    target: Arc<Target>,
     connection: Option<Connection>,
 }
 
 impl Client {
-    /// A client without a connection.
-    pub const fn new(crowd: Crowd, source: Ipv4Addr, target: SocketAddr) -> Self {
+    /// A client of the server at this address, without a connection.
+    pub fn new(crowd: Crowd, source: Ipv4Addr, target: SocketAddr) -> Self {
+        Self::of(crowd, source, Arc::new(Target::new(target)))
+    }
+
+    /// A client of this target, without a connection.
+    pub const fn of(crowd: Crowd, source: Ipv4Addr, target: Arc<Target>) -> Self {
         Self { crowd, source, target, connection: None }
     }
 
@@ -45,9 +54,10 @@ impl Client {
     async fn exchange(&mut self, path: &str) -> io::Result<Answer> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => Connection::open(self.source, self.target).await?,
+            None => Connection::open(self.source, &self.target).await?,
         };
-        let answer = connection.fetch(path, self.crowd).await?;
+        let request = self.target.request(path, self.crowd, self.source);
+        let answer = connection.fetch(&request).await?;
         self.connection = answer.reusable.then_some(connection);
         Ok(answer)
     }
@@ -55,7 +65,6 @@ impl Client {
 
 struct Connection {
     stream: TcpStream,
-    host: SocketAddr,
     buffer: Vec<u8>,
 }
 
@@ -70,28 +79,32 @@ struct Answer {
 struct Head {
     answer: Answer,
     bytes: usize,
-    body_bytes: Option<usize>,
+    body: BodyLength,
+}
+
+/// The length of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BodyLength {
+    Bytes(usize),
+    Chunked,
+    UntilClose,
 }
 
 impl Connection {
-    async fn open(source: Ipv4Addr, target: SocketAddr) -> io::Result<Self> {
-        let socket = TcpSocket::new_v4()?;
+    async fn open(source: Ipv4Addr, target: &Target) -> io::Result<Self> {
+        let socket = if target.address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         // One address opens thousands of connections per minute, so its ports must be reusable during
         // TIME_WAIT.
         socket.set_reuseaddr(true)?;
         socket.set_nodelay(true)?;
-        socket.bind((source, 0).into())?;
-        let stream = socket.connect(target).await?;
-        Ok(Self { stream, host: target, buffer: Vec::with_capacity(8 * 1024) })
+        if target.identity == Identity::Source {
+            socket.bind((source, 0).into())?;
+        }
+        let stream = socket.connect(target.address).await?;
+        Ok(Self { stream, buffer: Vec::with_capacity(8 * 1024) })
     }
 
-    async fn fetch(&mut self, path: &str, crowd: Crowd) -> io::Result<Answer> {
-        let (host, name) = (self.host, crowd.name());
-        let agent = if crowd == Crowd::Crawler { "crawler/1.0" } else { "Mozilla/5.0 (X11; Linux x86_64)" };
-        let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {agent}\r\nAccept: */*\r\n{}: {name}\r\n\r\n",
-            crowd::HEADER
-        );
+    async fn fetch(&mut self, request: &str) -> io::Result<Answer> {
         self.stream.write_all(request.as_bytes()).await?;
         self.buffer.clear();
         let head = loop {
@@ -103,9 +116,10 @@ impl Connection {
             }
             self.read_more().await?;
         };
-        match head.body_bytes {
-            Some(body_bytes) => self.read_body(head.bytes + body_bytes).await?,
-            None => while self.stream.read(&mut [0; 4096]).await? > 0 {},
+        match head.body {
+            BodyLength::Bytes(body_bytes) => self.read_body(head.bytes + body_bytes).await?,
+            BodyLength::Chunked => self.read_chunks(head.bytes).await?,
+            BodyLength::UntilClose => while self.stream.read(&mut [0; 4096]).await? > 0 {},
         }
         Ok(head.answer)
     }
@@ -118,6 +132,36 @@ impl Connection {
             missing = missing.saturating_sub(self.buffer.len());
         }
         Ok(())
+    }
+
+    /// Reads chunks, of which the first starts at `at` in the buffer, up to the last one.
+    async fn read_chunks(&mut self, mut at: usize) -> io::Result<()> {
+        loop {
+            let line_end = loop {
+                match self.buffer[at..].windows(2).position(|two| two == b"\r\n") {
+                    Some(end) => break at + end,
+                    None if self.buffer.len() - at > CHUNK_LINE_BYTES_MAX => {
+                        return Err(io::ErrorKind::InvalidData.into());
+                    }
+                    None => self.read_more().await?,
+                }
+            };
+            let size = self.buffer[at..line_end].split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+            let size = std::str::from_utf8(size).ok().and_then(|size| usize::from_str_radix(size, 16).ok());
+            let Some(size) = size.filter(|size| *size <= CHUNK_BYTES_MAX) else {
+                return Err(io::ErrorKind::InvalidData.into());
+            };
+            // A chunk ends with CR LF, and so does the empty trailer after the last one.
+            let end = line_end + 2 + size + 2;
+            while self.buffer.len() < end {
+                self.read_more().await?;
+            }
+            if size == 0 {
+                return Ok(());
+            }
+            self.buffer.drain(..end);
+            at = 0;
+        }
     }
 
     async fn read_more(&mut self) -> io::Result<()> {
@@ -137,14 +181,17 @@ fn parse(bytes: &[u8]) -> io::Result<Option<Head>> {
         let header = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
         std::str::from_utf8(header.value).ok()
     };
-    if value("transfer-encoding").is_some() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "unexpected chunked response"));
-    }
-    let body_bytes = value("content-length").and_then(|value| value.parse().ok());
+    let length = value("content-length").and_then(|value| value.parse().ok());
+    let body = match (value("transfer-encoding"), response.code, length) {
+        (_, Some(204 | 304), _) => BodyLength::Bytes(0),
+        (Some(coding), ..) if coding.eq_ignore_ascii_case("chunked") => BodyLength::Chunked,
+        (None, _, Some(bytes)) => BodyLength::Bytes(bytes),
+        _ => BodyLength::UntilClose,
+    };
     let close = value("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
-    let reusable = !close && body_bytes.is_some() && response.version == Some(1);
+    let reusable = !close && body != BodyLength::UntilClose && response.version == Some(1);
     let status = response.code.unwrap_or_default();
-    Ok(Some(Head { answer: Answer { status, reusable }, bytes, body_bytes }))
+    Ok(Some(Head { answer: Answer { status, reusable }, bytes, body }))
 }
 
 #[cfg(test)]
@@ -162,8 +209,9 @@ mod tests {
             stream.write_all(bytes).await.unwrap();
             peer
         });
-        let mut connection = Connection::open(Ipv4Addr::new(127, 3, 2, 1), target).await.unwrap();
-        let answer = connection.fetch("/", Crowd::Human).await;
+        let (target, source) = (Target::new(target), Ipv4Addr::new(127, 3, 2, 1));
+        let mut connection = Connection::open(source, &target).await.unwrap();
+        let answer = connection.fetch(&target.request("/", Crowd::Human, source)).await;
         (answer, server.await.unwrap())
     }
 
@@ -180,6 +228,18 @@ mod tests {
         assert_eq!(answer.unwrap(), Answer { status: 429, reusable: false });
         let (answer, _) = check(b"HTTP/1.0 503 -\r\n\r\nsorry").await;
         assert_eq!(answer.unwrap(), Answer { status: 503, reusable: false });
+    }
+
+    #[tokio::test]
+    async fn a_chunked_answer_is_read_to_its_end() {
+        let (answer, _) =
+            check(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\n\r\n")
+                .await;
+        assert_eq!(answer.unwrap(), Answer { status: 200, reusable: true });
+        let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".as_slice();
+        for rest in [b"3\r\nab".as_slice(), b"x\r\n", b"ffffffffffffffff\r\n", b""] {
+            assert!(check([chunked, rest].concat().leak()).await.0.is_err());
+        }
     }
 
     #[tokio::test]

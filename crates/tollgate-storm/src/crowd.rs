@@ -14,10 +14,10 @@ pub const HEADER: &str = "x-crowd";
 pub const HUMANS: u8 = 40;
 
 /// The default number of the crawler's connections.
-pub const CRAWLER_CONNECTIONS: u8 = 64;
+pub const CRAWLER_CONNECTIONS: u16 = 64;
 
 /// The number of /16s of a crawler that is [`Origin::Everywhere`].
-const NETWORKS: u8 = 64;
+const NETWORKS: u16 = 64;
 
 /// A group of clients that is reported together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -60,16 +60,28 @@ pub enum Origin {
     Block,
     /// From 64 addresses in 64 /16s: no prefix covers the crawler.
     Everywhere,
+    /// From this many /24s, one after the other in as few /16s as possible. A connection beyond this number uses another
+    /// address of one of them.
+    Networks(u16),
 }
+
+/// The maximum number of networks of a crawler: 23 /16s.
+pub const NETWORKS_MAX: u16 = 23 * 256;
 
 impl Origin {
     /// The address of the crawler's connection number `index`.
-    pub const fn address(self, index: u8) -> Ipv4Addr {
+    pub const fn address(self, index: u16) -> Ipv4Addr {
         match self {
             Self::Address => Ipv4Addr::new(127, 200, 1, 1),
-            Self::Network => Ipv4Addr::new(127, 200, 1, 1 + index),
-            Self::Block => Ipv4Addr::new(127, 200, 1 + index, 1),
-            Self::Everywhere => Ipv4Addr::new(127, 100 + index % NETWORKS, 1, 1),
+            Self::Network => Ipv4Addr::new(127, 200, 1, 1 + (index % 254) as u8),
+            Self::Block => Ipv4Addr::new(127, 200, 1 + (index % 254) as u8, 1),
+            Self::Everywhere => Ipv4Addr::new(127, 100 + (index % NETWORKS) as u8, 1, 1),
+            Self::Networks(networks) => {
+                let networks = if networks == 0 { 1 } else { networks };
+                let network = index % networks % NETWORKS_MAX;
+                let host = 1 + (index / networks % 254) as u8;
+                Ipv4Addr::new(127, 100 + (network / 256) as u8, (network % 256) as u8, host)
+            }
         }
     }
 }
@@ -113,6 +125,9 @@ mod tests {
         assert_eq!(networks(Origin::Network), (64, 1, 1));
         assert_eq!(networks(Origin::Block), (64, 64, 1));
         assert_eq!(networks(Origin::Everywhere), (64, 64, 64));
+        assert_eq!(networks(Origin::Networks(1)), (64, 1, 1));
+        assert_eq!(networks(Origin::Networks(10)), (64, 10, 1));
+        assert_eq!(networks(Origin::Networks(500)), (64, 64, 1));
     }
 
     #[test]
@@ -120,7 +135,7 @@ mod tests {
         let blocks = |addresses: Vec<[u8; 4]>| addresses.iter().map(|address| address[1]).collect::<HashSet<u8>>();
         let people = blocks((0..HUMANS).map(|index| human(index).octets()).chain([OFFICE.octets()]).collect());
         assert_eq!(people.len(), usize::from(HUMANS) + 1);
-        for origin in [Origin::Address, Origin::Network, Origin::Block, Origin::Everywhere] {
+        for origin in [Origin::Address, Origin::Network, Origin::Block, Origin::Everywhere, Origin::Networks(5888)] {
             assert!(people.is_disjoint(&blocks(crawlers(origin))));
         }
     }
@@ -129,7 +144,7 @@ mod tests {
     fn an_address_determines_the_crowd() {
         assert_eq!(of_address(OFFICE), Crowd::Office);
         assert_eq!(of_address(human(39)), Crowd::Human);
-        for origin in [Origin::Address, Origin::Network, Origin::Block, Origin::Everywhere] {
+        for origin in [Origin::Address, Origin::Network, Origin::Block, Origin::Everywhere, Origin::Networks(5888)] {
             assert!((0..CRAWLER_CONNECTIONS).all(|index| of_address(origin.address(index)) == Crowd::Crawler));
         }
     }

@@ -1,7 +1,24 @@
 //! A site that can be overloaded, and the load that does it.
 //!
-//! The demo and the storm benchmark share this site and load generator. The crate does not know Tollgate; a
-//! gate in front of the site is only an address.
+//! The demo, the storm benchmark and the program `tollgate-storm` share this site and load generator. The crate does
+//! not know Tollgate; a gate in front of the site is only an address, and any other gate can be measured in its place.
+//!
+//! ```no_run
+//! use std::{sync::Arc, time::{Duration, Instant}};
+//! use tollgate_storm::{crowd::Origin, plan::{Phases, Plan}, storm, tally::Tally, target::Target};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let second = Duration::from_secs(1);
+//! let phases = Phases { calm: second * 10, storm: second * 60, recovery: second * 20 };
+//! let plan = Arc::new(Plan::new(1, phases, Origin::Networks(20)));
+//! let (target, tally) = (Arc::new(Target::of_url("http://127.0.0.1:8888")?), Arc::new(Tally::default()));
+//! storm::play_at(plan, target, Instant::now(), Arc::clone(&tally)).await;
+//! println!("{} page views", tally.views().len());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Layout
 //!
 //! ```text
 //! plan (all visits, from one seed) -> storm (plays the plan over sockets) -> tally (what each visitor saw)
@@ -18,8 +35,11 @@ pub mod cpu;
 pub mod crowd;
 pub mod dice;
 pub mod page;
+pub mod picture;
 pub mod plan;
+pub mod results;
 pub mod site;
 pub mod storm;
 pub mod tally;
+pub mod target;
 mod worker_slots;

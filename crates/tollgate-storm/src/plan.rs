@@ -78,7 +78,7 @@ pub struct Plan {
     /// that is refused immediately would only measure the refusal rate of this machine.
     pub crawler_round_trip: Duration,
     /// The number of the crawler's connections.
-    pub crawler_connections: u8,
+    pub crawler_connections: u16,
 }
 
 impl Plan {

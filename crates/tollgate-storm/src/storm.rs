@@ -9,6 +9,7 @@ use crate::{
     page::Kind,
     plan::{Plan, Visit},
     tally::{Failure, PATIENCE, Tally, View},
+    target::Target,
 };
 use std::{net::SocketAddr, sync::Arc};
 use tokio::{
@@ -16,23 +17,26 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout_at},
 };
 
-/// The assets of a page: one more request on the page's connection and this many on new ones, as in browsers.
-const ASSETS_ON_NEW_CONNECTIONS: u64 = 3;
+/// Plays `plan` against the site at `target`, or a proxy in front of it: see [`play_at`].
+pub async fn play(plan: Arc<Plan>, target: SocketAddr, start: std::time::Instant, tally: Arc<Tally>) {
+    play_at(plan, Arc::new(Target::new(target)), start, tally).await;
+}
 
 /// Plays `plan` against `target` and records the results in `tally`. Ends when the last visitor has a
 /// response or has given up.
-pub async fn play(plan: Arc<Plan>, target: SocketAddr, start: std::time::Instant, tally: Arc<Tally>) {
+pub async fn play_at(plan: Arc<Plan>, target: Arc<Target>, start: std::time::Instant, tally: Arc<Tally>) {
     let start = Instant::from_std(start);
     let mut clients = JoinSet::new();
     if let Some(origin) = plan.origin {
         for index in 0..plan.crawler_connections {
-            let client = Client::new(Crowd::Crawler, origin.address(index), target);
-            clients.spawn(crawl(Arc::clone(&plan), index, client, start, Arc::clone(&tally)));
+            let client = Client::of(Crowd::Crawler, origin.address(index), Arc::clone(&target));
+            let crawl = crawl(Arc::clone(&plan), Arc::clone(&target), index, client, start, Arc::clone(&tally));
+            clients.spawn(crawl);
         }
     }
     for &visit in &plan.visits {
         sleep_until(start + visit.at).await;
-        let (tally, alike) = (Arc::clone(&tally), plan.alike);
+        let (tally, target, alike) = (Arc::clone(&tally), Arc::clone(&target), plan.alike);
         clients.spawn(async move {
             let view = look(visit, alike, target, start).await;
             tally.views().push(view);
@@ -44,10 +48,10 @@ pub async fn play(plan: Arc<Plan>, target: SocketAddr, start: std::time::Instant
 }
 
 /// One page view: the page, then all its assets at once.
-async fn look(visit: Visit, alike: bool, target: SocketAddr, start: Instant) -> View {
+async fn look(visit: Visit, alike: bool, target: Arc<Target>, start: Instant) -> View {
     let due = start + visit.at;
-    let mut client = Client::new(visit.crowd, visit.source, target);
-    let path = visit.kind.path(visit.id, alike);
+    let mut client = Client::of(visit.crowd, visit.source, Arc::clone(&target));
+    let path = target.path(visit.kind, visit.id, alike);
     let page = patiently(due + PATIENCE, client.ask(&path)).await.map(|()| due.elapsed());
     let whole = match page {
         Ok(_) => load_assets(visit, client, target).await.map(|()| due.elapsed()),
@@ -56,13 +60,18 @@ async fn look(visit: Visit, alike: bool, target: SocketAddr, start: Instant) -> 
     View { at: visit.at, crowd: visit.crowd, kind: visit.kind, page, whole, ended: start.elapsed() }
 }
 
-async fn load_assets(visit: Visit, mut client: Client, target: SocketAddr) -> Result<(), Failure> {
+/// Loads the assets of a page: the first on the page's connection and the others on new ones, as browsers do.
+async fn load_assets(visit: Visit, mut client: Client, target: Arc<Target>) -> Result<(), Failure> {
+    if target.assets == 0 {
+        return Ok(());
+    }
     let deadline = Instant::now() + PATIENCE;
-    let path = move |number| Kind::Asset.path(visit.id % 100 * 4 + number, false);
+    let path = |number| target.path(Kind::Asset, visit.id % 100 * 4 + number, false);
     let mut others = JoinSet::new();
-    for number in 1..=ASSETS_ON_NEW_CONNECTIONS {
-        let mut other = Client::new(visit.crowd, visit.source, target);
-        others.spawn(async move { patiently(deadline, other.ask(&path(number))).await });
+    for number in 1..u64::from(target.assets) {
+        let mut other = Client::of(visit.crowd, visit.source, Arc::clone(&target));
+        let path = path(number);
+        others.spawn(async move { patiently(deadline, other.ask(&path)).await });
     }
     let mut outcome = patiently(deadline, client.ask(&path(0))).await;
     while let Some(other) = others.join_next().await {
@@ -76,13 +85,20 @@ async fn patiently(deadline: Instant, asking: impl Future<Output = Result<(), Fa
 }
 
 /// One connection of the crawler: requests continuously and ignores the responses.
-async fn crawl(plan: Arc<Plan>, index: u8, mut client: Client, start: Instant, tally: Arc<Tally>) {
+async fn crawl(
+    plan: Arc<Plan>,
+    target: Arc<Target>,
+    index: u16,
+    mut client: Client,
+    start: Instant,
+    tally: Arc<Tally>,
+) {
     let first_id = u64::from(index) * 10_000;
     sleep_until(start + plan.phases.storm_at()).await;
     let crawling = async {
         for id in first_id.. {
             sleep(plan.crawler_round_trip).await;
-            tally.crawl(client.ask(&Kind::Archive.path(id, plan.alike)).await);
+            tally.crawl(client.ask(&target.path(Kind::Archive, id, plan.alike)).await);
         }
     };
     // It abandons its request when the storm ends.

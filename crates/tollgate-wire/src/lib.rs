@@ -7,6 +7,7 @@ pub mod decimal;
 pub mod forwarded;
 pub mod grpc;
 pub mod http1;
+pub mod json_body;
 pub mod kernel;
 pub mod log;
 pub mod openmetrics;
@@ -19,3 +20,8 @@ pub mod server_timing;
 pub mod smockron;
 pub mod trace_context;
 pub mod zmtp;
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -102,6 +102,20 @@ pub enum LimitError {
     LogTooLong,
 }
 
+impl core::fmt::Display for LimitError {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.write_str(match self {
+            Self::Zero => "a number of the limit is zero",
+            Self::TooFine => "the rate is higher than one per nanosecond",
+            Self::TooLong => "the limit would take longer than 584 years to refill",
+            Self::CeilingBelowMax => "the ceiling is below the maximum of the window",
+            Self::LogTooLong => "the window has more than 65,535 entries",
+        })
+    }
+}
+
+impl core::error::Error for LimitError {}
+
 impl Limit {
     /// The number of words in a record of this limit.
     pub fn words(&self) -> usize {

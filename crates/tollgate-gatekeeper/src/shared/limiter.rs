@@ -70,6 +70,14 @@ impl SharedLimiter {
         Ok(Self { limiter, sharing, clock })
     }
 
+    /// A limiter whose rules are all shared, under the names that a gate with default settings uses.
+    ///
+    /// A gate and this process share a rule if name, class and limit are the same and the gate's has `state = "redis"`.
+    pub fn with_gates(plan: Plan, store: Store, clock: Clock) -> Result<Self, SharedLimiterError> {
+        let shares = vec![Some(Share::default()); plan.rules.len()];
+        Self::new(SharedPlan { plan, shares: &shares, prefix: "tollgate:", domain: "default" }, store, clock)
+    }
+
     /// The rules with their local tables, which are used without the store.
     pub const fn limiter(&self) -> &Limiter {
         &self.limiter

@@ -14,6 +14,7 @@ use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
+use crate::builder::BuildError;
 use crate::clock::Clock;
 use crate::limit_status;
 use crate::limiter::{Limiter, LimiterError, Plan};
@@ -41,6 +42,8 @@ struct KeeperInner {
 /// The reason why a keeper cannot be created.
 #[derive(Debug)]
 pub enum KeeperError {
+    /// A rule is invalid.
+    Build(BuildError),
     /// A rule's table cannot be created.
     Limiter(LimiterError),
     /// The link to masters cannot be started.
@@ -50,6 +53,7 @@ pub enum KeeperError {
 impl fmt::Display for KeeperError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Build(cause) => cause.fmt(formatter),
             Self::Limiter(cause) => cause.fmt(formatter),
             Self::Link(cause) => write!(formatter, "cannot start the link to masters: {cause}"),
         }

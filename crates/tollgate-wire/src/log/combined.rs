@@ -36,12 +36,13 @@ pub(super) fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Requ
     if !(size == b"-" || (!size.is_empty() && size.iter().all(u8::is_ascii_digit))) {
         return Err(LineError::at(column, Expected::Size));
     }
+    draft.body_bytes = Decimal::whole(size).and_then(|bytes| bytes.scaled(0));
     for name in ["referer", "user-agent"] {
         if let Some(value) = cursor.quoted(scratch) {
             add_header(name, value, line, scratch)?;
         }
     }
-    draft.cost = appended(&mut cursor, scratch)?;
+    (draft.cost, draft.is_measured) = appended(&mut cursor, scratch)?;
     draft.finish(line, scratch, Expected::BracketedTime)
 }
 
@@ -129,16 +130,23 @@ enum Certainty {
     Unit,
 }
 
-/// Parses the fields that the site appended: the duration, at any position, and forwarded addresses.
-fn appended(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<Option<Span>, LineError> {
+/// Parses the fields that the site appended: the duration, at any position, and forwarded addresses. Returns the time
+/// and whether it is the cost that a gate measured.
+fn appended(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<(Option<Span>, bool), LineError> {
     let mut best: Option<(Certainty, Span)> = None;
-    let mut words = 0;
+    let (mut words, mut measured) = (0, None);
     while let Some(text) = cursor.next_field(scratch) {
         words += 1;
         let word = scratch.bytes(text, cursor.line);
         if let Some(cost) = word.strip_prefix(b"cost=") {
             // Only a gate writes this. `cost=-` is a request that did not reach a backend.
-            return Ok(seconds(cost));
+            measured = Some(seconds(cost));
+            continue;
+        }
+        if word.starts_with(b"ticket=") {
+            let ticket = text.slice(7, word.len());
+            scratch.add_attribute("ticket", ticket, cursor.line.len())?;
+            continue;
         }
         if let Some(found) = time_taken(word).filter(|found| best.is_none_or(|best| found.0 > best.0)) {
             best = Some(found);
@@ -150,7 +158,10 @@ fn appended(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<Option<Spa
             scratch.add_header("x-forwarded-for", text, cursor.line.len())?;
         }
     }
-    Ok(best.filter(|best| best.0 > Certainty::LoneNumber || words == 1).map(|best| best.1))
+    if let Some(cost) = measured {
+        return Ok((cost, true));
+    }
+    Ok((best.filter(|best| best.0 > Certainty::LoneNumber || words == 1).map(|best| best.1), false))
 }
 
 fn time_taken(word: &[u8]) -> Option<(Certainty, Span)> {

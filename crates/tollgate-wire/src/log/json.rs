@@ -27,8 +27,12 @@ enum Meaning {
     /// A complete request line, or an object about the request.
     Request,
     Status,
+    /// The size of the response body.
+    BodyBytes,
     /// The duration: rank and unit.
     Cost(u8, Unit),
+    /// The ticket of the request at a door of a gate.
+    Ticket,
     /// A header with this name.
     Header(&'static str),
     /// An object of headers.
@@ -52,7 +56,7 @@ enum Unit {
 const COST_OF_GATE: u8 = 3;
 
 fn meaning(path: &[u8]) -> Option<Meaning> {
-    use Meaning::{Client, Cost, Header, Headers, Inside, Method, Request, Status, Target, Time};
+    use Meaning::{BodyBytes, Client, Cost, Header, Headers, Inside, Method, Request, Status, Target, Ticket, Time};
     Some(match path {
         b"StartUTC" | b"start_time" => Time(3),
         b"StartLocal" | b"time_iso8601" | b"msec" | b"ts" | b"timestamp" | b"@timestamp" | b"datetime" => Time(2),
@@ -81,6 +85,8 @@ fn meaning(path: &[u8]) -> Option<Meaning> {
         b"request" => Request,
         b"status" | b"DownstreamStatus" | b"response_code" | b"status_code" | b"http.response.status_code" => Status,
         b"httpRequest.status" | b"res.statusCode" => Status,
+        b"body_bytes" | b"body_bytes_sent" | b"bytes_sent" | b"size" | b"DownstreamContentSize" => BodyBytes,
+        b"httpRequest.responseSize" | b"http.response.body.bytes" | b"http.response.bytes" => BodyBytes,
 
         b"cost_ms" => Cost(COST_OF_GATE, Unit::Millis),
         b"OriginDuration" => Cost(2, Unit::Nanos),
@@ -96,6 +102,7 @@ fn meaning(path: &[u8]) -> Option<Meaning> {
         }
         b"referer" | b"referrer" | b"httpRequest.referer" => Header("referer"),
         b"host" | b"authority" | b"RequestHost" | b"request.host" | b"url.domain" => Header("host"),
+        b"ticket" | b"tollgate_ticket" => Ticket,
         b"x_forwarded_for" | b"xff" => Header("x-forwarded-for"),
         b"headers" | b"request_headers" | b"request.headers" | b"req.headers" => Headers,
 
@@ -178,7 +185,7 @@ impl Findings {
         let Some(scalar) = scalar(scanner, scratch)? else {
             if let Meaning::Cost(COST_OF_GATE, _) = meaning {
                 // A gate writes `null` for a request that did not reach a backend. Its duration is not its cost.
-                (self.draft.cost, self.cost_rank) = (None, COST_OF_GATE);
+                (self.draft.cost, self.cost_rank, self.draft.is_measured) = (None, COST_OF_GATE, true);
             }
             return Ok(());
         };
@@ -197,13 +204,18 @@ impl Findings {
             (Meaning::Request, Scalar::Text(text)) if self.draft.target.is_none() => {
                 request_line(text, line, scratch, &mut self.draft);
             }
-            (Meaning::Status, scalar) => self.draft.status = status(scalar, line, scratch),
+            (Meaning::Status, scalar) => {
+                self.draft.status = whole(scalar, line, scratch).and_then(|status| u16::try_from(status).ok());
+            }
+            (Meaning::BodyBytes, scalar) => self.draft.body_bytes = whole(scalar, line, scratch),
             (Meaning::Cost(rank, unit), scalar) if rank > self.cost_rank => {
                 if let Some(cost) = cost(scalar, unit, line, scratch) {
                     self.draft.cost = Some(cost);
+                    self.draft.is_measured = rank == COST_OF_GATE;
                     self.cost_rank = rank;
                 }
             }
+            (Meaning::Ticket, Scalar::Text(text)) => scratch.add_attribute("ticket", text, column)?,
             (Meaning::Header(name), Scalar::Text(text)) => scratch.add_header(name, text, column)?,
             _ => {}
         }
@@ -257,12 +269,13 @@ fn scalar(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option<Sca
     })
 }
 
-fn status(scalar: Scalar, line: &[u8], scratch: &Scratch) -> Option<u16> {
+/// A whole number, in quotes or not.
+fn whole(scalar: Scalar, line: &[u8], scratch: &Scratch) -> Option<u64> {
     let number = match scalar {
         Scalar::Number(number) => number,
         Scalar::Text(text) => Decimal::whole(scratch.bytes(text, line))?,
     };
-    number.scaled(0).and_then(|status| u16::try_from(status).ok())
+    number.scaled(0)
 }
 
 /// The duration. A text may include its unit. nginx quotes its numbers and lists one per backend that it

@@ -59,6 +59,8 @@ pub enum Expected {
     Status,
     /// The size of the response, or `-`.
     Size,
+    /// The host and the program of a syslog header.
+    SyslogProgram,
 }
 
 impl LineError {
@@ -100,6 +102,7 @@ impl fmt::Display for Expected {
             Self::QuotedRequest => "the request line in quotes",
             Self::Status => "a status of three digits",
             Self::Size => "the size of the response or -",
+            Self::SyslogProgram => "host and program of a syslog header, such as `web1 nginx:`, after its time",
         })
     }
 }

@@ -18,6 +18,7 @@ mod json;
 mod line_error;
 mod request;
 mod scanner;
+mod syslog;
 mod text;
 mod trace;
 mod write;
@@ -58,10 +59,16 @@ impl Parser {
             return Err(LineError::at(LINE_BYTES_MAX, Expected::ShorterLine));
         }
         self.scratch.clear();
-        match format {
-            Format::Trace => trace::parse(line, &mut self.scratch),
-            Format::Combined => combined::parse(line, &mut self.scratch).map(Line::Request),
-            Format::Json => json::parse(line, &mut self.scratch).map(Line::Request),
+        if format == Format::Trace {
+            return trace::parse(line, &mut self.scratch);
         }
+        let header = syslog::header_bytes(line)?;
+        let message = &line[header..];
+        let parsed = match format {
+            Format::Json => json::parse(message, &mut self.scratch),
+            _ => combined::parse(message, &mut self.scratch),
+        };
+        let column = |error: LineError| LineError { column: error.column + header as u32, ..error };
+        parsed.map(Line::Request).map_err(column)
     }
 }

@@ -13,6 +13,7 @@ use super::{Expected, LineError};
 
 /// One line of a recording.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all lines are requests, and a box would allocate for each")]
 pub enum Line<'a> {
     /// A request was made.
     Request(Request<'a>),
@@ -46,6 +47,11 @@ pub struct Request<'a> {
     pub attributes: LineFields<'a>,
     /// The cost of the request, or its duration if the cost is not logged.
     pub cost: Option<Span>,
+    /// Whether `cost` is CPU time that a gate measured or that a trace states. Otherwise it is a duration, which includes
+    /// the time that the request waited for others. `true` without a cost is a request that did not reach a backend.
+    pub is_measured: bool,
+    /// The size of the response body in bytes.
+    pub body_bytes: Option<u64>,
     /// The status of the response.
     pub status: Option<u16>,
 }
@@ -142,6 +148,8 @@ pub(super) struct Draft {
     pub(super) method: Option<Text>,
     pub(super) target: Option<Text>,
     pub(super) cost: Option<Span>,
+    pub(super) is_measured: bool,
+    pub(super) body_bytes: Option<u64>,
     pub(super) status: Option<u16>,
 }
 
@@ -174,6 +182,8 @@ impl Draft {
             headers: LineFields { line, decoded, texts: scratch.headers() },
             attributes: LineFields { line, decoded, texts: scratch.attributes() },
             cost: self.cost,
+            is_measured: self.is_measured,
+            body_bytes: self.body_bytes,
             status: self.status,
         })
     }

@@ -152,4 +152,10 @@ impl Scratch {
         let name = self.decode(|bytes| bytes.extend_from_slice(name.as_bytes()));
         self.add(List::Headers, name, value, column)
     }
+
+    /// Adds an attribute with a fixed name.
+    pub(super) fn add_attribute(&mut self, name: &str, value: Text, column: usize) -> Result<(), LineError> {
+        let name = self.decode(|bytes| bytes.extend_from_slice(name.as_bytes()));
+        self.add(List::Attributes, name, value, column)
+    }
 }

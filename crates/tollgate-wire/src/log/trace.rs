@@ -23,7 +23,7 @@ const MILLIS: i32 = 6;
 /// Parses one line of a trace.
 pub(super) fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line<'a>, LineError> {
     let mut scanner = Scanner::new(line);
-    let mut draft = Draft::default();
+    let mut draft = Draft { is_measured: true, ..Draft::default() };
     let mut band = None;
     scanner.enter_object()?;
     let mut first = true;

@@ -26,6 +26,7 @@ pub(super) enum Count {
     TicketEvicted,
     ConnectionAccepted,
     ConnectionClosedForAnother,
+    LogLineIgnored,
 }
 
 impl Count {
@@ -42,6 +43,7 @@ impl Count {
         ("tollgate_door_tickets_evicted", "Tickets settled before their deadline because there were too many"),
         ("tollgate_door_connections_accepted", "Connections to doors"),
         ("tollgate_door_connections_closed", "Connections to doors closed to make room for another"),
+        ("tollgate_door_log_lines_ignored", "Lines of a proxy's access log without a ticket that is kept"),
     ];
 }
 

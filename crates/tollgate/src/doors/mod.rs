@@ -9,11 +9,13 @@
 //! - [`grpc`]: Envoy's rate limit service and rate limit quota service.
 //! - [`http`]: `POST /v1/check`, `POST /v1/report`, `GET /v1/auth`.
 //! - [`resp`]: `CL.THROTTLE` and `THROTTLE` for Redis clients.
+//! - [`mod@log`]: costs from the access log of a proxy.
 //! - [`metrics`]: what doors count.
 
 mod connections;
 mod grpc;
 mod http;
+mod log;
 mod metrics;
 mod request;
 mod resp;
@@ -36,6 +38,7 @@ use tollgate_gatekeeper::hash::Seed;
 use crate::gate::{Decider, bind_all};
 use crate::settings::{Doors, ServedLimits};
 use crate::token::Token;
+use log::BoundLog;
 use metrics::DoorFigures;
 pub(crate) use metrics::DoorMetrics;
 use station::{DoorLimits, Station};
@@ -59,6 +62,7 @@ pub(crate) struct BoundDoors {
     listeners: Vec<Vec<(Protocol, TcpListener)>>,
     token: Arc<ArcSwapOption<Token>>,
     limits: DoorLimits,
+    log: Option<BoundLog>,
 }
 
 /// Doors that are served.
@@ -104,25 +108,26 @@ impl BoundDoors {
             served: Arc::new(ArcSwap::new(settings.limits.clone())),
             quotas: Arc::default(),
         };
-        Ok(Self { settings, listeners, token: Arc::new(ArcSwapOption::new(token)), limits })
+        let log = settings.log.as_ref().map(BoundLog::bind).transpose()?;
+        Ok(Self { settings, listeners, token: Arc::new(ArcSwapOption::new(token)), limits, log })
     }
 
     /// Serves the doors. `decider` makes the decider of a thread, by its number.
     pub(crate) fn open(self, decider: impl Fn(usize) -> Decider) -> io::Result<OpenDoors> {
-        let Self { settings, listeners, token, limits } = self;
+        let Self { settings, listeners, token, limits, mut log } = self;
         let (is_draining, drains) = watch::channel(false);
         let tickets = Arc::new(Tickets::new(listeners.len(), settings.tickets_max));
         let figures = Arc::new(DoorFigures::new(listeners.len(), tickets.clone()));
         let mut threads = Vec::new();
         let per_thread = settings.connections_max.div_ceil(listeners.len().max(1));
         for (index, listeners) in listeners.into_iter().enumerate() {
-            let (decider, drains) = (decider(index), drains.clone());
+            let (decider, drains, log) = (decider(index), drains.clone(), log.take());
             let (tickets, figures) = (tickets.clone(), figures.clone());
             let (token, limits, deadline) = (token.clone(), limits.clone(), settings.ticket_deadline);
             let thread = std::thread::Builder::new().name(format!("door-{index}"));
             threads.push(thread.spawn(move || {
                 let station = Station::new(decider, index, (tickets, deadline), limits, figures, token);
-                thread::run(station, listeners, per_thread, drains)
+                thread::run(station, listeners, per_thread, log, drains)
             })?);
         }
         Ok(OpenDoors { settings, token, served: limits.served, figures, is_draining, threads })

@@ -106,6 +106,12 @@ impl Request for DescribedRequest<'_> {
         own.or(self.key()).map(|value| sink.write(value)).is_some()
     }
 
+    fn json(&self, pointer: &str) -> Option<&[u8]> {
+        let is_it = |known: &str| known.strip_prefix("json:") == Some(pointer);
+        let own = self.attributes.iter().find(|(known, _)| is_it(known)).map(|(_, value)| value.as_bytes());
+        own.or(self.key())
+    }
+
     fn normal_path(&self) -> Option<&NormalPath> {
         self.normal_path.differing()
     }

@@ -108,6 +108,22 @@ impl Station {
         self.tickets.take(name)
     }
 
+    /// Settles the ticket of a line in an access log. `time` is its cost if `is_measured`, and otherwise its duration.
+    /// Returns whether the ticket was kept.
+    pub(super) fn settle_logged(&self, name: &str, time: Option<Span>, is_measured: bool) -> bool {
+        // Itself included.
+        let in_flight = self.tickets.open();
+        let Some(ticket) = self.take(name) else { return false };
+        let cost = match time {
+            Some(cost) if is_measured => Some(cost),
+            // The queue has measured a request with a permit itself.
+            Some(duration) if !ticket.has_permit() => Some(self.decider.share_of(duration, in_flight)),
+            _ => None,
+        };
+        self.decider.settle(ticket, cost);
+        true
+    }
+
     /// Settles the tickets of this thread whose deadline is over. To be called several times a second.
     pub(super) fn tick(&self) {
         self.decider.tick();

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::connections::{Connection, Connections};
+use super::log::BoundLog;
 use super::metrics::Count;
 use super::station::Station;
 use super::{Protocol, grpc, http, resp};
@@ -24,16 +25,18 @@ pub(super) fn run(
     station: Rc<Station>,
     listeners: Vec<(Protocol, TcpListener)>,
     connections_max: usize,
+    log: Option<BoundLog>,
     drains: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
-    runtime.block_on(serve(station, listeners, connections_max, drains))
+    runtime.block_on(serve(station, listeners, connections_max, log, drains))
 }
 
 async fn serve(
     station: Rc<Station>,
     listeners: Vec<(Protocol, TcpListener)>,
     connections_max: usize,
+    log: Option<BoundLog>,
     mut drains: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let connections = Connections::new(connections_max);
@@ -41,6 +44,9 @@ async fn serve(
     for (protocol, listener) in listeners {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         accepting.spawn_local(accept(listener, protocol, station.clone(), connections.clone(), drains.clone()));
+    }
+    if let Some(log) = log {
+        log.read(&station)?;
     }
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -125,6 +125,11 @@ impl Tickets {
         }
     }
 
+    /// The number of requests whose end is not known yet.
+    pub(super) fn open(&self) -> usize {
+        (0..self.shards.len()).map(|index| self.shard(index).rooms[0].count()).sum()
+    }
+
     /// How many tickets are kept.
     pub(super) fn count(&self) -> usize {
         let rooms = |index: usize| self.shard(index).rooms.iter().map(Room::count).sum::<usize>();

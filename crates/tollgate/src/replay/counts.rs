@@ -91,13 +91,19 @@ impl ReplayCounts {
 
     /// Counts a request and the decision about it.
     #[inline]
-    pub(super) fn add(&mut self, request: &RecordedRequest<'_>, decision: &Decision, player: &Player) {
+    pub(super) fn add(
+        &mut self,
+        request: &RecordedRequest<'_>,
+        known_cost: Option<Span>,
+        decision: &Decision,
+        player: &Player,
+    ) {
         let now = player.now();
         let line = request.line();
-        let cost = line.cost.unwrap_or(Span::ZERO);
+        let cost = known_cost.unwrap_or(Span::ZERO);
         self.requests += 1;
         self.cost = self.cost + cost;
-        self.without_cost += u64::from(line.cost.is_none());
+        self.without_cost += u64::from(known_cost.is_none());
         self.garbled += u64::from(line.target.is_none());
         self.named_clients += u64::from(request.client_name().is_some());
         let done = Done::of(decision, cost);

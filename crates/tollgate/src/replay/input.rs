@@ -3,7 +3,7 @@
 //! Input is untrusted: a line that is longer than the maximum is reported and skipped without being stored.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Seek, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +29,8 @@ pub(super) struct Input {
     packed: bool,
     bytes_read: Arc<AtomicU64>,
     bytes_total: Option<u64>,
+    /// The file to read again, if there is one.
+    file: Option<File>,
 }
 
 /// The next part of the input.
@@ -42,18 +44,53 @@ pub(super) enum InputLine<'a> {
 impl Input {
     /// Opens a file, or standard input for `-`.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let bytes_read = Arc::new(AtomicU64::new(0));
-        let (raw, bytes_total): (Box<dyn Read>, _) = if path.as_os_str() == "-" {
-            (Box::new(io::stdin().lock()), None)
-        } else {
-            let file = File::open(path)?;
-            let metadata = file.metadata()?;
-            if metadata.is_dir() {
-                return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory: name a file"));
-            }
-            (Box::new(file), metadata.is_file().then_some(metadata.len()))
+        if path.as_os_str() == "-" {
+            return Self::new(Box::new(io::stdin().lock()), Arc::default(), None);
+        }
+        let file = File::open(path)?;
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory: name a file"));
+        }
+        if !metadata.is_file() {
+            return Self::new(Box::new(file), Arc::default(), None);
+        }
+        let mut input = Self::new(Box::new(file.try_clone()?), Arc::default(), Some(metadata.len()))?;
+        input.file = Some(file);
+        Ok(input)
+    }
+
+    /// Copies an input that can be read only once, such as a pipe, to a temporary file.
+    pub(super) fn make_rewindable(&mut self) -> io::Result<()> {
+        if self.file.is_some() {
+            return Ok(());
+        }
+        let context =
+            |error: io::Error| io::Error::new(error.kind(), format!("cannot keep it in a temporary file: {error}"));
+        let mut file = tempfile::tempfile().map_err(context)?;
+        while self.start < self.end {
+            file.write_all(&self.buffer[self.start..self.end]).map_err(context)?;
+            self.start = self.end;
+            self.fill()?;
+        }
+        let packed = self.packed;
+        self.file = Some(file);
+        self.rewind()?;
+        self.packed = packed;
+        Ok(())
+    }
+
+    /// Starts again from the first line.
+    pub(super) fn rewind(&mut self) -> io::Result<()> {
+        let Some(mut file) = self.file.take() else {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "cannot be read twice"));
         };
-        Self::new(raw, Arc::clone(&bytes_read), bytes_total)
+        file.rewind()?;
+        let packed = self.packed;
+        let bytes_total = file.metadata()?.len();
+        *self = Self::new(Box::new(file.try_clone()?), Arc::default(), Some(bytes_total))?;
+        (self.packed, self.file) = (packed, Some(file));
+        Ok(())
     }
 
     fn new(raw: Box<dyn Read>, bytes_read: Arc<AtomicU64>, bytes_total: Option<u64>) -> io::Result<Self> {
@@ -75,6 +112,7 @@ impl Input {
             packed,
             bytes_read,
             bytes_total,
+            file: None,
         };
         input.fill()?;
         if input.head().starts_with(b"\xef\xbb\xbf") {
@@ -177,7 +215,6 @@ mod tests {
     use super::*;
     use flate2::{Compression, write::GzEncoder};
     use proptest::prelude::*;
-    use std::io::Write;
 
     /// Returns a few bytes per read, as a pipe does.
     struct Dribble(Vec<u8>, usize, usize);

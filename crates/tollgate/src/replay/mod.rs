@@ -1,8 +1,10 @@
 //! `tollgate replay`: shows the effect of rules on recorded traffic.
 //!
-//! The limiter of a gate runs on the clock of a recording instead of the machine's. Lines go one at a time from the
-//! [`input`] through the [`player`] to either a line of JSON per decision, or a [`counts`] that becomes a [`summary`].
-//! Memory is constant for any number of lines.
+//! The limiter of a gate runs on the clock of a recording instead of the machine's. A first pass over an access log
+//! determines the cost of its requests ([`pricing`]) and how far its lines are out of order ([`sorted_lines`]). In the
+//! second pass, lines go one at a time from the [`input`] through the [`player`] to either a line of JSON per decision,
+//! or a [`counts`] that becomes a [`summary`]. A trace has costs and is in order, so it is read once. Memory is bounded for
+//! any number of lines.
 #![expect(clippy::print_stderr, reason = "it talks to the person at the terminal")]
 
 mod colours;
@@ -13,9 +15,12 @@ mod input;
 mod key_name;
 mod page;
 mod player;
+mod pricing;
 mod progress;
 mod recorded_request;
 mod replay_watch;
+mod report;
+mod sorted_lines;
 mod suggestion;
 mod summary;
 mod talkers;
@@ -42,9 +47,11 @@ use counts::ReplayCounts;
 use decision_line::DecisionLine;
 use input::{Input, InputLine};
 use player::{Accounts, Player};
+use pricing::{CostSource, Pricing, Survey};
 use progress::ReplayProgress;
 use recorded_request::{RecordedRequest, Trusted};
 use replay_watch::ReplayWatch;
+use sorted_lines::SortedLines;
 use summary::{RecordingSource, Summary, Unreadable};
 
 /// A fixed seed, so that every replay gives the same result.
@@ -72,6 +79,15 @@ pub(crate) struct ReplayOptions {
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
+    /// Write a report with charts to this file, as one HTML page without external resources
+    #[arg(long, value_name = "FILE", conflicts_with = "decisions")]
+    html: Option<PathBuf>,
+    /// The CPU cores of the backend that the log comes from; by default they are estimated from the log
+    #[arg(long, value_name = "N", value_parser = cores)]
+    cores: Option<f64>,
+    /// If the log has no durations, estimate costs roughly from method, path and size
+    #[arg(long)]
+    estimate: bool,
     /// Stop at the first line that cannot be parsed, and exit with 1
     #[arg(long)]
     strict: bool,
@@ -128,22 +144,60 @@ fn replay(options: &ReplayOptions) -> Result<(), ReplayError> {
     let account = settings.domains.iter().find(|domain| domain.name == options.domain).and_then(|d| d.account.clone());
     let accounts = account.map(|class| Accounts::new(class, watched(&settings, &limiter)));
     let player = Player::new(limiter, accounts);
-    let input = Input::open(&options.file).map_err(|error| ReplayError::Wrong(complaint(&options.file, &error)))?;
+    let mut input = Input::open(&options.file).map_err(|error| ReplayError::Wrong(complaint(&options.file, &error)))?;
     let format = match options.format {
         FormatOption::Auto => detect(&options.file, &input)?,
         FormatOption::Trace => Format::Trace,
         FormatOption::Combined => Format::Combined,
         FormatOption::Json => Format::Json,
     };
-    let progress = ReplayProgress::new(&input, !options.decisions);
     let trusted = settings
         .gate
         .as_ref()
         .map(|gate| Trusted { proxies: gate.trusted_proxies.clone(), header: gate.forwarded_header });
     let trusted = trusted.unwrap_or_default();
-    let reading =
-        Reading { options, trusted, input, format, player, progress, lines: 0, unreadable: Unreadable::default() };
+    let progress = ReplayProgress::new(&input, !options.decisions);
+    let (pricing, lateness) = match format {
+        Format::Trace => (Pricing::as_recorded(CostSource::Measured), Span::ZERO),
+        _ => survey(options, &mut input, format)?,
+    };
+    let reading = Reading {
+        options,
+        trusted,
+        input,
+        format,
+        player,
+        pricing,
+        sorted: SortedLines::new(lateness),
+        progress,
+        lines: 0,
+        unreadable: Unreadable::default(),
+    };
     if options.decisions { reading.print_decisions() } else { reading.print_summary(&settings) }
+}
+
+/// Reads an access log once, to price its requests and to find how far its lines are out of order. Rewinds the input.
+fn survey(options: &ReplayOptions, input: &mut Input, format: Format) -> Result<(Pricing, Span), ReplayError> {
+    let failed = |error: io::Error| ReplayError::Failed(complaint(&options.file, &error));
+    input.make_rewindable().map_err(failed)?;
+    let (mut survey, mut parser) = (Survey::new(), Parser::new());
+    let nobody = Trusted::default();
+    while let Some(piece) = input.next().map_err(failed)? {
+        if let InputLine::Line(line) = piece
+            && let Ok(Line::Request(request)) = parser.parse(format, line)
+        {
+            survey.add(&RecordedRequest::new(&request, &nobody));
+        }
+    }
+    input.rewind().map_err(failed)?;
+    let lateness = survey.lateness();
+    Ok((survey.pricing(options.cores, options.estimate), lateness))
+}
+
+/// A number of cores on the command line.
+fn cores(text: &str) -> Result<f64, String> {
+    let cores = text.parse().ok().filter(|cores| (0.001..=100_000.0).contains(cores));
+    cores.ok_or_else(|| "write a number of CPU cores, such as 4 or 0.5".to_string())
 }
 
 /// The limiter of a gate with these settings.
@@ -181,6 +235,9 @@ struct Reading<'a> {
     input: Input,
     format: Format,
     player: Player,
+    pricing: Pricing,
+    /// The lines of an access log that are being sorted.
+    sorted: SortedLines,
     progress: ReplayProgress,
     lines: u64,
     unreadable: Unreadable,
@@ -192,8 +249,8 @@ impl Reading<'_> {
         let mut line = DecisionLine::new(names.iter().map(String::as_str));
         let mut output = Vec::with_capacity(2 * OUTPUT_BYTES);
         let mut stdout = io::stdout().lock();
-        let outcome = self.read(|request, player| {
-            let decision = player.play(request, request.line().cost.unwrap_or(Span::ZERO));
+        let outcome = self.read(|request, cost, player| {
+            let decision = player.play(request, cost.unwrap_or(Span::ZERO));
             line.write(&decision, request.line().at, player.now(), &mut output);
             if output.len() >= OUTPUT_BYTES {
                 stdout.write_all(&output).map_err(write_failure)?;
@@ -213,15 +270,18 @@ impl Reading<'_> {
                 terminal_text::plural(self.lines, "line")
             );
         }
+        if self.sorted.moved() > 0 {
+            eprintln!("{} out of order, sorted by time", terminal_text::plural(self.sorted.moved(), "line"));
+        }
         outcome
     }
 
     fn print_summary(mut self, settings: &Settings) -> Result<(), ReplayError> {
         let classes: Vec<_> = self.player.limiter().rules().map(|rule| rule.class.clone()).collect();
         let mut tally = ReplayCounts::new(classes, watched(settings, self.player.limiter()));
-        self.read(|request, player| {
-            let decision = player.play(request, request.line().cost.unwrap_or(Span::ZERO));
-            tally.add(request, &decision, player);
+        self.read(|request, cost, player| {
+            let decision = player.play(request, cost.unwrap_or(Span::ZERO));
+            tally.add(request, cost, &decision, player);
             Ok(())
         })?;
         self.progress.finish();
@@ -232,13 +292,18 @@ impl Reading<'_> {
             configured: self.options.config.is_some(),
             lines: self.lines,
             unreadable: self.unreadable,
+            sorted: self.sorted.moved(),
         };
         let nothing_read = source.lines > 0 && source.unreadable.lines == source.lines;
-        let summary = Summary::new(source, &self.player, tally);
+        let summary = Summary::new(source, &self.player, &self.pricing, tally);
         let text = match self.options.json {
             true => serde_json::to_string_pretty(&summary).expect("every field of a summary has a JSON form") + "\n",
             false => page::page(&summary, Colours::for_stdout()),
         };
+        if let Some(file) = &self.options.html {
+            let written = std::fs::write(file, report::report(&summary));
+            written.map_err(|error| ReplayError::Failed(format!("cannot write {}: {error}", file.display())))?;
+        }
         let mut stdout = io::stdout().lock();
         stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(write_failure)?;
         match nothing_read {
@@ -250,35 +315,53 @@ impl Reading<'_> {
     /// Reads all lines and processes the requests.
     fn read(
         &mut self,
-        mut play: impl FnMut(&RecordedRequest<'_>, &mut Player) -> Result<(), ReplayError>,
+        mut play: impl FnMut(&RecordedRequest<'_>, Option<Span>, &mut Player) -> Result<(), ReplayError>,
     ) -> Result<(), ReplayError> {
         let mut parser = Parser::new();
+        let mut sorted_parser = Parser::new();
         loop {
             let piece =
                 self.input.next().map_err(|error| ReplayError::Failed(complaint(&self.options.file, &error)))?;
-            let line = match piece {
-                Some(InputLine::Line(line)) if line.trim_ascii().is_empty() => {
+            let at_end = piece.is_none();
+            let (line, text): (_, &[u8]) = match piece {
+                Some(InputLine::Line(text)) if text.trim_ascii().is_empty() => {
                     self.lines += 1;
                     continue;
                 }
-                Some(InputLine::Line(line)) => parser.parse(self.format, line),
+                Some(InputLine::Line(text)) => (Some(parser.parse(self.format, text)), text),
                 Some(InputLine::TooLong) => {
-                    Err(LineError { column: LINE_BYTES_MAX as u32 + 1, expected: Expected::ShorterLine })
+                    let error = LineError { column: LINE_BYTES_MAX as u32 + 1, expected: Expected::ShorterLine };
+                    (Some(Err(error)), b"")
                 }
-                None => return Ok(()),
+                None => (None, b""),
             };
-            self.lines += 1;
+            self.lines += u64::from(line.is_some());
             match line {
-                Ok(Line::Request(request)) => play(&RecordedRequest::new(&request, &self.trusted), &mut self.player)?,
-                Ok(Line::Band { at, band }) => self.player.enter_band(band, at),
-                Err(fault) if self.options.strict => {
+                None => {}
+                Some(Ok(Line::Request(request))) if self.sorted.is_needed() => self.sorted.push(request.at, text),
+                Some(Ok(Line::Request(request))) => {
+                    let request = RecordedRequest::new(&request, &self.trusted);
+                    play(&request, self.pricing.cost(&request), &mut self.player)?;
+                }
+                Some(Ok(Line::Band { at, band })) => self.player.enter_band(band, at),
+                Some(Err(fault)) if self.options.strict => {
                     return Err(ReplayError::Failed(format!(
                         "{}: line {}, {fault}",
                         self.options.file.display(),
                         self.lines
                     )));
                 }
-                Err(fault) => self.unreadable.add(self.lines, fault),
+                Some(Err(fault)) => self.unreadable.add(self.lines, fault),
+            }
+            while let Some(line) = self.sorted.pop(at_end) {
+                if let Ok(Line::Request(request)) = sorted_parser.parse(self.format, &line.text) {
+                    let request = RecordedRequest::new(&request, &self.trusted);
+                    play(&request, self.pricing.cost(&request), &mut self.player)?;
+                }
+                self.sorted.recycle(line);
+            }
+            if at_end {
+                return Ok(());
             }
             self.progress.at(self.lines, &self.input);
         }

@@ -4,7 +4,7 @@ use tollgate_core::time::{Moment, Span};
 
 use super::colours::Colours;
 use super::summary::{DoneSummary, OutlierSummary, SuggestionSummary, Summary, TalkersSummary, ThrottledSummary};
-use super::terminal_text::{clock, count, date, fitted, length, percent, plural, short, width};
+use super::terminal_text::{clock, count, date, dated_clock, fitted, length, percent, period, plural, short, width};
 use super::timeline_chart;
 
 /// The maximum width of a line.
@@ -27,7 +27,7 @@ pub(super) fn page(summary: &Summary, ink: Colours) -> String {
     } else {
         page.outcome(summary);
         page.rules(summary);
-        page.throttled(&summary.throttled);
+        page.throttled(summary);
     }
     page.heading("When");
     page.text.push_str(&timeline_chart::chart(summary, ink));
@@ -85,11 +85,26 @@ impl TextPage {
         self.prose(&format!("{kind}{when}"));
         let cost = match summary.cost_ms {
             Some(cost_ms) => format!(" · {} of backend time", length(Span::from_millis(cost_ms))),
-            None if summary.requests > 0 => " · their cost is not in the log".to_string(),
             None => String::new(),
         };
         self.prose(&format!("{}{cost}", plural(summary.requests, "request")));
+        self.pricing(summary);
         self.unreadable(summary);
+    }
+
+    fn pricing(&mut self, summary: &Summary) {
+        if let Some(remark) = pricing_remark(summary) {
+            self.prose(&remark);
+        }
+        if summary.budgets_are_blind() {
+            let words = self.ink.yellow("The log has no durations, so budgets have no effect in this replay.");
+            self.line(&format!("  {words}"));
+            self.prose("Let the server log them, or use --estimate to estimate costs from path and size:");
+            for line in TIMED_FORMAT {
+                let line = self.ink.cyan(line);
+                self.line(&format!("    {line}"));
+            }
+        }
     }
 
     fn unreadable(&mut self, summary: &Summary) {
@@ -168,25 +183,28 @@ impl TextPage {
         }
     }
 
-    fn throttled(&mut self, throttled: &[ThrottledSummary]) {
+    fn throttled(&mut self, summary: &Summary) {
+        let throttled: &[ThrottledSummary] = &summary.throttled;
+        let dated = summary.spans_days();
+        let (who, when) = if dated { (22, 17) } else { (28, 11) };
         self.heading("Clients that would have been held or refused");
         if throttled.is_empty() {
             return self.prose("Nobody.");
         }
         let titles =
-            format!("  {:<12} {:<28} {:>6} {:>7} {:>8} {:>11}", "rule", "who", "held", "refused", "saved", "when");
+            format!("  {:<12} {:<who$} {:>6} {:>7} {:>8} {:>when$}", "rule", "who", "held", "refused", "saved", "when");
         let titles = self.ink.dim(&titles);
         self.line(&titles);
         for caller in throttled.iter().take(THROTTLED_MAX) {
-            let at = |millis: u64| clock(Moment::from_millis(millis), false);
+            let at = Moment::from_millis;
             let line = format!(
-                "  {} {} {:>6} {:>7} {:>8} {:>11}",
+                "  {} {} {:>6} {:>7} {:>8} {:>when$}",
                 fitted(&caller.rule, 12),
-                fitted(&caller.key, 28),
+                fitted(&caller.key, who),
                 short(caller.done.held + caller.done.would_hold),
                 short(caller.done.refused + caller.done.would_refuse),
                 saved(&caller.done),
-                format!("{}-{}", at(caller.first_at_ms), at(caller.last_at_ms)),
+                period(at(caller.first_at_ms), at(caller.last_at_ms), dated),
             );
             self.line(&line);
         }
@@ -205,7 +223,7 @@ impl TextPage {
         self.heading("No rules yet");
         let words = format!(
             "{why}, so no rule would have held or refused anybody. A gate without rules shares its backend fairly: while it is \
-             busy, who has spent least goes first. How busy it was is not in a log; who spent most is:"
+             busy, the client that has spent least goes first. These clients have spent most:"
         );
         self.prose(&words);
         for talkers in &summary.talkers {
@@ -214,13 +232,7 @@ impl TextPage {
     }
 
     fn talkers(&mut self, talkers: &TalkersSummary, summary: &Summary) {
-        let title = match talkers.class {
-            "ip/32" => "by address (ip/32)",
-            "ip/24" => "by network (ip/24)",
-            "ip/16" => "by block (ip/16)",
-            "user-agent" => "by user agent",
-            _ => "by route (path)",
-        };
+        let title = title_of_class(talkers.class);
         self.text.push('\n');
         let titles = format!("  {title:<43} {:>9} {:>13} {:>8}", "requests", "backend time", "");
         let titles = self.ink.dim(&titles);
@@ -241,8 +253,9 @@ impl TextPage {
         }
         self.heading("Flags");
         for flag in summary.flags.iter().take(FLAGS_MAX) {
-            let at = clock(Moment::from_millis(flag.at_ms), true);
-            let line = format!("{at}  {}  after {} refusals", fitted(&flag.account, 32), count(flag.refused));
+            let at = Moment::from_millis(flag.at_ms);
+            let at = if summary.spans_days() { dated_clock(at, true) } else { clock(at, true) };
+            let line = format!("{at}  {}  after {} refusals", fitted(&flag.account, 26), count(flag.refused));
             let line = self.ink.yellow(&line);
             self.line(&format!("  {line}"));
         }
@@ -281,48 +294,55 @@ impl TextPage {
     }
 
     fn notes(&mut self, summary: &Summary) {
-        let oddities = &summary.oddities;
-        let mut notes = Vec::new();
-        if summary.cost_ms.is_none() {
-            notes.push(
-                "Budgets need the cost of requests. Let nginx append $request_time to its log, Apache %D, and replay again."
-                    .to_string(),
-            );
-        } else if oddities.without_cost > 0 {
-            notes.push(format!(
-                "{} have no cost in the log and count as free.",
-                plural(oddities.without_cost, "request")
-            ));
-        }
-        if oddities.garbled > 0 && summary.format != "trace" {
-            let requests = plural(oddities.garbled, "request");
-            notes.push(format!("{requests} had no valid request line and are counted as requests."));
-        }
-        if oddities.named_clients > 0 {
-            let named = plural(oddities.named_clients, "request");
-            notes.push(format!("{named} name a host instead of an address: each name counts as a network of its own."));
-        }
-        if oddities.out_of_order > 0 {
-            let lines = plural(oddities.out_of_order, "line");
-            notes.push(format!("{lines} were out of order and were processed at the time of the line before."));
-        }
-        if oddities.evicted > 0 {
-            let callers = plural(oddities.evicted, "time");
-            notes.push(format!(
-                "The table was too small {callers}: `gate.memory` sets its size. No limit was refilled by it."
-            ));
-        }
-        if oddities.cut_short > 0 {
-            notes.push(format!(
-                "{} ended early, because too many were in flight at once.",
-                plural(oddities.cut_short, "request")
-            ));
-        }
+        let notes = notes(summary);
         if !notes.is_empty() {
             self.heading("Notes");
             notes.iter().for_each(|note| self.prose(&format!("- {note}")));
         }
     }
+}
+
+/// Remarks on the recording.
+pub(super) fn notes(summary: &Summary) -> Vec<String> {
+    let oddities = &summary.oddities;
+    let mut notes = Vec::new();
+    if summary.cost_ms.is_some() && oddities.without_cost > 0 {
+        notes.push(format!("{} have no cost in the log and count as free.", plural(oddities.without_cost, "request")));
+    }
+    if oddities.garbled > 0 && summary.format != "trace" {
+        let requests = plural(oddities.garbled, "request");
+        notes.push(format!("{requests} had no valid request line and are counted as requests."));
+    }
+    if oddities.named_clients > 0 {
+        let named = plural(oddities.named_clients, "request");
+        notes.push(format!("{named} name a host instead of an address: each name counts as a network of its own."));
+    }
+    if oddities.sorted > 0 {
+        notes.push(format!("{} out of order, sorted by time.", were(oddities.sorted)));
+    }
+    if oddities.out_of_order > 0 && summary.format == "trace" {
+        let lines = were(oddities.out_of_order);
+        notes.push(format!("{lines} out of order and processed at the time of the line before."));
+    } else if oddities.out_of_order > 0 {
+        notes.push(format!(
+            "{} out of order by more than ten minutes and processed at the time of the line before. If the file \
+             was put together from several ones, sort it by time first.",
+            were(oddities.out_of_order)
+        ));
+    }
+    if oddities.evicted > 0 {
+        let callers = plural(oddities.evicted, "time");
+        notes.push(format!(
+            "The table was too small {callers}: `gate.memory` sets its size. No limit was refilled by it."
+        ));
+    }
+    if oddities.cut_short > 0 {
+        notes.push(format!(
+            "{} ended early, because too many were in flight at once.",
+            plural(oddities.cut_short, "request")
+        ));
+    }
+    notes
 }
 
 impl SuggestionSummary {
@@ -336,7 +356,8 @@ impl SuggestionSummary {
     }
 }
 
-fn reasons(suggestion: &SuggestionSummary) -> String {
+/// The reasons for a suggestion.
+pub(super) fn reasons(suggestion: &SuggestionSummary) -> String {
     let figure = |figure| suggestion.figure(figure);
     let Some(first) = suggestion.outliers.first() else {
         return String::new();
@@ -359,8 +380,55 @@ fn reasons(suggestion: &SuggestionSummary) -> String {
     format!("{who} {others} This rule limits {name} and does not affect the others:")
 }
 
+/// The title of a list of clients of this class.
+pub(super) fn title_of_class(class: &str) -> &'static str {
+    match class {
+        "ip/32" => "by address (ip/32)",
+        "ip/24" => "by network (ip/24)",
+        "ip/16" => "by block (ip/16)",
+        "user-agent" => "by user agent",
+        _ => "by route (path)",
+    }
+}
+
+fn were(lines: u64) -> String {
+    format!("{} {}", plural(lines, "line"), if lines == 1 { "was" } else { "were" })
+}
+
+/// The log format with durations, for nginx and Apache.
+pub(super) const TIMED_FORMAT: [&str; 5] = [
+    "# nginx",
+    "log_format timed '$remote_addr - $remote_user [$time_local] \"$request\" '",
+    "                 '$status $body_bytes_sent \"$http_referer\" '",
+    "                 '\"$http_user_agent\" $request_time';",
+    "# Apache: append %D to the LogFormat",
+];
+
+/// A remark on costs that are not those of the log.
+pub(super) fn pricing_remark(summary: &Summary) -> Option<String> {
+    let pricing = &summary.pricing;
+    match (pricing.source, pricing.cores) {
+        ("in-flight-shares", Some(cores)) => {
+            let cores = match pricing.cores_estimated {
+                true => format!("{cores} cores (estimated; --cores N states them)"),
+                false => format!("{cores} cores"),
+            };
+            Some(format!(
+                "The recorded durations add up to {}, because requests waited for each other: for {} more requests \
+                 were in flight than the backend has cores. Each is charged its share of {cores}.",
+                length(Span::from_millis(pricing.recorded_ms)),
+                length(Span::from_millis(pricing.saturated_ms)),
+            ))
+        }
+        ("rough-estimate", _) => {
+            Some("Costs are rough estimates from method, path and size, because the log has no durations.".to_string())
+        }
+        _ => None,
+    }
+}
+
 /// The first and the last time, with the date if there is one.
-fn when(first_ms: u64, last_ms: u64) -> String {
+pub(super) fn when(first_ms: u64, last_ms: u64) -> String {
     let (first, last) = (Moment::from_millis(first_ms), Moment::from_millis(last_ms));
     match (date(first), date(last)) {
         (Some(day), Some(other)) if day == other => {
@@ -439,7 +507,15 @@ mod tests {
             span_ms: MANY,
             cost_ms: Some(MANY),
             unreadable: Unreadable { lines: MANY, first: vec![unreadable] },
+            pricing: PricingSummary {
+                source: "in-flight-shares",
+                cores: Some(1e6),
+                cores_estimated: true,
+                recorded_ms: MANY,
+                saturated_ms: MANY,
+            },
             oddities: Oddities {
+                sorted: 9,
                 out_of_order: 9,
                 without_cost: 9,
                 garbled: 9,

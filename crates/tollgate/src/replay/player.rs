@@ -1,8 +1,8 @@
 //! Sends recorded requests to the limiter, on the clock of the recording.
 //!
-//! Time begins with the first line, and so does warm-up. It never goes back: logs are written when requests end, so
-//! their lines are slightly out of order, and such a line is processed at the current time. An admitted request is in
-//! flight for the duration of its cost. This is tracked only if a rule limits requests in flight.
+//! Time begins with the first line, and so does warm-up. It never goes back: a line with an earlier time than the line
+//! before is processed at the current time. An admitted request is in flight for its recorded duration, or for its cost
+//! if the recording has no duration. This is tracked only if a rule limits requests in flight.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -128,6 +128,7 @@ impl Player {
     /// Returns the decision about a request.
     #[inline]
     pub(super) fn play(&mut self, request: &RecordedRequest<'_>, cost: Span) -> Decision {
+        let duration = request.line().cost.unwrap_or(cost);
         self.advance(request.line().at);
         let is_flagged = self.accounts.as_mut().is_some_and(|accounts| accounts.is_flagged(request, self.now));
         let request = &request.flagged(is_flagged);
@@ -146,7 +147,7 @@ impl Player {
                 Verdict::Hold(until) => until,
                 _ => self.now,
             };
-            work.begin(outcome.1, begin + cost, &self.limiter, self.now);
+            work.begin(outcome.1, begin + duration, &self.limiter, self.now);
         }
         decision
     }

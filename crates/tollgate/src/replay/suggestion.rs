@@ -4,8 +4,8 @@
 //! suggested budget is in that gap, with a margin for the others. A client whose busiest minute is `p` can have spent
 //! at most `T + 2` times `p` in any `T` minutes. A budget of `p` per minute with a burst of `2p` allows that, so
 //! ordinary clients are never in debt. Clients that are already held or refused need no further rule. The narrowest
-//! class with such a gap is used. User agents are last, and only those of robots, because many people use the same
-//! browser.
+//! class with such a gap is used, unless the outliers of a wider one have spent much more. User agents are last, and
+//! only those of robots, because many people use the same browser. A limit that would affect nobody is not suggested.
 
 use tollgate_core::time::Span;
 
@@ -20,6 +20,10 @@ const GAP_MIN: f64 = 3.0;
 const MARGIN_MAX: u64 = 4;
 /// The minimum share of an outlier in the total.
 const SHARE_MIN: f64 = 0.05;
+/// Outliers with this share of the total explain the load: no wider class is looked at.
+const EXPLAINS_MIN: f64 = 0.3;
+/// Otherwise, outliers of a wider class must have spent this much more than those of a narrower one.
+const WIDER_MIN: f64 = 1.5;
 /// The minimum that an outlier spends in its busiest minute.
 const PEAK_COST_MIN: Span = Span::from_secs(3);
 const PEAK_REQUESTS_MIN: u64 = 60;
@@ -72,9 +76,23 @@ pub(super) enum SuggestedLimit {
     },
 }
 
-/// Suggests a limit if any client stands out. `costs` is whether the recording has costs.
-pub(super) fn suggest(talkers: &Talkers, total: u64, costs: bool) -> Option<Suggestion> {
-    (0..CLASSES.len() - 1).find_map(|place| suggest_for(place, &talkers.heaviest(place), total, costs))
+/// Suggests a limit if any client stands out. `costs` is whether the recording has costs, and `cores` is the number of
+/// cores of the backend, if it is known.
+pub(super) fn suggest(talkers: &Talkers, total: u64, costs: bool, cores: Option<f64>) -> Option<Suggestion> {
+    let suggestions: Vec<_> = (0..CLASSES.len() - 1)
+        .filter_map(|place| suggest_for(place, &talkers.heaviest(place), total, costs))
+        .filter(|suggestion| suggestion.can_bind(cores))
+        .collect();
+    // A crawler that is spread over a network has many light addresses, so that a polite client with one address stands
+    // out among addresses. A wide class, on the other hand, may have many ordinary clients in one key.
+    let explains = |suggestion: &&Suggestion| suggestion.spent() as f64 >= total as f64 * EXPLAINS_MIN;
+    if let Some(narrowest) = suggestions.iter().find(explains) {
+        return Some(narrowest.clone());
+    }
+    let more = |best: Suggestion, next: Suggestion| {
+        if next.spent() as f64 > best.spent() as f64 * WIDER_MIN { next } else { best }
+    };
+    suggestions.into_iter().reduce(more)
 }
 
 fn suggest_for(place: usize, heaviest: &[(&KeyName, &Spending)], total: u64, costs: bool) -> Option<Suggestion> {
@@ -97,12 +115,13 @@ fn suggest_for(place: usize, heaviest: &[(&KeyName, &Spending)], total: u64, cos
         let next = callers.get(index + 1).map_or(0, |caller| caller.2.0).max(ordinary_min);
         callers[index].2.0 as f64 / next as f64
     };
-    let last = (0..callers.len().min(OUTLIERS_MAX)).max_by(|a, b| gap(*a).total_cmp(&gap(*b)))?;
+    // The first gap, because the clients behind it may be heavy and still leave enough for others.
+    let last = (0..callers.len().min(OUTLIERS_MAX)).find(|index| gap(*index) >= GAP_MIN)?;
     let (outliers, others) = callers.split_at(last + 1);
     let spent = outliers.iter().fold(0u64, |spent, caller| spent.saturating_add(caller.2.1));
     // An outlier needs others for comparison.
     let alone = others.is_empty() && class != "user-agent";
-    if alone || gap(last) < GAP_MIN || outliers[last].2.0 < peak_min || (spent as f64) < total as f64 * SHARE_MIN {
+    if alone || outliers[last].2.0 < peak_min || (spent as f64) < total as f64 * SHARE_MIN {
         return None;
     }
     let others_peak = others.first().map_or(0, |caller| caller.2.0);
@@ -149,6 +168,21 @@ impl SuggestedLimit {
 }
 
 impl Suggestion {
+    fn spent(&self) -> u64 {
+        self.outliers.iter().fold(0, |spent, outlier| spent.saturating_add(outlier.spent))
+    }
+
+    /// Whether the limit would affect anybody: it is lower than the capacity of the backend, and an outlier exceeds it in a
+    /// minute or in total.
+    fn can_bind(&self, cores: Option<f64>) -> bool {
+        let is_within = match (self.limit, cores) {
+            (SuggestedLimit::Budget { cores_hundredths, .. }, Some(cores)) => (cores_hundredths as f64) < cores * 100.0,
+            _ => true,
+        };
+        let exceeds = |outlier: &Outlier| outlier.peak > self.limit.allowed(1, 1) || outlier.spent > outlier.allowed;
+        is_within && self.outliers.iter().any(exceeds)
+    }
+
     /// The rule in TOML, for the configuration.
     pub(super) fn toml(&self) -> String {
         let name = match self.class {
@@ -212,7 +246,7 @@ mod tests {
     #[test]
     fn one_heavy_address_is_limited_by_address() {
         let (talkers, total) = talkers(&[&HUMANS[..], &[("203.0.113.77", "x", 2, 300)]].concat());
-        let suggestion = suggest(&talkers, total, true).unwrap();
+        let suggestion = suggest(&talkers, total, true, None).unwrap();
         assert_eq!((suggestion.class, suggestion.outliers.len()), ("ip/32", 1));
         assert_eq!(suggestion.outliers[0].name, "203.0.113.77");
         assert_eq!(suggestion.others_peak, 2_400_000_000);
@@ -230,7 +264,7 @@ mod tests {
         let addresses: Vec<_> = (1..60).map(|host| format!("100.64.7.{host}")).collect();
         let crawler: Vec<_> = addresses.iter().map(|address| (address.as_str(), "x", 1, 25)).collect();
         let (talkers, total) = talkers(&[&HUMANS[..], &crawler[..]].concat());
-        assert_eq!(suggest(&talkers, total, true).unwrap().class, "ip/24");
+        assert_eq!(suggest(&talkers, total, true, None).unwrap().class, "ip/24");
     }
 
     #[test]
@@ -238,23 +272,43 @@ mod tests {
         let addresses: Vec<_> = (1..60).map(|net| format!("100.{net}.7.7")).collect();
         let crawler: Vec<_> = addresses.iter().map(|address| (address.as_str(), "GreedyBot/2.1", 1, 25)).collect();
         let (talkers, total) = talkers(&[&HUMANS[..], &crawler[..]].concat());
-        let suggestion = suggest(&talkers, total, true).unwrap();
+        let suggestion = suggest(&talkers, total, true, None).unwrap();
         assert_eq!((suggestion.class, suggestion.outliers[0].name.as_str()), ("user-agent", "GreedyBot/2.1"));
     }
 
     #[test]
     fn without_outliers_nothing_is_suggested() {
         let (humans, total) = talkers(&HUMANS);
-        assert_eq!(suggest(&humans, total, true), None);
+        assert_eq!(suggest(&humans, total, true, None), None);
         let (alone, total) = talkers(&[("203.0.113.77", "x", 2, 300)]);
-        assert_eq!(suggest(&alone, total, true), None);
-        assert_eq!(suggest(&Talkers::new(), 0, true), None);
+        assert_eq!(suggest(&alone, total, true, None), None);
+        assert_eq!(suggest(&Talkers::new(), 0, true, None), None);
+    }
+
+    #[test]
+    fn a_budget_that_cannot_bind_is_not_suggested() {
+        let (talkers, total) = talkers(&[&HUMANS[..], &[("203.0.113.77", "x", 2, 300)]].concat());
+        assert!(suggest(&talkers, total, true, Some(0.5)).is_some());
+        assert_eq!(suggest(&talkers, total, true, Some(0.12)), None);
+    }
+
+    /// One client with one address must not hide a crawler with many.
+    #[test]
+    fn a_crawler_with_many_addresses_outweighs_a_polite_one_with_one() {
+        let addresses: Vec<_> = (1..80).map(|host| format!("100.64.7.{host}")).collect();
+        let mut crowd: Vec<_> = addresses.iter().map(|address| (address.as_str(), "x", 1, 10)).collect();
+        crowd.extend(HUMANS);
+        crowd.push(("192.0.2.200", "PoliteBot", 1, 90));
+        let (talkers, total) = talkers(&crowd);
+        let suggestion = suggest(&talkers, total, true, None).unwrap();
+        assert_eq!((suggestion.class, suggestion.outliers.len()), ("ip/24", 1));
+        assert_eq!(suggestion.outliers[0].name, "100.64.7.0/24");
     }
 
     #[test]
     fn without_costs_requests_are_limited() {
         let (talkers, _) = talkers(&[&HUMANS[..], &[("203.0.113.77", "x", 9, 0)]].concat());
-        let suggestion = suggest(&talkers, 13 * 180, false).unwrap();
+        let suggestion = suggest(&talkers, 13 * 180, false, None).unwrap();
         assert_eq!(suggestion.limit, SuggestedLimit::Rate { per_minute: 250, burst: 500 });
         assert!(suggestion.toml().contains("rate   = { rate = \"250/min\", burst = 500 }"));
     }

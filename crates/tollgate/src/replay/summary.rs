@@ -8,9 +8,10 @@ use tollgate_wire::log::{Format, LineError};
 
 use super::counts::{Done, ReplayCounts};
 use super::player::Player;
+use super::pricing::{CoresSource, Pricing};
 use super::suggestion::{self, Suggestion};
 use super::talkers::CLASSES;
-use super::terminal_text::{length, shown};
+use super::terminal_text::{date, length, shown};
 
 /// The maximum number of listed clients.
 const THROTTLED_MAX: usize = 20;
@@ -33,6 +34,7 @@ pub(super) struct Summary {
     pub(super) span_ms: u64,
     /// The cost of all requests; `None` if the recording has no costs.
     pub(super) cost_ms: Option<u64>,
+    pub(super) pricing: PricingSummary,
     pub(super) unreadable: Unreadable,
     pub(super) oddities: Oddities,
     pub(super) decisions: Decisions,
@@ -42,6 +44,21 @@ pub(super) struct Summary {
     pub(super) talkers: Vec<TalkersSummary>,
     pub(super) timeline: TimelineSummary,
     pub(super) suggestion: Option<SuggestionSummary>,
+}
+
+/// The source of the costs.
+#[derive(Debug, Serialize)]
+pub(super) struct PricingSummary {
+    /// `measured`, `durations`, `in-flight-shares`, `rough-estimate` or `none`.
+    pub(super) source: &'static str,
+    /// The cores of the backend, if they are known.
+    pub(super) cores: Option<f64>,
+    /// Whether the cores were estimated from the recording.
+    pub(super) cores_estimated: bool,
+    /// The sum of the recorded durations, if the costs are derived from them.
+    pub(super) recorded_ms: u64,
+    /// The time for which more requests were in flight than the backend has cores.
+    pub(super) saturated_ms: u64,
 }
 
 /// Lines that could not be parsed.
@@ -63,6 +80,8 @@ pub(super) struct UnreadableLine {
 /// Unusual properties of the recording.
 #[derive(Debug, Serialize)]
 pub(super) struct Oddities {
+    /// Lines that were sorted by time.
+    pub(super) sorted: u64,
     /// Lines with an earlier time than the line before, processed at that line's time.
     pub(super) out_of_order: u64,
     pub(super) without_cost: u64,
@@ -196,17 +215,19 @@ pub(super) struct RecordingSource {
     pub(super) configured: bool,
     pub(super) lines: u64,
     pub(super) unreadable: Unreadable,
+    pub(super) sorted: u64,
 }
 
 impl Summary {
-    pub(super) fn new(source: RecordingSource, player: &Player, tally: ReplayCounts) -> Self {
+    pub(super) fn new(source: RecordingSource, player: &Player, pricing: &Pricing, tally: ReplayCounts) -> Self {
         let origin = player.origin().unwrap_or(Moment::ZERO);
         let rules: Vec<_> = player.limiter().rules().collect();
         let at_ms = |since_origin: Moment| (origin + since_origin.since(Moment::ZERO)).as_nanos() / 1_000_000;
         let span = player.now().since(Moment::ZERO);
         let costs = tally.without_cost < tally.requests;
         let total = if costs { tally.cost.as_nanos() } else { tally.requests };
-        let suggestion = suggestion::suggest(&tally.talkers, total, costs);
+        let cores = pricing.cores.map(|(cores, _)| cores);
+        let suggestion = suggestion::suggest(&tally.talkers, total, costs, cores);
         Self {
             file: source.file,
             format: source.format.name(),
@@ -217,8 +238,9 @@ impl Summary {
             first_at_ms: player.origin().map(|origin| origin.as_nanos() / 1_000_000),
             span_ms: millis(span),
             cost_ms: costs.then(|| millis(tally.cost)),
+            pricing: PricingSummary::new(pricing),
             unreadable: source.unreadable,
-            oddities: Oddities::new(player, &tally),
+            oddities: Oddities::new(player, &tally, source.sorted),
             decisions: Decisions::new(&tally),
             rules: rules.iter().zip(&tally.rules).map(|(rule, done)| RuleSummary::new(rule, done)).collect(),
             throttled: throttled(&tally, &rules, at_ms),
@@ -231,6 +253,32 @@ impl Summary {
                 .iter()
                 .map(|flag| FlagSummary { account: shown(&flag.account), at_ms: at_ms(flag.at), refused: flag.refused })
                 .collect(),
+        }
+    }
+}
+
+impl Summary {
+    /// Whether times need dates.
+    pub(super) fn spans_days(&self) -> bool {
+        let day = |at_ms: u64| date(Moment::from_millis(at_ms));
+        self.first_at_ms.is_some_and(|first| day(first) != day(first.saturating_add(self.span_ms)))
+    }
+
+    /// Whether budgets have no effect, because no request has a cost.
+    pub(super) fn budgets_are_blind(&self) -> bool {
+        self.requests > 0 && self.cost_ms.is_none()
+    }
+}
+
+impl PricingSummary {
+    fn new(pricing: &Pricing) -> Self {
+        Self {
+            source: pricing.source.as_str(),
+            // More digits would look more exact than the estimate is.
+            cores: pricing.cores.map(|(cores, _)| (cores * 100.0).round() / 100.0),
+            cores_estimated: pricing.cores.is_some_and(|(_, source)| source == CoresSource::Estimated),
+            recorded_ms: millis(pricing.recorded),
+            saturated_ms: millis(pricing.saturated),
         }
     }
 }
@@ -249,9 +297,10 @@ impl Unreadable {
 }
 
 impl Oddities {
-    fn new(player: &Player, tally: &ReplayCounts) -> Self {
+    fn new(player: &Player, tally: &ReplayCounts, sorted: u64) -> Self {
         let tables = 0..player.limiter().rules().len();
         Self {
+            sorted,
             out_of_order: player.backwards(),
             without_cost: tally.without_cost,
             garbled: tally.garbled,

@@ -106,6 +106,23 @@ pub(super) fn clock(at: Moment, fine: bool) -> String {
     if fine { format!("{hours:02}:{minutes:02}:{seconds:02}") } else { format!("{hours:02}:{minutes:02}") }
 }
 
+/// A point in time with its month and day, if it has a date: `11-15 14:05`.
+pub(super) fn dated_clock(at: Moment, fine: bool) -> String {
+    match date(at) {
+        Some(date) => format!("{} {}", &date[5..], clock(at, fine)),
+        None => clock(at, fine),
+    }
+}
+
+/// A period: `14:05-15:07`, or with its day or days if `dated`.
+pub(super) fn period(first: Moment, last: Moment, dated: bool) -> String {
+    match (date(first), date(last)) {
+        (Some(day), Some(other)) if dated && day != other => format!("{} to {}", &day[5..], &other[5..]),
+        _ if dated => format!("{}-{}", dated_clock(first, false), clock(last, false)),
+        _ => format!("{}-{}", clock(first, false), clock(last, false)),
+    }
+}
+
 /// A day such as `2026-11-15`; `None` on a trace's own clock.
 pub(super) fn date(at: Moment) -> Option<String> {
     if at < FIRST_DATE {
@@ -153,6 +170,15 @@ mod tests {
             [(0, 0), (1, 2), (1, 100_000), (99_999, 100_000), (5, 5)].map(|(a, b)| percent(a, b)),
             ["0 %", "50.0 %", "<0.1 %", ">99.9 %", "100 %"]
         );
+    }
+
+    #[test]
+    fn a_period_over_several_days_has_dates() {
+        let at = |hours: u64| Moment::from_millis(1_794_713_220_000 + hours * 3_600_000);
+        assert_eq!(period(at(0), at(2), false), "03:27-05:27");
+        assert_eq!(period(at(0), at(2), true), "11-15 03:27-05:27");
+        assert_eq!(period(at(0), at(49), true), "11-15 to 11-17");
+        assert_eq!(period(Moment::from_millis(60_000), Moment::from_millis(120_000), true), "00:01-00:02");
     }
 
     #[test]

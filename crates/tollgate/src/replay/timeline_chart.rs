@@ -4,7 +4,7 @@ use tollgate_core::time::{Moment, Span};
 
 use super::colours::Colours;
 use super::summary::{ColumnSummary, Summary};
-use super::terminal_text::{clock, count, length, short};
+use super::terminal_text::{clock, count, date, dated_clock, length, short};
 
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The column in which the chart starts.
@@ -65,7 +65,12 @@ fn labels(summary: &Summary, ink: Colours) -> String {
     let mut line = " ".repeat(INDENT);
     for column in (0..timeline.columns.len()).step_by(LABEL_COLUMNS) {
         let at = Moment::from_millis(timeline.begin_at_ms + column as u64 * timeline.column_ms);
-        line.push_str(&format!("{:<LABEL_COLUMNS$}", format!("╵{}", clock(at, fine))));
+        let label = match summary.spans_days() {
+            true if timeline.column_ms >= 86_400_000 => date(at).unwrap_or_else(|| clock(at, fine)),
+            true => dated_clock(at, false),
+            false => clock(at, fine),
+        };
+        line.push_str(&format!("{:<LABEL_COLUMNS$}", format!("╵{label}")));
     }
     let width = format!("each column is {}", length(Span::from_millis(timeline.column_ms)));
     format!("{}\n{}{}\n", ink.dim(line.trim_end()), " ".repeat(INDENT), ink.dim(&width))

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tollgate_core::network::{Network, NetworkSet};
 use tollgate_core::time::Span;
 use toml::Spanned;
 use toml::de::DeValue;
@@ -15,7 +16,7 @@ use super::ratelimit::ServedLimits;
 use super::rule::State;
 use super::shape::Shape;
 use super::table::{Placed, Value, table};
-use super::value::{Address, Size};
+use super::value::{Address, OneOrMany, Size};
 
 /// The doors that are open, and their bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +45,19 @@ pub(crate) struct Doors {
     pub(crate) ticket_deadline: Span,
     /// Memory for the keys of `CL.THROTTLE`.
     pub(crate) memory_bytes: u64,
+    /// The access log of a proxy, whose lines settle tickets.
+    pub(crate) log: Option<DoorLog>,
+}
+
+/// Where the access log of a proxy comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DoorLog {
+    /// The file that the proxy appends to.
+    pub(crate) file: Option<PathBuf>,
+    /// The UDP address for syslog messages.
+    pub(crate) syslog: Option<SocketAddr>,
+    /// The networks beyond loopback from which messages are accepted.
+    pub(crate) from: NetworkSet,
 }
 
 impl Doors {
@@ -103,6 +117,39 @@ table! {
         /// Memory for the keys of `CL.THROTTLE` and of descriptors with a limit override, whose limits come with each call, and for the keys of the limits in
         /// `ratelimit`: this much for each of the three that is in use. It is taken at the start and never grows.
         memory: Size = "\"16MiB\"",
+        /// The access log of a proxy that asks `/v1/auth`: each line settles the ticket that it has.
+        log: DoorLogTable,
+    }
+}
+
+table! {
+    /// The access log of a proxy that asks `/v1/auth`. Each line with the ticket of a request, as `ticket=TICKET` or as the JSON field `ticket`, settles
+    /// the request: its cost is its share of the cores for the logged duration, or what the line has as `cost=` in seconds.
+    struct DoorLogTable {
+        /// A file that the proxy appends to. It is followed through rotation; lines that are in it at the start are not read.
+        file: PathBuf,
+        /// A UDP address for syslog messages, or a port of the loopback address.
+        syslog: DoorAddress,
+        /// Networks beyond loopback from which syslog messages are accepted.
+        from: OneOrMany<Network>,
+    }
+}
+
+impl DoorLogTable {
+    fn meaning(self, span: &Range<usize>, faults: &mut Collector) -> DoorLog {
+        if self.file.is_none() && self.syslog.is_none() {
+            faults.missing(span, "no log is named: write `file = \"/var/log/nginx/tollgate.log\"` or `syslog = 5514`");
+        }
+        let from: NetworkSet = self.from.into_iter().flat_map(|from| from.value.values()).collect();
+        if let Some(syslog) = &self.syslog {
+            let address = syslog.value.0.0;
+            if !address.ip().is_loopback() && from.is_empty() {
+                let message =
+                    format!("{address} is beyond loopback: name the senders in `from`, or write a loopback address");
+                faults.fault(&syslog.span, message);
+            }
+        }
+        DoorLog { file: self.file.map(|file| file.value), syslog: self.syslog.map(|syslog| syslog.value.0.0), from }
     }
 }
 
@@ -138,6 +185,7 @@ impl DoorsTable {
             tickets_max: self.tickets.value.get() as usize,
             ticket_deadline: self.ticket_deadline.value,
             memory_bytes: self.memory.value.0,
+            log: self.log.map(|log| log.value.meaning(&log.span, faults)),
         }
     }
 

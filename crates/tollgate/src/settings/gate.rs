@@ -63,6 +63,8 @@ pub(crate) struct Gate {
     pub(crate) toll: TollSource,
     /// Where the bands of load begin.
     pub(crate) bands: Edges,
+    /// The response header with the load of the backend.
+    pub(crate) load_header: Option<String>,
     /// The band that an operator sets, whatever the load is.
     pub(crate) band_pinned: Option<Band>,
     /// A file that tells how much the backend wants for CPU.
@@ -271,6 +273,8 @@ table! {
         critical: Span = "\"250ms\"",
         /// Sets the band, whatever the load is: `normal`, `elevated` or `critical`. A reload sets another, or ends it. Without it, the load decides.
         pin: Band,
+        /// The response header in which a backend may report its own load: for how long its work waits, in milliseconds, such as the lag of an event loop. The header is removed from responses. Without it, no header is read.
+        header: HeaderName,
         /// A file like `/proc/pressure/cpu` that tells how much the backend wants for CPU: 20 % of the last ten seconds count as much as a wait where elevated begins, 60 % as one where critical does. Without it, `cpu.pressure` of `toll.cgroup`, if that is set.
         pressure: PathBuf,
     }
@@ -296,6 +300,7 @@ impl GateTable {
         self.check(faults);
         let group = self.toll.value.cgroup.as_ref().map(|path| path.value.join("cpu.pressure"));
         let pressure = self.bands.value.pressure.as_ref().map(|path| path.value.clone()).or(group);
+        let load_header = self.bands.value.header.as_ref().map(|header| header.value.0.clone());
         let band_pinned = self.bands.value.pin.as_ref().map(|band| band.value);
         let certificate = |tls: TlsTable| Some(CertificateFiles { chain: tls.cert?.value, key: tls.key?.value });
         Gate {
@@ -316,6 +321,7 @@ impl GateTable {
             memory_bytes: self.memory.value.0,
             toll: self.toll.value.meaning(),
             bands: self.bands.value.meaning(faults),
+            load_header,
             band_pinned,
             pressure,
             health: self.health.value.meaning(faults),

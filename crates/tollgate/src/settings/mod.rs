@@ -47,7 +47,7 @@ use toml::de::DeTable;
 pub(crate) use access_log::{AccessLog, LogFormat, LogOutput};
 pub(crate) use buffer::ResponseBuffer;
 pub(crate) use domain::{DEFAULT_DOMAIN, Domain};
-pub(crate) use doors::Doors;
+pub(crate) use doors::{DoorLog, Doors};
 pub(crate) use fairness::{UserClass, UserPlace};
 pub(crate) use fault::Faults;
 pub(crate) use gate::{CertificateFiles, ForwardedHeader, Gate, Hold, TollSource};

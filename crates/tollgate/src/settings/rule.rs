@@ -75,7 +75,7 @@ table! {
         /// What a request must not be like for the rule to apply.
         unless: ConditionTable,
         /// How callers are told apart: `ip/32`, `ip/24`, `ip/16` (64, 56 and 48 bits of IPv6; other pairs as `ip/20,52`), `user-agent`,
-        /// `header:NAME`, `cookie:NAME`, `query:NAME`, `path` (numbers and hashes in it count as one), `host`, `method`, `identifier` (what a gatekeeper or a caller names),
+        /// `header:NAME`, `cookie:NAME`, `query:NAME`, `json:/POINTER` (a value of a JSON body of at most 16 KiB), `path` (numbers and hashes in it count as one), `host`, `method`, `identifier` (what a gatekeeper or a caller names),
         /// `descriptor:NAME`, or several joined by `+`, as in `method+path`. The rule does not apply to a request that has no such key.
         class: Class = required,
         /// CPU-seconds per second for each key.

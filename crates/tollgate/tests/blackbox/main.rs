@@ -8,3 +8,4 @@ mod init;
 mod manual;
 mod program;
 mod replay;
+mod replay_logs;

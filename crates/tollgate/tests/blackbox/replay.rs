@@ -13,17 +13,17 @@ use crate::program::{Run, root, tollgate};
 mod day;
 
 /// Files in a temporary directory.
-struct Files(PathBuf);
+pub(crate) struct Files(pub(crate) PathBuf);
 
 impl Files {
     /// `test` makes the directory of each test unique.
-    fn new(test: &str) -> Self {
+    pub(crate) fn new(test: &str) -> Self {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("replay-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         Self(directory)
     }
 
-    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> String {
         let path = self.0.join(name);
         std::fs::write(&path, content).unwrap();
         path.to_str().unwrap().to_string()
@@ -58,7 +58,7 @@ fn requests(client: &str, times_ms: &[u64]) -> String {
     times_ms.iter().map(|at_ms| format!("{{\"at_ms\": {at_ms}, \"client\": \"{client}\"}}\n")).collect()
 }
 
-fn with_input(arguments: &[&str], input: &[u8]) -> Run {
+pub(crate) fn with_input(arguments: &[&str], input: &[u8]) -> Run {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(arguments)
         .current_dir(root())

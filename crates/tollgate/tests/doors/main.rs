@@ -9,5 +9,6 @@ mod clients;
 mod grpc;
 mod hostile;
 mod load;
+mod log;
 mod resp;
 mod support;

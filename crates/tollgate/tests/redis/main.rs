@@ -4,6 +4,7 @@
 #[path = "../gate/support/mod.rs"]
 mod support;
 
+mod embedded;
 mod failover;
 mod faults;
 mod load;

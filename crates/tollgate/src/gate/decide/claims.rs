@@ -150,7 +150,7 @@ mod tests {
         let mut head = RequestHead::default();
         head.parse(format!("GET {path} HTTP/1.1\r\nhost: a\r\n{fields}\r\n").as_bytes()).unwrap();
         let client = "192.0.2.1".parse().unwrap();
-        claims.of(&RequestView { client, head: &head, is_flagged: false }, tenant)
+        claims.of(&RequestView::new(client, &head), tenant)
     }
 
     #[test]

@@ -137,12 +137,19 @@ pub(crate) struct RequestView<'a> {
     pub(crate) head: &'a RequestHead,
     /// Whether its account is flagged; false if no rule uses flags.
     pub(crate) is_flagged: bool,
+    /// The values of its JSON body that rules use, by pointer.
+    pub(crate) json: &'a [(String, Vec<u8>)],
 }
 
 impl<'a> RequestView<'a> {
     /// A request whose flag is not looked up yet.
     pub(crate) fn new(client: IpAddr, head: &'a RequestHead) -> Self {
-        Self { client, head, is_flagged: false }
+        Self { client, head, is_flagged: false, json: &[] }
+    }
+
+    /// The request with these values of its JSON body, by pointer.
+    pub(crate) const fn with_json(self, json: &'a [(String, Vec<u8>)]) -> Self {
+        Self { json, ..self }
     }
 }
 
@@ -176,6 +183,10 @@ impl Request for RequestView<'_> {
 
     fn is_flagged(&self) -> bool {
         self.is_flagged
+    }
+
+    fn json(&self, pointer: &str) -> Option<&[u8]> {
+        self.json.iter().find(|(known, _)| known == pointer).map(|(_, value)| value.as_slice())
     }
 }
 
@@ -222,7 +233,7 @@ mod tests {
     fn a_host_is_seen_without_its_port() {
         for (authority, host) in [("site:80", "site"), ("site", "site"), ("[::1]:80", "[::1]"), ("site.:80", "site")] {
             let head = head(&format!("Host: {authority}\r\n"));
-            let view = RequestView { client: "192.0.2.1".parse().unwrap(), head: &head, is_flagged: false };
+            let view = RequestView::new("192.0.2.1".parse().unwrap(), &head);
             assert_eq!(view.host(), Some(host.as_bytes()));
         }
     }

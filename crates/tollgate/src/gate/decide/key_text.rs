@@ -55,7 +55,7 @@ mod tests {
         head.parse(format!("POST /a/7 HTTP/1.1\r\nHost: site\r\nX-Key: {long}\r\nX-Id: \u{e9}\r\n\r\n").as_bytes())
             .unwrap();
         for client in ["203.0.113.7", "2001:db8::1"] {
-            let view = RequestView { client: client.parse().unwrap(), head: &head, is_flagged: false };
+            let view = RequestView::new(client.parse().unwrap(), &head);
             for class in ["ip/32", "ip/24", "header:x-key", "header:x-id", "method+path", "ip/16+header:x-key+host"] {
                 let class = Class::parse(class).unwrap();
                 let mut text = KeyText::default();

@@ -334,6 +334,10 @@ impl ClientBody for BodyReader<'_> {
         BodyReader::gather(self, GATHERED_MAX, PAUSE_MAX, UNSURE_MAX).await
     }
 
+    fn gathered(&self) -> Vec<u8> {
+        BodyReader::gathered(self)
+    }
+
     async fn departure(&mut self) -> PeerError {
         BodyReader::departure(self).await
     }

@@ -76,6 +76,28 @@ impl<'a> BodyReader<'a> {
         Ok(whole)
     }
 
+    /// The body that was gathered, decoded.
+    pub(crate) fn gathered(&self) -> Vec<u8> {
+        let bytes = self.buffer.bytes();
+        match self.length {
+            Length::Fixed(length) => bytes[..bytes.len().min(usize::try_from(length).unwrap_or(usize::MAX))].to_vec(),
+            Length::Chunked => {
+                let (mut scout, mut seen, mut body) = (Decoder::default(), 0, Vec::new());
+                loop {
+                    match scout.decode(&bytes[seen..]) {
+                        Ok(Step::Data(range)) => {
+                            body.extend_from_slice(&bytes[seen + range.start..seen + range.end]);
+                            seen += range.end;
+                        }
+                        Ok(Step::More(used)) if used > 0 => seen += used,
+                        _ => return body,
+                    }
+                }
+            }
+            Length::Empty | Length::UntilClose => Vec::new(),
+        }
+    }
+
     async fn gather_fixed(&mut self, length: u64) -> Result<bool, PeerError> {
         while (self.buffer.bytes().len() as u64) < length {
             let (began_ms, timer) = (self.socket.timer.now_ms(), &self.socket.timer);

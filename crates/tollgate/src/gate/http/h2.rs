@@ -441,6 +441,10 @@ impl ClientBody for StreamBody<'_> {
         }
     }
 
+    fn gathered(&self) -> Vec<u8> {
+        self.reader.gathered().to_vec()
+    }
+
     async fn departure(&mut self) -> PeerError {
         poll_fn(|cx| {
             let polled = match &mut *self.line.borrow_mut() {

@@ -100,6 +100,11 @@ impl StreamReader {
         }
     }
 
+    /// The bytes that were read ahead.
+    pub(crate) fn gathered(&self) -> &[u8] {
+        &self.ahead
+    }
+
     /// Buffers the whole body, if it is no longer than `bytes_max`, and returns whether it is complete.
     ///
     /// With `pause_max`, the wait ends after a pause of that length.

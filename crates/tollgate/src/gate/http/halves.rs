@@ -20,6 +20,9 @@ pub(crate) trait ClientBody: Source {
     /// after [`UNSURE_MAX`]: its client may be waiting for a part of the response.
     async fn gather(&mut self, length: Length) -> Result<bool, PeerError>;
 
+    /// The body, once [`gather`](Self::gather) has returned that it is complete. It is still to be read.
+    fn gathered(&self) -> Vec<u8>;
+
     /// Resolves when the client leaves. Bytes that it sends in the meantime are kept.
     async fn departure(&mut self) -> PeerError;
 

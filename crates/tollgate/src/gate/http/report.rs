@@ -1,4 +1,4 @@
-//! The cost of a request as the backend reports it.
+//! The cost of a request and the load of the backend, as the backend reports them in its response.
 
 use tollgate_core::time::Span;
 use tollgate_wire::http1::Fields;
@@ -35,12 +35,49 @@ pub(crate) fn take(fields: &mut Fields, source: &TollSource) -> Result<Option<Sp
     cpu
 }
 
+/// The longest load that a backend may report: one hour.
+const LAG_MAX: Span = Span::from_secs(3600);
+
+/// Removes the load of the backend from its response. The lowest of several values would hide a load, so the highest counts.
+pub(crate) fn take_load(fields: &mut Fields, header: Option<&str>) -> Result<Option<Span>, InvalidDuration> {
+    let Some(name) = header.map(str::as_bytes) else { return Ok(None) };
+    if fields.find(name).is_none() {
+        return Ok(None);
+    }
+    let values = fields.iter().filter(|field| field.name_bytes == name);
+    let lags: Result<Vec<Span>, _> = values.map(|field| server_timing::milliseconds(field.value)).collect();
+    fields.retain(|field| field.name_bytes != name);
+    let lag = lags?.into_iter().max();
+    if lag.is_some_and(|lag| lag > LAG_MAX) { Err(InvalidDuration) } else { Ok(lag) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn source(header: &str, keep: bool) -> TollSource {
         TollSource { header: header.to_owned(), keep, cgroup: None }
+    }
+
+    #[test]
+    fn a_load_is_taken_out_of_the_response_and_the_highest_counts() {
+        for (values, expect) in [
+            (&[][..], Ok(None)),
+            (&[("x-load", "12.5")], Ok(Some(Span::from_nanos(12_500_000)))),
+            (&[("x-load", "3"), ("x-load", "40")], Ok(Some(Span::from_millis(40)))),
+            (&[("x-load", "-1")], Err(InvalidDuration)),
+            (&[("x-load", "1e3")], Err(InvalidDuration)),
+            (&[("x-load", "")], Err(InvalidDuration)),
+            (&[("x-load", "3600001")], Err(InvalidDuration)),
+        ] {
+            let mut all = fields(values);
+            all.push(b"etag", b"x");
+            assert_eq!(take_load(&mut all, Some("x-load")), expect, "{values:?}");
+            assert_eq!(all.iter().count(), 1, "{values:?}");
+        }
+        let mut all = fields(&[("x-load", "5")]);
+        assert_eq!(take_load(&mut all, None), Ok(None));
+        assert_eq!(all.iter().count(), 1);
     }
 
     fn fields(pairs: &[(&str, &str)]) -> Fields {

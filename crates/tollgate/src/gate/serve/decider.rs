@@ -159,6 +159,13 @@ pub(crate) struct DoorTicket {
     account: Option<PendingStats>,
 }
 
+impl DoorTicket {
+    /// Whether the request has a permit of the queue, which measures its cost.
+    pub(crate) fn has_permit(&self) -> bool {
+        self.permit.is_some()
+    }
+}
+
 impl Decider {
     pub(crate) fn new(shared: Arc<Shared>, door_thread: usize) -> Self {
         let workers = shared.settings.load().workers.max(1);
@@ -386,6 +393,13 @@ impl Decider {
         }
     }
 
+    /// The CPU time of a request that took `duration` beside others: its share of the cores.
+    pub(crate) fn share_of(&self, duration: Span, in_flight: usize) -> Span {
+        let cores_milli = u128::from(self.shared.settings.load().cores.as_milli());
+        let in_flight_milli = (in_flight.max(1) as u128 * 1000).max(cores_milli);
+        Span::from_nanos((u128::from(duration.as_nanos()) * cores_milli / in_flight_milli) as u64)
+    }
+
     /// Settles a request that has ended, at the reported cost if there is one.
     pub(crate) fn settle(&self, mut ticket: DoorTicket, cpu: Option<Span>) {
         let measured = ticket.permit.take().map(|permit| permit.leave(cpu, Outcome::Answered));
@@ -484,6 +498,10 @@ impl<R: Request> Request for Marked<'_, R> {
 
     fn write_query(&self, name: &str, sink: &mut impl KeySink) -> bool {
         self.request.write_query(name, sink)
+    }
+
+    fn json(&self, pointer: &str) -> Option<&[u8]> {
+        self.request.json(pointer)
     }
 
     fn rule_name(&self) -> Option<&str> {

@@ -117,6 +117,17 @@ impl Ticket {
         }
     }
 
+    /// Records the load that the backend has reported with its response.
+    pub(crate) fn reported_load(&self, report: Result<Option<Span>, InvalidDuration>) {
+        match report {
+            Ok(None) => {}
+            Ok(Some(lag)) => self.admission.load().report(lag, self.admission.clock.now()),
+            Err(InvalidDuration) => {
+                self.admission.reports_ignored.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// The request goes to the backend with this queue. If the queue of another backend granted the permit, the permit
     /// stays there, and no price is learned.
     pub(crate) fn goes_to(&mut self, queue: &Arc<Queue>) {

@@ -33,6 +33,7 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_wire::http1::chunked::Decoder;
 use tollgate_wire::http1::hop_by_hop::strip_nominated;
 use tollgate_wire::http1::{Fault, Length, RequestHead, ResponseHead};
+use tollgate_wire::json_body;
 
 use super::access_record::AccessRecord;
 use super::backend::h1::H1Connection;
@@ -60,6 +61,12 @@ const UNSENT_RETRIES_MAX: u32 = 2;
 const BACKENDS_TRIED_MAX: usize = 3;
 /// An estimate of the memory of a waiting request's task and buffers, in bytes.
 const WAITING_TASK_BYTES: u64 = 4096;
+
+/// Whether a content type is `application/json`, `application/problem+json` or similar.
+fn is_json_type(content_type: &[u8]) -> bool {
+    let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    media_type.len() >= 4 && media_type[media_type.len() - 4..].eq_ignore_ascii_case(b"json")
+}
 
 /// The state of the client's connection after an exchange.
 pub(crate) enum After {
@@ -139,6 +146,8 @@ pub(crate) struct Exchange<'a, B, R> {
     since: Moment,
     /// Set when the rules have admitted the request.
     ticket: Option<Ticket>,
+    /// The values of a JSON body that rules use, by pointer.
+    json: Vec<(String, Vec<u8>)>,
     /// The part of the response that the client has not read; set when the request is forwarded.
     overflow: Option<Overflow<'a>>,
     trace: Option<Trace>,
@@ -152,6 +161,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
             client: inbound.peer.address,
             since: Moment::ZERO,
             ticket: None,
+            json: Vec::new(),
             overflow: None,
             trace: None,
             inbound,
@@ -186,6 +196,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
     /// The phases until the backend has finished.
     async fn carry(&mut self) -> Result<End, End> {
         self.identify()?;
+        self.read_json().await?;
         self.decide().await?;
         let is_whole = self.buffer_body().await?;
         let picked = self.queue(is_whole).await?;
@@ -211,9 +222,30 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         Ok(())
     }
 
+    /// Looks up the values of a JSON body that rules use. Only then is the body read before the decision. A body that is not JSON has no
+    /// value; one that claims to be JSON and cannot be read has the value that all such bodies share.
+    async fn read_json(&mut self) -> Result<(), End> {
+        let admission = &self.inbound.worker.shared.admission;
+        if self.body.has_ended() || admission.rules_now().inputs().json_pointers().is_empty() {
+            return Ok(());
+        }
+        let is_json = self.inbound.request.fields.find(b"content-type").is_some_and(is_json_type);
+        let body = self.buffer_body().await?.then(|| self.body.gathered());
+        for pointer in self.inbound.worker.shared.admission.rules_now().inputs().json_pointers() {
+            let value = match &body {
+                Some(body) => json_body::find(body, pointer),
+                None => Some(json_body::AMBIGUOUS.to_vec()),
+            };
+            if let Some(value) = value.filter(|value| is_json || value != json_body::AMBIGUOUS) {
+                self.json.push((pointer.clone(), value));
+            }
+        }
+        Ok(())
+    }
+
     async fn decide(&mut self) -> Result<(), End> {
         let Inbound { worker, request, .. } = &self.inbound;
-        let view = RequestView::new(self.client, request);
+        let view = RequestView::new(self.client, request).with_json(&self.json);
         let admitted = worker.shared.admission.admit(&view, &worker.engagements);
         let admitted = or_departure(admitted, self.body).await?;
         self.ticket = Some(admitted.map_err(End::Refused)?);
@@ -241,7 +273,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
     async fn queue(&mut self, is_whole: bool) -> Result<Option<u64>, End> {
         let Inbound { worker, peer, request, .. } = &self.inbound;
         let (admission, log) = (&worker.shared.admission, &worker.engagements);
-        let view = RequestView::new(self.client, request);
+        let view = RequestView::new(self.client, request).with_json(&self.json);
         let ticket = self.ticket.as_mut().expect("the rules have admitted the request");
         let turn = Turn {
             client: self.client,

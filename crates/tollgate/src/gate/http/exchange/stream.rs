@@ -85,6 +85,7 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
                 let mut ticket = shared.borrow_mut();
                 ticket.answers(response.status, is_grpc(response));
                 ticket.reported(report::take(&mut response.fields, &settings.toll));
+                ticket.reported_load(report::take_load(&mut response.fields, settings.load_header.as_deref()));
                 ticket.tell(&mut response.fields);
             }
             let keep = keep && is_uploaded.get() && !worker.is_draining();
@@ -208,6 +209,7 @@ async fn read_unheard(
             }
             backend.succeeded();
             ticket.reported(report::take(&mut response.fields, &settings.toll));
+            ticket.reported_load(report::take_load(&mut response.fields, settings.load_header.as_deref()));
         }
         let mut left = settings.bounds.unheard_bytes_max;
         loop {

@@ -1,0 +1,510 @@
+//! A limiter in a few lines.
+//!
+//! A [`Plan`] states everything explicitly, which suits a gate with a settings file. A service that wants one limit uses
+//! [`Limiter::builder`] instead: rules have defaults, and the built [`ClockedLimiter`] has a clock of its own.
+
+use core::fmt;
+use core::net::IpAddr;
+use core::time::Duration;
+
+use tollgate_core::band::Band;
+use tollgate_core::class::{Class, ClassError};
+use tollgate_core::condition::Condition;
+use tollgate_core::decision::{Decision, Verdict};
+use tollgate_core::limit::{Bucket, Budget, InFlight, Limit, LimitError, Rate, Window};
+use tollgate_core::path::{NormalPath, PathPattern};
+use tollgate_core::request::Request;
+use tollgate_core::rule::{Mode, Rule};
+use tollgate_core::time::Span;
+use tollgate_core::toll::Toll;
+
+use crate::clock::Clock;
+use crate::hash::Seed;
+use crate::limiter::{Limiter, LimiterError, Plan};
+use crate::table::table_bytes_for;
+use crate::ticket::Ticket;
+
+/// The default number of keys for which a rule has memory. Further keys evict idle ones.
+const KEYS: usize = 10_000;
+/// The number of throttled callers whose names are kept for display.
+const NAMES_MAX: usize = 64;
+
+/// This many requests per second and key.
+pub fn per_second(requests: u64) -> RuleBuilder {
+    RuleBuilder::rate(requests, Span::from_secs(1))
+}
+
+/// This many requests per minute and key.
+pub fn per_minute(requests: u64) -> RuleBuilder {
+    RuleBuilder::rate(requests, Span::from_secs(60))
+}
+
+/// This many requests per hour and key.
+pub fn per_hour(requests: u64) -> RuleBuilder {
+    RuleBuilder::rate(requests, Span::from_secs(3600))
+}
+
+/// A bucket of `size` requests per key, which gets back `drip` of them at once after each period `every`.
+pub fn bucket(size: u32, drip: u32, every: Duration) -> RuleBuilder {
+    RuleBuilder::new(LimitDraft::Known(Bucket::new(size, drip, every.into()).map(Limit::Bucket)))
+}
+
+/// At most `max` requests per key in any period of length `per`.
+pub fn window(max: u32, per: Duration) -> RuleBuilder {
+    RuleBuilder::new(LimitDraft::Known(Window::new(max, per.into(), None).map(Limit::Window)))
+}
+
+/// At most `max` requests per key at the same time.
+pub fn in_flight(max: u32) -> RuleBuilder {
+    RuleBuilder::new(LimitDraft::Known(InFlight::new(max).map(Limit::InFlight)))
+}
+
+/// CPU time per key: `cores` of a CPU on average, and up to `burst` of CPU time in advance.
+pub fn budget(cores: f64, burst: Duration) -> RuleBuilder {
+    let millionths = (cores * 1e6).round();
+    // NaN and negative numbers become 0, which is not a budget.
+    RuleBuilder::new(LimitDraft::Known(Budget::new(millionths as u32, burst.into()).map(Limit::Budget)))
+}
+
+/// One rule of a [`LimiterBuilder`].
+#[derive(Clone, Debug)]
+pub struct RuleBuilder {
+    limit: LimitDraft,
+    name: Option<String>,
+    class: String,
+    when: Condition,
+    hold: Span,
+    mode: Mode,
+    keys: usize,
+}
+
+#[derive(Clone, Debug)]
+enum LimitDraft {
+    /// Requests per period, and the burst.
+    Rate(u64, Span, u64),
+    Known(Result<Limit, LimitError>),
+}
+
+impl RuleBuilder {
+    fn new(limit: LimitDraft) -> Self {
+        Self {
+            limit,
+            name: None,
+            class: "identifier".into(),
+            when: Condition::default(),
+            hold: Span::ZERO,
+            mode: Mode::Enforce,
+            keys: KEYS,
+        }
+    }
+
+    fn rate(requests: u64, period: Span) -> Self {
+        Self::new(LimitDraft::Rate(requests, period, requests))
+    }
+
+    /// Sets the number of requests that a key may make at once after a pause. The default is the number per period. Only
+    /// rates have a burst.
+    #[must_use]
+    pub fn burst(mut self, requests: u64) -> Self {
+        if let LimitDraft::Rate(_, _, burst) = &mut self.limit {
+            *burst = requests;
+        }
+        self
+    }
+
+    /// Sets the class that identifies callers, such as `ip/32` or `header:x-api-key`. The default is `identifier`: the key
+    /// given to [`ClockedLimiter::check`].
+    #[must_use]
+    pub fn by(mut self, class: &str) -> Self {
+        self.class = class.into();
+        self
+    }
+
+    /// Sets the name, for headers, explanations and other processes. The default is `rule-1` for the first rule.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Limits the rule to a path: `/login`, or `/api/*` for everything below it.
+    #[must_use]
+    pub fn path(mut self, pattern: &str) -> Self {
+        self.when.paths.push(PathPattern::new(pattern));
+        self
+    }
+
+    /// Limits the rule to requests that meet this condition.
+    #[must_use]
+    pub fn when(mut self, condition: Condition) -> Self {
+        self.when = condition;
+        self
+    }
+
+    /// Sets the longest time for which a request is held until it is within the limit. Longer waits are refused. The
+    /// default is zero.
+    #[must_use]
+    pub fn hold(mut self, longest: Duration) -> Self {
+        self.hold = longest.into();
+        self
+    }
+
+    /// Decides and counts, and admits every request.
+    #[must_use]
+    pub fn observe(mut self) -> Self {
+        self.mode = Mode::Observe;
+        self
+    }
+
+    /// Sets the number of keys for which the rule has memory. The default is 10,000.
+    #[must_use]
+    pub fn keys(mut self, keys: usize) -> Self {
+        self.keys = keys;
+        self
+    }
+
+    fn build(self, place: usize) -> Result<(Rule, usize), BuildError> {
+        let limit = match self.limit {
+            LimitDraft::Rate(count, period, burst) => Rate::new(count, period, burst).map(Limit::Rate),
+            LimitDraft::Known(limit) => limit,
+        };
+        let rule = Rule {
+            name: self.name.unwrap_or_else(|| format!("rule-{}", place + 1)),
+            when: self.when,
+            unless: None,
+            class: Class::parse(&self.class).map_err(|cause| BuildError::Class { rule: place, cause })?,
+            limit: limit.map_err(|cause| BuildError::Limit { rule: place, cause })?,
+            escalation: None,
+            warmup: None,
+            hold_max: self.hold,
+            mode: self.mode,
+        };
+        let bytes = table_bytes_for(&rule, self.keys);
+        Ok((rule, bytes))
+    }
+}
+
+/// Builds a limiter. Created by [`Limiter::builder`].
+#[derive(Clone, Debug, Default)]
+pub struct LimiterBuilder {
+    rules: Vec<RuleBuilder>,
+    clock: Option<Clock>,
+}
+
+/// The reason why a limiter cannot be built. Rules are numbered from zero.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BuildError {
+    /// The class of a rule does not exist.
+    Class {
+        /// The index of the rule.
+        rule: usize,
+        /// The reason.
+        cause: ClassError,
+    },
+    /// A rule has an invalid limit.
+    Limit {
+        /// The index of the rule.
+        rule: usize,
+        /// The reason.
+        cause: LimitError,
+    },
+    /// The table of a rule cannot be created.
+    Limiter(LimiterError),
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Class { rule, cause } => write!(formatter, "rule {}: {cause}", rule + 1),
+            Self::Limit { rule, cause } => write!(formatter, "rule {}: {cause}", rule + 1),
+            Self::Limiter(cause) => cause.fmt(formatter),
+        }
+    }
+}
+
+impl core::error::Error for BuildError {}
+
+impl Limiter {
+    /// A builder for a limiter with its own clock.
+    ///
+    /// ```
+    /// use tollgate_gatekeeper::{Limiter, per_second};
+    ///
+    /// let limiter = Limiter::builder().rule(per_second(10).burst(20)).build()?;
+    /// match limiter.check("ann") {
+    ///     Ok(_) => println!("served"),
+    ///     Err(refused) => println!("retry in {:?}", refused.retry_after),
+    /// }
+    /// # Ok::<(), tollgate_gatekeeper::BuildError>(())
+    /// ```
+    pub fn builder() -> LimiterBuilder {
+        LimiterBuilder::default()
+    }
+}
+
+impl LimiterBuilder {
+    /// Adds a rule. All rules that apply to a request are checked, and then all or none are charged.
+    #[must_use]
+    pub fn rule(mut self, rule: RuleBuilder) -> Self {
+        self.rules.push(rule);
+        self
+    }
+
+    /// Sets the clock, for tests: see [`Clock::by_hand`].
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// The plan of these rules, for a [`SharedPlan`](crate::shared::SharedPlan) or a
+    /// [`Keeper`](crate::tower::Keeper).
+    pub fn plan(self) -> Result<Plan, BuildError> {
+        let started = self.clock.as_ref().map_or(tollgate_core::time::Moment::ZERO, Clock::now);
+        let rules = self.rules.into_iter().enumerate().map(|(place, rule)| rule.build(place));
+        Ok(Plan { rules: rules.collect::<Result<_, _>>()?, started, seed: Seed::random(), names_max: NAMES_MAX })
+    }
+
+    /// Builds the limiter.
+    pub fn build(mut self) -> Result<ClockedLimiter, BuildError> {
+        let clock = self.clock.take().unwrap_or_else(Clock::start);
+        let plan = Plan { started: clock.now(), ..self.plan()? };
+        let has_budget = plan.rules.iter().any(|(rule, _)| matches!(rule.limit, Limit::Budget(_)));
+        let limiter = Limiter::new(plan).map_err(BuildError::Limiter)?;
+        Ok(ClockedLimiter { limiter, clock, has_budget })
+    }
+
+    /// Builds a layer for services of axum, hyper, tonic and tower.
+    #[cfg(feature = "tower")]
+    pub fn layer(self) -> Result<crate::tower::KeeperLayer, crate::tower::KeeperError> {
+        let plan = self.plan().map_err(crate::tower::KeeperError::Build)?;
+        crate::tower::Keeper::new(plan).map(crate::tower::KeeperLayer::new)
+    }
+}
+
+/// A limiter with a clock. It decides from memory on any number of threads.
+pub struct ClockedLimiter {
+    limiter: Limiter,
+    clock: Clock,
+    has_budget: bool,
+}
+
+impl fmt::Debug for ClockedLimiter {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ClockedLimiter").finish_non_exhaustive()
+    }
+}
+
+/// A refused request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The time after which the caller is admitted, other things equal. `None` if it is unknown, because it depends on
+    /// the end of other requests, or never.
+    pub retry_after: Option<Duration>,
+    /// The decision, with its reason and the state of the limit.
+    pub decision: Decision,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.retry_after {
+            Some(wait) => write!(formatter, "over the limit, retry in {} ms", wait.as_millis() + 1),
+            None => formatter.write_str("over the limit"),
+        }
+    }
+}
+
+impl core::error::Error for Refused {}
+
+/// An admitted request. Keep it for as long as the request runs: dropping it ends the request, which matters for the limits
+/// [`in_flight`] and [`budget`]. A budget is charged the time until then, or the cost given to [`settle`](Self::settle).
+#[derive(Debug)]
+pub struct Admitted<'limiter> {
+    limiter: &'limiter ClockedLimiter,
+    ticket: Option<Ticket>,
+    /// The time for which a rule with [`hold`](RuleBuilder::hold) wants the request to wait before it begins.
+    pub wait: Duration,
+    /// The decision, with the state of the limit.
+    pub decision: Decision,
+    begun: tollgate_core::time::Moment,
+}
+
+impl ClockedLimiter {
+    /// Decides on a request of the caller with this key, by the rules of the class `identifier`, and charges it if it is
+    /// admitted.
+    pub fn check(&self, key: impl AsRef<[u8]>) -> Result<Admitted<'_>, Refused> {
+        self.check_request(&Identified(key.as_ref()))
+    }
+
+    /// Decides on a request by all rules, and charges it if it is admitted.
+    pub fn check_request(&self, request: &impl Request) -> Result<Admitted<'_>, Refused> {
+        let now = self.clock.now();
+        let (decision, ticket) = self.limiter.decide(request, Toll::ONE, Band::Normal, now);
+        let duration = |span: Span| Duration::from_nanos(span.as_nanos());
+        match decision.verdict {
+            Verdict::Admit | Verdict::Hold(_) => {
+                let hold = decision.verdict.hold(now);
+                Ok(Admitted { limiter: self, ticket: Some(ticket), wait: duration(hold), decision, begun: now + hold })
+            }
+            Verdict::Refuse(until) => Err(Refused { retry_after: Some(duration(until.since(now))), decision }),
+            Verdict::RefuseUntilRelease | Verdict::RefuseForGood => Err(Refused { retry_after: None, decision }),
+        }
+    }
+
+    /// The limiter without its clock.
+    pub const fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+
+    /// The clock.
+    pub const fn clock(&self) -> &Clock {
+        &self.clock
+    }
+}
+
+impl Admitted<'_> {
+    /// Ends the request, which has cost this CPU time.
+    pub fn settle(mut self, cpu: Duration) {
+        self.end(cpu.into());
+    }
+
+    /// Returns the charge of a request that did not take place.
+    pub fn refund(mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.limiter.limiter.refund(ticket, self.limiter.clock.now());
+        }
+    }
+
+    fn end(&mut self, cpu: Span) {
+        if let Some(ticket) = self.ticket.take() {
+            self.limiter.limiter.settle(ticket, Toll { count: 1, cpu }, self.limiter.clock.now());
+        }
+    }
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        let is_timed = self.limiter.has_budget && self.ticket.is_some();
+        let spent = if is_timed { self.limiter.clock.now().since(self.begun) } else { Span::ZERO };
+        self.end(spent);
+    }
+}
+
+/// A caller with a key, and nothing else.
+struct Identified<'a>(&'a [u8]);
+
+impl Request for Identified<'_> {
+    fn client(&self) -> Option<IpAddr> {
+        None
+    }
+
+    fn method(&self) -> &[u8] {
+        b""
+    }
+
+    fn target(&self) -> &[u8] {
+        b""
+    }
+
+    fn host(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn header(&self, _name: &str) -> Option<&[u8]> {
+        None
+    }
+
+    fn normal_path(&self) -> Option<&NormalPath> {
+        None
+    }
+
+    fn attribute(&self, name: &str) -> Option<&[u8]> {
+        (name == "identifier").then_some(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limiter(rule: RuleBuilder) -> (ClockedLimiter, crate::clock::Hand) {
+        let (clock, hand) = Clock::by_hand();
+        (Limiter::builder().rule(rule).clock(clock).build().unwrap(), hand)
+    }
+
+    #[test]
+    fn a_caller_that_waits_as_announced_is_admitted() {
+        let (limiter, hand) = limiter(per_second(2).burst(3));
+        assert_eq!((0..4).filter(|_| limiter.check("ann").is_ok()).count(), 3);
+        let refused = limiter.check("ann").unwrap_err();
+        assert_eq!(refused.retry_after, Some(Duration::from_millis(500)));
+        assert!(limiter.check("bob").is_ok(), "each key has a limit of its own");
+        hand.advance(Span::from_nanos(499_999_999));
+        assert!(limiter.check("ann").is_err());
+        hand.advance(Span::from_nanos(1));
+        assert!(limiter.check("ann").is_ok());
+    }
+
+    #[test]
+    fn a_request_is_in_flight_until_its_admission_is_dropped() {
+        let (limiter, _hand) = limiter(in_flight(1));
+        let first = limiter.check("ann").unwrap();
+        let refused = limiter.check("ann").unwrap_err();
+        assert_eq!(refused.retry_after, None);
+        drop(first);
+        assert!(limiter.check("ann").is_ok());
+    }
+
+    #[test]
+    fn a_budget_is_charged_the_time_or_the_stated_cost() {
+        let (limiter, hand) = limiter(budget(0.5, Duration::from_secs(1)));
+        let slow = limiter.check("slow").unwrap();
+        hand.advance(Span::from_secs(3));
+        drop(slow);
+        assert!(limiter.check("slow").is_err(), "three seconds are more than the burst");
+        let cheap = limiter.check("cheap").unwrap();
+        hand.advance(Span::from_secs(3));
+        cheap.settle(Duration::from_millis(10));
+        assert!(limiter.check("cheap").is_ok());
+        limiter.check("never").unwrap().refund();
+        assert!(limiter.check("never").is_ok());
+    }
+
+    #[test]
+    fn a_held_request_has_its_wait() {
+        let (limiter, _hand) = limiter(per_second(1).hold(Duration::from_secs(2)));
+        assert_eq!(limiter.check("ann").unwrap().wait, Duration::ZERO);
+        assert_eq!(limiter.check("ann").unwrap().wait, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn several_rules_charge_all_or_none() {
+        let (clock, _hand) = Clock::by_hand();
+        let builder = Limiter::builder().clock(clock).rule(per_minute(5).named("minute")).rule(bucket(
+            2,
+            1,
+            Duration::from_secs(9),
+        ));
+        let limiter = builder.build().unwrap();
+        assert!(limiter.check("ann").is_ok() && limiter.check("ann").is_ok());
+        let refused = limiter.check("ann").unwrap_err();
+        assert_eq!((refused.decision.rule, limiter.limiter().rule(0).unwrap().name.as_str()), (Some(1), "minute"));
+        assert_eq!(limiter.limiter().rule(1).unwrap().name, "rule-2");
+    }
+
+    #[test]
+    fn errors_name_the_rule() {
+        let build =
+            |rule| Limiter::builder().rule(per_second(1)).rule(rule).build().map(|_| ()).unwrap_err().to_string();
+        for (rule, starts) in [
+            (per_second(0), "rule 2: "),
+            (per_second(1).by("ip/99"), "rule 2: "),
+            (budget(f64::NAN, Duration::from_secs(1)), "rule 2: "),
+            (budget(-1.0, Duration::from_secs(1)), "rule 2: "),
+            (window(0, Duration::from_secs(1)), "rule 2: "),
+        ] {
+            let message = build(rule);
+            assert!(message.starts_with(starts) && message.len() > starts.len() + 5, "{message}");
+        }
+    }
+}

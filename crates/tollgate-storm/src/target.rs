@@ -1,0 +1,179 @@
+//! The server under test: its address, its pages, and how it identifies clients.
+
+use crate::{crowd::Crowd, page::Kind};
+use std::{
+    fmt, io,
+    net::{Ipv4Addr, SocketAddr, ToSocketAddrs},
+};
+
+/// How the server tells clients apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// By the source address of the connection. Works on loopback only, where a client may bind any address of
+    /// 127.0.0.0/8.
+    Source,
+    /// By `X-Forwarded-For`, as behind a load balancer. The server must trust this machine.
+    ForwardedFor,
+}
+
+/// The paths of the pages, each with `{id}` for the number of the page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// The page that people read.
+    pub article: String,
+    /// The expensive page that the crawler requests.
+    pub archive: String,
+    /// A file that a page includes.
+    pub asset: String,
+}
+
+/// A server under test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The address to connect to.
+    pub address: SocketAddr,
+    /// The `Host` header.
+    pub host: String,
+    /// How the server tells clients apart.
+    pub identity: Identity,
+    /// The pages; `None` is the site of this crate.
+    pub paths: Option<Paths>,
+    /// The number of files that a page includes.
+    pub assets: u8,
+}
+
+/// The reason why a text is not the URL of a target.
+#[derive(Debug)]
+pub enum TargetError {
+    /// Not `http://HOST[:PORT]`.
+    Url,
+    /// `https` is not supported.
+    Tls,
+    /// The host has no address.
+    Unresolved(io::Error),
+}
+
+impl fmt::Display for TargetError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Url => out.write_str("write the target as http://HOST:PORT, without a path"),
+            Self::Tls => out.write_str("https is not supported: give the server a listener without TLS"),
+            Self::Unresolved(error) => write!(out, "cannot resolve the host of the target: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for TargetError {}
+
+/// The assets of a page on the site of this crate: one on the page's connection and three on new ones, as in browsers.
+const ASSETS: u8 = 4;
+
+impl Target {
+    /// The site of this crate, or a proxy in front of it, on loopback.
+    pub fn new(address: SocketAddr) -> Self {
+        Self { address, host: address.to_string(), identity: Identity::Source, paths: None, assets: ASSETS }
+    }
+
+    /// The server at `http://HOST[:PORT]`.
+    pub fn of_url(url: &str) -> Result<Self, TargetError> {
+        if url.starts_with("https://") {
+            return Err(TargetError::Tls);
+        }
+        let host = url.strip_prefix("http://").ok_or(TargetError::Url)?.trim_end_matches('/');
+        let is_plain = |symbol: char| symbol.is_ascii_alphanumeric() || ".-_:[]".contains(symbol);
+        if host.is_empty() || !host.chars().all(is_plain) {
+            return Err(TargetError::Url);
+        }
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let authority = if has_port { host.to_string() } else { format!("{host}:80") };
+        let mut addresses = authority.to_socket_addrs().map_err(TargetError::Unresolved)?;
+        let address = addresses.next().ok_or_else(|| TargetError::Unresolved(io::ErrorKind::NotFound.into()))?;
+        Ok(Self { host: host.to_string(), ..Self::new(address) })
+    }
+
+    /// The path of page number `id`.
+    pub(crate) fn path(&self, kind: Kind, id: u64, alike: bool) -> String {
+        match (&self.paths, kind) {
+            (None, kind) => kind.path(id, alike),
+            (Some(paths), Kind::Article) => fill(&paths.article, id),
+            (Some(paths), Kind::Archive) => fill(&paths.archive, id),
+            (Some(paths), Kind::Asset) => fill(&paths.asset, id),
+        }
+    }
+
+    /// The head of a request for `path`.
+    pub(crate) fn request(&self, path: &str, crowd: Crowd, source: Ipv4Addr) -> String {
+        let agent = if crowd == Crowd::Crawler { "crawler/1.0" } else { "Mozilla/5.0 (X11; Linux x86_64)" };
+        let forwarded = match self.identity {
+            Identity::Source => String::new(),
+            Identity::ForwardedFor => format!("X-Forwarded-For: {}\r\n", forwarded_address(source)),
+        };
+        format!(
+            "GET {path} HTTP/1.1\r\nHost: {}\r\nUser-Agent: {agent}\r\nAccept: */*\r\n{forwarded}{}: {}\r\n\r\n",
+            self.host,
+            crate::crowd::HEADER,
+            crowd.name()
+        )
+    }
+}
+
+fn fill(template: &str, id: u64) -> String {
+    template.replace("{id}", &id.to_string())
+}
+
+/// The address of a client in `X-Forwarded-For`: in 100.64.0.0/10, which is neither loopback nor private, so that no proxy
+/// skips it. Clients keep their networks.
+fn forwarded_address(source: Ipv4Addr) -> Ipv4Addr {
+    let [_, block, network, host] = source.octets();
+    match block {
+        90 => Ipv4Addr::new(100, 127, network, host), // the office
+        0..=99 => Ipv4Addr::new(100, 64 + block % 40, network, host),
+        block => {
+            let index = u32::from(block - 100) * 256 + u32::from(network);
+            Ipv4Addr::new(100, 104 + (index / 256 % 23) as u8, (index % 256) as u8, host)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crowd::{self, Origin};
+    use std::collections::HashSet;
+
+    #[test]
+    fn a_url_is_a_host_and_a_port() {
+        let target = Target::of_url("http://127.0.0.1:8888/").unwrap();
+        assert_eq!((target.address, target.host.as_str()), ("127.0.0.1:8888".parse().unwrap(), "127.0.0.1:8888"));
+        assert_eq!(Target::of_url("http://127.0.0.1").unwrap().address.port(), 80);
+        assert_eq!(Target::of_url("http://[::1]:81").unwrap().address, "[::1]:81".parse().unwrap());
+        for url in ["", "127.0.0.1:80", "http://", "http://a b", "http://a\r\nX: y", "http://127.0.0.1:80/path?x"] {
+            assert!(matches!(Target::of_url(url), Err(TargetError::Url)), "{url:?}");
+        }
+        assert!(matches!(Target::of_url("https://127.0.0.1"), Err(TargetError::Tls)));
+    }
+
+    #[test]
+    fn forwarded_clients_keep_their_networks_and_stay_apart() {
+        let people = (0..crowd::HUMANS).map(crowd::human).chain([crowd::OFFICE]);
+        let crawlers = (0..2000).map(|index| Origin::Networks(2000).address(index));
+        let addresses: Vec<_> = people.chain(crawlers).map(forwarded_address).collect();
+        let networks: HashSet<_> = addresses.iter().map(|address| address.octets()[..3].to_vec()).collect();
+        assert_eq!(networks.len(), addresses.len());
+        let blocks: HashSet<_> = addresses[..41].iter().map(|address| address.octets()[1]).collect();
+        assert_eq!(blocks.len(), 41, "people and office do not share a /16");
+        assert!(addresses[41..].iter().all(|address| !blocks.contains(&address.octets()[1])));
+        assert!(addresses.iter().all(|address| address.octets()[0] == 100 && address.octets()[1] & 0xc0 == 64));
+    }
+
+    #[test]
+    fn a_request_names_its_client_where_the_server_looks() {
+        let target = Target { identity: Identity::ForwardedFor, ..Target::new("127.0.0.1:1".parse().unwrap()) };
+        let request = target.request("/x", Crowd::Crawler, Origin::Networks(9).address(3));
+        assert!(request.contains("\r\nX-Forwarded-For: 100.104.3.1\r\n"), "{request}");
+        let paths = Paths { article: "/a?p={id}".into(), archive: "/b".into(), asset: "/c/{id}".into() };
+        let target = Target { paths: Some(paths), ..target };
+        assert_eq!(target.path(Kind::Article, 7, false), "/a?p=7");
+        assert_eq!(target.path(Kind::Archive, 7, false), "/b");
+    }
+}

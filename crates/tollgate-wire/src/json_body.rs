@@ -1,0 +1,190 @@
+//! Values in a JSON body, by JSON pointer (RFC 6901), as keys of rules.
+//!
+//! The body is untrusted, and the backend reads it too. If both could read different values, a client could show one to the
+//! gate and another to the backend. So members with the same name in one object, and bodies that are not valid JSON, give
+//! one key that all such requests share.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+/// The key of all requests whose value is ambiguous or whose body cannot be parsed. The byte 0 keeps it apart from values
+/// that people choose.
+pub const AMBIGUOUS: &[u8] = b"\0?";
+
+/// The value at `pointer`: its text, or `None` if there is none. Strings are decoded; numbers and booleans are as written.
+/// An object, an array or null is no value.
+pub fn find(body: &[u8], pointer: &str) -> Option<Vec<u8>> {
+    let segments: Vec<String> =
+        pointer.split('/').skip(1).map(|segment| segment.replace("~1", "/").replace("~0", "~")).collect();
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let mut found = PointedValue::Nothing;
+    let seed = Seed { segments: &segments, found: &mut found };
+    // serde_json limits the depth to 128.
+    let is_valid = seed.deserialize(&mut deserializer).and_then(|()| deserializer.end()).is_ok();
+    match found {
+        _ if !is_valid => Some(AMBIGUOUS.to_vec()),
+        PointedValue::Nothing => None,
+        PointedValue::Value(value) => Some(value),
+        PointedValue::Several => Some(AMBIGUOUS.to_vec()),
+    }
+}
+
+enum PointedValue {
+    Nothing,
+    Value(Vec<u8>),
+    Several,
+}
+
+struct Seed<'a> {
+    segments: &'a [String],
+    found: &'a mut PointedValue,
+}
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Seed<'_> {
+    fn value(self, value: Vec<u8>) {
+        if self.segments.is_empty() {
+            *self.found = match self.found {
+                PointedValue::Nothing => PointedValue::Value(value),
+                _ => PointedValue::Several,
+            };
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON value")
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {
+        self.value(value.as_bytes().to_vec());
+        Ok(())
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
+        self.value(value.to_string().into_bytes());
+        Ok(())
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
+        self.value(value.to_string().into_bytes());
+        Ok(())
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
+        self.value(value.to_string().into_bytes());
+        Ok(())
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
+        self.value(value.to_string().into_bytes());
+        Ok(())
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let wanted = self.segments.split_first();
+        let mut is_seen = false;
+        while let Some(name) = map.next_key::<String>()? {
+            match wanted {
+                Some((first, rest)) if *first == name => {
+                    if is_seen {
+                        *self.found = PointedValue::Several;
+                    }
+                    is_seen = true;
+                    map.next_value_seed(Seed { segments: rest, found: self.found })?;
+                }
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        let wanted = self.segments.split_first().and_then(|(first, rest)| Some((first.parse::<usize>().ok()?, rest)));
+        let mut index = 0;
+        loop {
+            let more = match wanted {
+                Some((at, rest)) if at == index => {
+                    seq.next_element_seed(Seed { segments: rest, found: self.found })?.is_some()
+                }
+                _ => seq.next_element::<IgnoredAny>()?.is_some(),
+            };
+            if !more {
+                return Ok(());
+            }
+            index += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check(body: &str, pointer: &str, expect: Option<&str>) {
+        let found = find(body.as_bytes(), pointer);
+        assert_eq!(
+            found.as_deref().map(|value| String::from_utf8_lossy(value).into_owned()).as_deref(),
+            expect,
+            "{body}"
+        );
+    }
+
+    #[test]
+    fn a_pointer_finds_strings_numbers_and_booleans() {
+        check(r#"{"user": {"id": "u1"}}"#, "/user/id", Some("u1"));
+        check(r#"{"a": [1, {"b": -2.5}]}"#, "/a/1/b", Some("-2.5"));
+        check(r#"{"a/b": {"m~n": true}}"#, "/a~1b/m~0n", Some("true"));
+        check(r#"{"id": "\u0041\n"}"#, "/id", Some("A\n"));
+        check(r#""whole""#, "", Some("whole"));
+        check("18446744073709551615", "", Some("18446744073709551615"));
+        for absent in ["{}", r#"{"id": null}"#, r#"{"id": {}}"#, r#"{"id": []}"#, r#"{"ID": 1}"#, "[1]", "1", r#""id""#]
+        {
+            check(absent, "/id", None);
+        }
+    }
+
+    #[test]
+    fn a_body_that_can_be_read_in_two_ways_has_the_shared_key() {
+        for body in [
+            r#"{"id": 1, "id": 2}"#,
+            r#"{"id": 1, "id": 1}"#,
+            r#"{"id": {}, "id": 1}"#,
+            r#"{"i\u0064": 1, "id": 2}"#,
+            r#"{"id": 1"#,
+            r#"{"id": 1} {"id": 2}"#,
+            r#"{'id': 1}"#,
+            r#"{"id": 1,}"#,
+            "",
+            "\u{feff}{\"id\": 1}",
+            &"[".repeat(100_000),
+        ] {
+            check(body, "/id", Some("\0?"));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_accepted(body in prop::collection::vec(any::<u8>(), 0..200), pointer in "(/[a-z0-9~]{0,3}){0,4}") {
+            let _ = find(&body, &pointer);
+        }
+    }
+}

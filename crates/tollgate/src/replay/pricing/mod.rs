@@ -1,0 +1,137 @@
+//! The cost of recorded requests.
+//!
+//! A log has durations. The duration of a request on a busy backend includes the time that it waited for others: with
+//! sixteen requests on one core, each takes sixteen times its cost, and the victims of a crawler look like crawlers. A
+//! gate therefore charges each request its share of the cores, `min(1, cores / in flight)`. A replay does the same. One
+//! pass over the recording ([`Survey`]) counts the requests in flight at every moment and estimates the cores of the
+//! backend. Then every request is charged its share of the time that it took.
+
+mod backend_cores;
+mod cumulative;
+mod in_flight_profile;
+mod rough_estimate;
+mod survey;
+
+use tollgate_core::time::{Moment, Span};
+
+pub(super) use rough_estimate::rough_estimate;
+pub(super) use survey::Survey;
+
+use super::key_name::key_hash;
+use super::recorded_request::RecordedRequest;
+use backend_cores::BackendCores;
+use cumulative::Cumulative;
+use tollgate_core::class::Class;
+use tollgate_wire::log;
+
+/// The source of the costs of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CostSource {
+    /// Measured by a gate, or stated by a trace.
+    Measured,
+    /// Recorded durations: the backend was never short of cores.
+    Durations,
+    /// Recorded durations, divided among the requests in flight.
+    Shares,
+    /// Guessed from method, path and size, because the recording has no durations.
+    RoughEstimate,
+    /// Unknown: the recording has neither costs nor durations.
+    None,
+}
+
+impl CostSource {
+    /// The name in the summary as JSON.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Measured => "measured",
+            Self::Durations => "durations",
+            Self::Shares => "in-flight-shares",
+            Self::RoughEstimate => "rough-estimate",
+            Self::None => "none",
+        }
+    }
+}
+
+/// Prices recorded requests.
+pub(super) struct Pricing {
+    pub(super) source: CostSource,
+    /// The cores of the backend and their source, if they are known.
+    pub(super) cores: Option<(f64, CoresSource)>,
+    /// The sum of all durations.
+    pub(super) recorded: Span,
+    /// The time for which the backend was short of cores.
+    pub(super) saturated: Span,
+    shares: Option<Shares>,
+    route: Class,
+}
+
+/// The source of the number of cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CoresSource {
+    /// The operator stated it.
+    Stated,
+    /// It was estimated from the recording.
+    Estimated,
+}
+
+/// The share of a core that each request in flight had, over time.
+struct Shares {
+    is_end_logged: bool,
+    /// Time with enough cores for all requests in flight.
+    calm: Cumulative,
+    /// Core time per request while there were not enough.
+    saturated: Cumulative,
+    backend: BackendCores,
+}
+
+impl Pricing {
+    /// Every request costs what its line says.
+    pub(super) fn as_recorded(source: CostSource) -> Self {
+        Self {
+            source,
+            cores: None,
+            recorded: Span::ZERO,
+            saturated: Span::ZERO,
+            shares: None,
+            route: Class::parse("path").expect("a known class"),
+        }
+    }
+
+    /// The cost of a request, or `None` if it is unknown.
+    #[inline]
+    pub(super) fn cost(&self, request: &RecordedRequest<'_>) -> Option<Span> {
+        let line = request.line();
+        match (self.source, line.cost) {
+            (CostSource::RoughEstimate, None) if !line.is_measured => Some(rough_estimate(line)),
+            (_, Some(duration)) if !line.is_measured => Some(self.share(request, duration)),
+            (_, cost) => cost,
+        }
+    }
+
+    fn share(&self, request: &RecordedRequest<'_>, duration: Span) -> Span {
+        if is_upgrade(request.line()) {
+            return Span::ZERO;
+        }
+        let Some(shares) = &self.shares else {
+            return duration;
+        };
+        let (start, end) = stay(request.line().at, duration, shares.is_end_logged);
+        let saturated_s = shares.saturated.between(start, end);
+        if saturated_s <= 0.0 {
+            return duration;
+        }
+        let route = key_hash(&self.route, request).unwrap_or_default();
+        let cost_s = shares.calm.between(start, end) + saturated_s * shares.backend.route_factor(route);
+        Span::from_nanos((cost_s * 1e9) as u64).min(duration)
+    }
+}
+
+/// The start and the end of a request.
+fn stay(at: Moment, duration: Span, is_end_logged: bool) -> (Moment, Moment) {
+    if is_end_logged { (at.before(duration), at) } else { (at, at + duration) }
+}
+
+/// Whether the connection was used for something else than HTTP afterwards. Its duration is not work of the backend.
+fn is_upgrade(line: &log::Request<'_>) -> bool {
+    line.status == Some(101)
+}

@@ -1,0 +1,147 @@
+//! The first pass over a recording: order of its lines, requests in flight, and a sample of requests.
+
+use tollgate_core::class::Class;
+use tollgate_core::time::{Moment, Span};
+
+use super::backend_cores::{BackendCores, SampledRequest};
+use super::in_flight_profile::InFlightProfile;
+use super::{CoresSource, CostSource, Pricing, Shares, is_upgrade, stay};
+use crate::replay::key_name::key_hash;
+use crate::replay::recorded_request::RecordedRequest;
+
+/// The size of the sample.
+const SAMPLE_MAX: usize = 1 << 17;
+
+/// What one pass over a recording found.
+pub(in crate::replay) struct Survey {
+    requests: u64,
+    measured: u64,
+    durations: u64,
+    recorded: Span,
+    newest: Moment,
+    /// The largest distance of a line from an earlier line with a later time.
+    lateness: Span,
+    /// Whether the order of lines follows the logged time, or the logged time plus the duration.
+    logged_order: Order,
+    end_order: Order,
+    /// In flight, if the logged time is the end of the request, and if it is the start.
+    by_end: InFlightProfile,
+    by_start: InFlightProfile,
+    sample: Vec<SampledRequest>,
+    dice: u64,
+    route: Class,
+}
+
+/// Counts steps back in time.
+#[derive(Default)]
+struct Order {
+    last: Moment,
+    steps_back: u64,
+}
+
+impl Order {
+    fn add(&mut self, at: Moment) {
+        self.steps_back += u64::from(at < self.last);
+        self.last = at;
+    }
+}
+
+impl Survey {
+    pub(in crate::replay) fn new() -> Self {
+        Self {
+            requests: 0,
+            measured: 0,
+            durations: 0,
+            recorded: Span::ZERO,
+            newest: Moment::ZERO,
+            lateness: Span::ZERO,
+            logged_order: Order::default(),
+            end_order: Order::default(),
+            by_end: InFlightProfile::default(),
+            by_start: InFlightProfile::default(),
+            sample: Vec::new(),
+            dice: 0x7011_6a7e,
+            route: Class::parse("path").expect("a known class"),
+        }
+    }
+
+    /// The largest distance of a line from an earlier line with a later time.
+    pub(in crate::replay) const fn lateness(&self) -> Span {
+        self.lateness
+    }
+
+    /// Adds a request.
+    pub(in crate::replay) fn add(&mut self, request: &RecordedRequest<'_>) {
+        let line = request.line();
+        self.requests += 1;
+        self.newest = self.newest.max(line.at);
+        self.lateness = self.lateness.max(self.newest.since(line.at));
+        self.measured += u64::from(line.is_measured);
+        let Some(duration) = line.cost.filter(|_| !line.is_measured) else { return };
+        self.durations += 1;
+        self.recorded = self.recorded + duration;
+        self.logged_order.add(line.at);
+        self.end_order.add(line.at + duration);
+        if is_upgrade(line) || duration.is_zero() {
+            return;
+        }
+        for (profile, is_end_logged) in [(&mut self.by_end, true), (&mut self.by_start, false)] {
+            let (start, end) = stay(line.at, duration, is_end_logged);
+            profile.add(start, end);
+        }
+        let route = key_hash(&self.route, request).unwrap_or_default();
+        self.sample(SampledRequest { at: line.at, duration, route });
+    }
+
+    /// Keeps a uniform sample.
+    fn sample(&mut self, request: SampledRequest) {
+        if self.sample.len() < SAMPLE_MAX {
+            return self.sample.push(request);
+        }
+        // Splitmix64: a fixed sequence, so that every replay gives the same result.
+        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = (self.dice ^ (self.dice >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let index = ((u128::from(bits ^ (bits >> 31)) * u128::from(self.durations)) >> 64) as usize;
+        if let Some(place) = self.sample.get_mut(index) {
+            *place = request;
+        }
+    }
+
+    /// The pricing of this recording. `cores` are those of the backend, if the operator stated them; `rough` allows a
+    /// rough estimate where there is no duration.
+    pub(in crate::replay) fn pricing(self, cores: Option<f64>, rough: bool) -> Pricing {
+        if self.durations == 0 {
+            return Pricing::as_recorded(match (self.measured > 0, rough) {
+                (true, _) => CostSource::Measured,
+                (false, true) => CostSource::RoughEstimate,
+                (false, false) => CostSource::None,
+            });
+        }
+        // Lines are written when requests end. If the logged times are in order, they are the ends.
+        let is_end_logged = self.logged_order.steps_back <= self.end_order.steps_back;
+        let profile = if is_end_logged { &self.by_end } else { &self.by_start };
+        let backend = match cores {
+            Some(cores) => Some(BackendCores::stated(cores, &self.sample, profile, is_end_logged)),
+            None => BackendCores::estimate(&self.sample, profile, is_end_logged),
+        };
+        let source = if cores.is_some() { CoresSource::Stated } else { CoresSource::Estimated };
+        let mut pricing = Pricing { recorded: self.recorded, ..Pricing::as_recorded(CostSource::Durations) };
+        let Some(backend) = backend else { return pricing };
+        let cores = backend.cores;
+        let is_short = |in_flight: f64| in_flight > cores;
+        let slots = profile.means().filter(|in_flight| is_short(*in_flight)).count() as u64;
+        pricing.cores = Some((cores, source));
+        pricing.saturated = profile.slot_width().times(slots);
+        if slots > 0 {
+            pricing.source = CostSource::Shares;
+            pricing.shares = Some(Shares {
+                is_end_logged,
+                calm: profile.integral(|in_flight| if is_short(in_flight) { 0.0 } else { 1.0 }),
+                saturated: profile.integral(|in_flight| if is_short(in_flight) { cores / in_flight } else { 0.0 }),
+                backend,
+            });
+        }
+        pricing
+    }
+}
