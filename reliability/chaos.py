@@ -56,9 +56,13 @@ KINDS = [
 
 def plan(seed, seconds):
     """The faults of this seed. The last seconds are calm, so that everything heals."""
-    dice, at, faults = random.Random(seed), 5.0, []
+    dice, at, faults, deck = random.Random(seed), 5.0, [], []
     while at < seconds - HEALED_WITHIN_S:
-        kind, targets, _, (shortest, longest) = dice.choices(KINDS, [kind[2] for kind in KINDS])[0]
+        if not deck:
+            # Every kind occurs as often as its weight before any occurs again.
+            deck = [kind for kind in KINDS for _ in range(kind[2])]
+            dice.shuffle(deck)
+        kind, targets, _, (shortest, longest) = deck.pop()
         faults.append(Fault(at, kind, dice.randrange(targets), dice.uniform(shortest, longest)))
         at += dice.uniform(0.5, 5)
     return faults
@@ -194,6 +198,8 @@ class Verdict:
         failed = [outcome for outcome in outcomes if outcome.status != 200 and not is_excused(outcome)]
         excused = sum(outcome.status != 200 for outcome in outcomes) - len(failed)
         kinds = dict(Counter((outcome.path, outcome.status) for outcome in failed))
+        for outcome in failed[:20]:
+            print(f"        {outcome.start - outcomes[0].start:6.1f} s  gate {outcome.gate} {outcome.path}: {outcome.status} after {outcome.end - outcome.start:.2f} s")
         self.check(not failed, f"{len(outcomes)} requests below their limits, {len(failed)} failed or refused while their gate was up {kinds or ''}"
                    f" ({excused} while it was down)")
         waits = sorted(outcome.end - outcome.start for outcome in outcomes if not any(
