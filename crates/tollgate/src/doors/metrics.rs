@@ -31,7 +31,7 @@ pub(super) enum Count {
 
 impl Count {
     /// The name of each, in order, and what it counts.
-    const NAMES: [(&'static str, &'static str); 11] = [
+    const NAMES: [(&'static str, &'static str); 12] = [
         ("tollgate_door_admitted", "Requests admitted through doors"),
         ("tollgate_door_held", "Requests that a rule holds, through doors"),
         ("tollgate_door_refused", "Requests refused through doors"),
