@@ -116,7 +116,7 @@ class Chaos:
 
     def reload(self, process):
         # Another value of a setting that no promise depends on.
-        process.configure(process.text.replace("workers = 1\n", f"workers = 1\ntimeouts = {{ idle = \"{self.dice.randrange(20, 60)}s\" }}\n"))
+        process.configure(process.text.replace("workers = 1\n", f"workers = 1\ntimeouts = {{ body_idle = \"{self.dice.randrange(20, 60)}s\" }}\n"))
         process.signal(signal.SIGHUP)
 
     def bad_reload(self, process):
