@@ -102,7 +102,9 @@ fn a_wrong_file_is_refused_with_all_errors_by_check_and_run() {
     let text = format!("[doors]\ngrpc = 8081\nratelimit = '{}'\n[[domain]]\nname = 'plain'\n", limits.display());
     std::fs::write(&config, text).unwrap();
     for command in [&["check"][..], &["run", "--config"]] {
-        let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).args(command).arg(&config).output().unwrap();
+        let mut tollgate = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        tollgate.env("XDG_STATE_HOME", folder.path()).env_remove("STATE_DIRECTORY");
+        let output = tollgate.args(command).arg(&config).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{errors}");
         for part in ["a.yaml:4:22: this is no unit", "b.yml:2:1: `rules` is no key", "c.yaml:1:1: the settings have"] {
