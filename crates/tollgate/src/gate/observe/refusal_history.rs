@@ -90,8 +90,16 @@ impl RefusalHistory {
             found.extend(book.clients.values().flatten().filter(is_shown).cloned());
         }
         found.sort_by_key(|record| Reverse(record.last));
-        found.truncate(max);
-        found
+        // Connections of one client may be on several threads, each with its own record.
+        let mut merged: Vec<PastRefusal> = Vec::new();
+        for record in found {
+            match merged.iter_mut().find(|later| later.continues(&record)) {
+                Some(later) => later.absorb(&record),
+                None => merged.push(record),
+            }
+        }
+        merged.truncate(max);
+        merged
     }
 }
 
@@ -161,6 +169,20 @@ impl PastRefusal {
             && *self.key == *engagement.key.as_bytes()
     }
 
+    /// Whether `earlier`, of another thread, is a part of the same stretch of refusals.
+    fn continues(&self, earlier: &Self) -> bool {
+        self.first.since(earlier.last) < MERGED_WITHIN
+            && (self.act, self.reason, self.client) == (earlier.act, earlier.reason, earlier.client)
+            && (&self.rule, &self.class, &self.key) == (&earlier.rule, &earlier.class, &earlier.key)
+    }
+
+    fn absorb(&mut self, earlier: &Self) {
+        self.count += earlier.count;
+        self.first = self.first.min(earlier.first);
+        self.observed = self.observed.max(earlier.observed);
+        self.backoff = self.backoff.max(earlier.backoff);
+    }
+
     fn add(&mut self, engagement: &Engagement<'_>, now: Moment) {
         self.count += 1;
         self.last = self.last.max(now);
@@ -220,6 +242,22 @@ mod tests {
         let oldest = &found[2];
         assert_eq!((oldest.first, oldest.last), (START, START + Span::from_secs(29)));
         assert_eq!((oldest.observed, oldest.allowed, &*oldest.key), (40, 10, &b"crawler"[..]));
+    }
+
+    #[test]
+    fn refusals_on_several_threads_are_one_record() {
+        let history = RefusalHistory::default();
+        std::thread::scope(|scope| {
+            for second in 0..4 {
+                let history = &history;
+                scope.spawn(move || {
+                    history.record(&refused(client(1), Some("login")), START + Span::from_secs(second));
+                });
+            }
+        });
+        let found = of(&history, client(1), START + Span::from_secs(9));
+        let [record] = &found[..] else { panic!("one: {found:?}") };
+        assert_eq!((record.count, record.first, record.last), (4, START, START + Span::from_secs(3)));
     }
 
     #[test]
