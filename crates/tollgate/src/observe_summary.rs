@@ -44,7 +44,7 @@ mod tests {
         let example = page.lines().find(|line| line.starts_with("observe mode")).unwrap();
         assert_eq!(text(&observed), example, "the example of the page");
         let hostile = json!({ "clients": [{ "key": "\x1b[2J" }] });
-        assert!(text(&hostile).ends_with(": \\u{1b}[2J (0 held, 0 refused)"), "{}", text(&hostile));
+        assert!(text(&hostile).ends_with(": \\x1b[2J (0 held, 0 refused)"), "{}", text(&hostile));
         assert_eq!(text(&Value::Null), "observe mode: of 0 requests would have held 0 (0.0 %), refused 0 (0.0 %)");
     }
 }
