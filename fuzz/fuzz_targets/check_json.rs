@@ -1,5 +1,5 @@
-//! The JSON of `POST /v1/check`: any bytes are checks within their bounds, or an error; a described request answers every
-//! question of a rule.
+//! The JSON of `POST /v1/check`: any bytes are checks within their bounds, or an error; a described request answers
+//! every question of a rule.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -20,7 +20,8 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(checks.len() <= CHECKS_MAX);
             checks.iter().for_each(look);
         }
-        // An error may quote a name of the input, and is escaped where it is shown. It is not much longer than the input.
+        // An error may quote a name of the input, and is escaped where it is shown. It is not much longer than the
+        // input.
         Err(error) => assert!(error.len() <= 3 * bytes.len() + 400, "{error:?}"),
     }
 });

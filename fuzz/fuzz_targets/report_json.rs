@@ -1,5 +1,5 @@
-//! The JSON of `POST /api/v1/rejections`: any bytes are a report with a short id, or an error; other parsers agree that a
-//! report is JSON.
+//! The JSON of `POST /api/v1/rejections`: any bytes are a report with a short id, or an error; other parsers agree that
+//! a report is JSON.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,8 @@
 //! Requests as our parser reads them, compared with hyper: a request that we accept, hyper accepts too, with the same
 //! method, target and body. Otherwise a backend on hyper could see another number of requests than the gate.
 //!
-//! We reject more than hyper does. [`STRICTER`] lists each reason; a rejection for any other reason must be hyper's, too.
+//! We reject more than hyper does. [`STRICTER`] lists each reason; a rejection for any other reason must be hyper's,
+//! too.
 #![no_main]
 
 use std::convert::Infallible;
@@ -45,8 +46,8 @@ const STRICTER: [&str; 16] = [
     "the header fields are too large or too many",
     STRICTER_CHUNKS,
 ];
-/// A chunk-size line with white space, with more than 15 digits, or with an extension that is long or has control bytes;
-/// trailers that are not fields.
+/// A chunk-size line with white space, with more than 15 digits, or with an extension that is long or has control
+/// bytes; trailers that are not fields.
 const STRICTER_CHUNKS: &str = "the chunked coding is malformed";
 
 const BOUNDS: Bounds = Bounds { line_bytes_max: 8 << 10, head_bytes_max: 32 << 10 };

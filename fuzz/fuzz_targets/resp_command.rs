@@ -1,5 +1,5 @@
-//! Any bytes of a Redis client: no panic, every command within its bounds, and the same commands however the bytes arrive. Begin with the seeds:
-//! `cargo +nightly fuzz run resp_command fuzz/corpus/resp_command`.
+//! Any bytes of a Redis client: no panic, every command within its bounds, and the same commands however the bytes
+//! arrive. Begin with the seeds: `cargo +nightly fuzz run resp_command fuzz/corpus/resp_command`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -28,7 +28,8 @@ pub struct Condition {
     pub clients: Vec<Network>,
     /// The required flag state of the account.
     pub flagged: Option<bool>,
-    /// Descriptors: each is a list of keys with the pattern of the value. A request matches one if it has these attributes and no others.
+    /// Descriptors: each is a list of keys with the pattern of the value. A request matches one if it has these
+    /// attributes and no others.
     pub descriptors: Vec<Vec<(String, Pattern)>>,
 }
 

@@ -1,5 +1,5 @@
-//! A gRPC service in which every caller, identified by `x-account` in its metadata, may make three calls at once and one
-//! more per second: `cargo run -p tollgate-gatekeeper --example tonic`. The service is gRPC's health check.
+//! A gRPC service in which every caller, identified by `x-account` in its metadata, may make three calls at once and
+//! one more per second: `cargo run -p tollgate-gatekeeper --example tonic`. The service is gRPC's health check.
 #![allow(clippy::print_stdout, reason = "the output is for the user")]
 
 use std::error::Error;

@@ -1,7 +1,7 @@
 //! A limiter in a few lines.
 //!
-//! A [`Plan`] states everything explicitly, which suits a gate with a settings file. A service that wants one limit uses
-//! [`Limiter::builder`] instead: rules have defaults, and the built [`ClockedLimiter`] has a clock of its own.
+//! A [`Plan`] states everything explicitly, which suits a gate with a settings file. A service that wants one limit
+//! uses [`Limiter::builder`] instead: rules have defaults, and the built [`ClockedLimiter`] has a clock of its own.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -102,8 +102,8 @@ impl RuleBuilder {
         Self::new(LimitDraft::Rate(requests, period, requests))
     }
 
-    /// Sets the number of requests that a key may make at once after a pause. The default is the number per period. Only
-    /// rates have a burst.
+    /// Sets the number of requests that a key may make at once after a pause. The default is the number per period.
+    /// Only rates have a burst.
     #[must_use]
     pub fn burst(mut self, requests: u64) -> Self {
         if let LimitDraft::Rate(_, _, burst) = &mut self.limit {
@@ -112,8 +112,8 @@ impl RuleBuilder {
         self
     }
 
-    /// Sets the class that identifies callers, such as `ip/32` or `header:x-api-key`. The default is `identifier`: the key
-    /// given to [`ClockedLimiter::check`].
+    /// Sets the class that identifies callers, such as `ip/32` or `header:x-api-key`. The default is `identifier`: the
+    /// key given to [`ClockedLimiter::check`].
     #[must_use]
     pub fn by(mut self, class: &str) -> Self {
         self.class = class.into();
@@ -316,8 +316,9 @@ impl fmt::Display for Refused {
 
 impl core::error::Error for Refused {}
 
-/// An admitted request. Keep it for as long as the request runs: dropping it ends the request, which matters for the limits
-/// [`in_flight`] and [`budget`]. A budget is charged the time until then, or the cost given to [`settle`](Self::settle).
+/// An admitted request. Keep it for as long as the request runs: dropping it ends the request, which matters for the
+/// limits [`in_flight`] and [`budget`]. A budget is charged the time until then, or the cost given to
+/// [`settle`](Self::settle).
 #[derive(Debug)]
 pub struct Admitted<'limiter> {
     limiter: &'limiter ClockedLimiter,
@@ -330,8 +331,8 @@ pub struct Admitted<'limiter> {
 }
 
 impl ClockedLimiter {
-    /// Decides on a request of the caller with this key, by the rules of the class `identifier`, and charges it if it is
-    /// admitted.
+    /// Decides on a request of the caller with this key, by the rules of the class `identifier`, and charges it if it
+    /// is admitted.
     pub fn check(&self, key: impl AsRef<[u8]>) -> Result<Admitted<'_>, Refused> {
         self.check_request(&Identified(key.as_ref()))
     }

@@ -60,8 +60,8 @@ pub enum Origin {
     Block,
     /// From 64 addresses in 64 /16s: no prefix covers the crawler.
     Everywhere,
-    /// From this many /24s, one after the other in as few /16s as possible. A connection beyond this number uses another
-    /// address of one of them.
+    /// From this many /24s, one after the other in as few /16s as possible. A connection beyond this number uses
+    /// another address of one of them.
     Networks(u16),
 }
 

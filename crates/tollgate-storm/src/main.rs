@@ -241,8 +241,8 @@ fn check(options: &RunOptions, target: &Target) -> Outcome {
     Ok(())
 }
 
-/// Plays the storm. Returns the crawler's totals after each second, and the site's counters at the start and at the end of
-/// the storm.
+/// Plays the storm. Returns the crawler's totals after each second, and the site's counters at the start and at the end
+/// of the storm.
 async fn play(
     options: &RunOptions,
     plan: Arc<Plan>,

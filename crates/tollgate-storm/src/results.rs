@@ -1,8 +1,8 @@
 //! The results of a storm as data, for publication and comparison.
 //!
 //! The field names and meanings are stable: `format` changes with them. Times of people count from the planned start of
-//! the visit, and a view that failed counts as the time after which people give up, so that a server cannot look faster by
-//! refusing or hanging.
+//! the visit, and a view that failed counts as the time after which people give up, so that a server cannot look faster
+//! by refusing or hanging.
 
 use crate::{
     counters::Reading,

@@ -121,8 +121,8 @@ fn fill(template: &str, id: u64) -> String {
     template.replace("{id}", &id.to_string())
 }
 
-/// The address of a client in `X-Forwarded-For`: in 100.64.0.0/10, which is neither loopback nor private, so that no proxy
-/// skips it. Clients keep their networks.
+/// The address of a client in `X-Forwarded-For`: in 100.64.0.0/10, which is neither loopback nor private, so that no
+/// proxy skips it. Clients keep their networks.
 fn forwarded_address(source: Ipv4Addr) -> Ipv4Addr {
     let [_, block, network, host] = source.octets();
     match block {

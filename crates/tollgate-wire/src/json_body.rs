@@ -1,19 +1,19 @@
 //! Values in a JSON body, by JSON pointer (RFC 6901), as keys of rules.
 //!
-//! The body is untrusted, and the backend reads it too. If both could read different values, a client could show one to the
-//! gate and another to the backend. So members with the same name in one object, and bodies that are not valid JSON, give
-//! one key that all such requests share.
+//! The body is untrusted, and the backend reads it too. If both could read different values, a client could show one to
+//! the gate and another to the backend. So members with the same name in one object, and bodies that are not valid
+//! JSON, give one key that all such requests share.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// The key of all requests whose value is ambiguous or whose body cannot be parsed. The byte 0 keeps it apart from values
-/// that people choose.
+/// The key of all requests whose value is ambiguous or whose body cannot be parsed. The byte 0 keeps it apart from
+/// values that people choose.
 pub const AMBIGUOUS: &[u8] = b"\0?";
 
-/// The value at `pointer`: its text, or `None` if there is none. Strings are decoded; numbers and booleans are as written.
-/// An object, an array or null is no value.
+/// The value at `pointer`: its text, or `None` if there is none. Strings are decoded; numbers and booleans are as
+/// written. An object, an array or null is no value.
 pub fn find(body: &[u8], pointer: &str) -> Option<Vec<u8>> {
     let segments: Vec<String> =
         pointer.split('/').skip(1).map(|segment| segment.replace("~1", "/").replace("~0", "~")).collect();

@@ -56,8 +56,8 @@ enum Command {
     Init(init::InitOptions),
     /// Translate the configuration of another limiter
     ///
-    /// Prints a settings file. Notes on standard error list all keys that have no counterpart or another meaning. Exits 2
-    /// if the file is invalid.
+    /// Prints a settings file. Notes on standard error list all keys that have no counterpart or another meaning. Exits
+    /// 2 if the file is invalid.
     #[command(subcommand)]
     Import(import::ImportCommand),
     /// Check a settings file for errors

@@ -137,7 +137,8 @@ fn admin_checks(settings: &Settings) -> Vec<HardeningCheck> {
 }
 
 /// Rules whose keys clients can choose, or that many clients share: a client escapes by choosing another key, and a
-/// shared key throttles all clients that have it. A rule for certain user agents, such as those of crawlers, is not one.
+/// shared key throttles all clients that have it. A rule for certain user agents, such as those of crawlers, is not
+/// one.
 fn rule_checks(settings: &Settings) -> Vec<HardeningCheck> {
     let rules = settings.domains.iter().flat_map(|domain| &domain.rules);
     let chosen = rules.filter(|settings| {

@@ -1,6 +1,6 @@
 //! Parallel requests of one client get its share and no more: the table in Tempomat's documentation. An address that
-//! may use one CPU-second per second, and sends one, two or three requests of one second at a time, gets one request per
-//! second in each case, and its requests wait for 0, 1 and 2 s.
+//! may use one CPU-second per second, and sends one, two or three requests of one second at a time, gets one request
+//! per second in each case, and its requests wait for 0, 1 and 2 s.
 
 use tollgate_core::decision::Verdict;
 use tollgate_core::limit::{Budget, Limit};
@@ -10,9 +10,9 @@ use tollgate_core::toll::Toll;
 
 use crate::generators::*;
 
-/// Requests per second and the average wait in seconds of `parallel` clients with one key, each of which costs `cost_ms` of CPU time and takes as long, with
-/// `millicores` of CPU time per second. Clients obey the gate, and send the next request when the last one has ended. The
-/// credit of 30 s is used up before the measurement.
+/// Requests per second and the average wait in seconds of `parallel` clients with one key, each of which costs
+/// `cost_ms` of CPU time and takes as long, with `millicores` of CPU time per second. Clients obey the gate, and send
+/// the next request when the last one has ended. The credit of 30 s is used up before the measurement.
 fn steady_state(parallel: usize, cost_ms: u64, millicores: u32) -> (f64, f64) {
     let budget = Budget::new(millicores * 1000, Span::from_secs(30)).unwrap();
     let rule = Rule { hold_max: Span::from_secs(5), ..rule(Limit::Budget(budget)) };

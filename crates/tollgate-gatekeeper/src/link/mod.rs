@@ -70,7 +70,8 @@ impl MasterSettings {
 impl LinkSettings {
     /// One master without authentication, which accounts for these rules in the domain `default`, as those of a gate.
     ///
-    /// A gate and this process share a rule if name, class and limit are the same and the gate's has `state = "master"`.
+    /// A gate and this process share a rule if name, class and limit are the same and the gate's has `state =
+    /// "master"`.
     pub fn new<'a>(accounting: Endpoint, control: Endpoint, rules: impl IntoIterator<Item = &'a str>) -> Self {
         let rule = |rule: &str| LinkedRule { rule: rule.into(), domain: format!("default/{rule}") };
         let master = MasterSettings { accounting, control, key: None, rules: rules.into_iter().map(rule).collect() };

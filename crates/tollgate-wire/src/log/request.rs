@@ -47,8 +47,9 @@ pub struct Request<'a> {
     pub attributes: LineFields<'a>,
     /// The cost of the request, or its duration if the cost is not logged.
     pub cost: Option<Span>,
-    /// Whether `cost` is CPU time that a gate measured or that a trace states. Otherwise it is a duration, which includes
-    /// the time that the request waited for others. `true` without a cost is a request that did not reach a backend.
+    /// Whether `cost` is CPU time that a gate measured or that a trace states. Otherwise it is a duration, which
+    /// includes the time that the request waited for others. `true` without a cost is a request that did not reach a
+    /// backend.
     pub is_measured: bool,
     /// The size of the response body in bytes.
     pub body_bytes: Option<u64>,

@@ -1,5 +1,5 @@
-//! A day of a small site: people who come by day, an office behind one address, a search engine that behaves, a crawler that does
-//! not, and somebody who guesses passwords.
+//! A day of a small site: people who come by day, an office behind one address, a search engine that behaves, a crawler
+//! that does not, and somebody who guesses passwords.
 
 const DAY_S: u64 = 86_400;
 

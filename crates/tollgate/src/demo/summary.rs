@@ -12,7 +12,8 @@ use tollgate_storm::{
 
 /// People and office count as served if this part of their pages is.
 const SERVED_MIN: f64 = 0.95;
-/// During the storm the site has work all the time. If it used less of its core than this, other programs used the rest.
+/// During the storm the site has work all the time. If it used less of its core than this, other programs used the
+/// rest.
 const CORE_USED_MIN: f64 = 0.85;
 
 /// The results of one half. All but the first value are from the time of the crawler.

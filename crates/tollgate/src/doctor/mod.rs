@@ -50,7 +50,8 @@ pub(crate) struct DoctorOptions {
     /// Print everything once, as JSON
     #[arg(long)]
     json: bool,
-    /// Print one key: the decisions of its rules, its totals and its recent refusals. The class is ip/32 without --class
+    /// Print one key: the decisions of its rules, its totals and its recent refusals. The class is ip/32 without
+    /// --class
     #[arg(long, value_name = "KEY", conflicts_with = "top")]
     key: Option<String>,
     /// Number of keys to show

@@ -1,7 +1,7 @@
 //! A small YAML document as a list of its values, each with the path of its keys.
 //!
-//! Configurations of limiters are maps of maps of scalars. Lists and aliases are rejected, so that the size of the result is bounded by
-//! the size of the text.
+//! Configurations of limiters are maps of maps of scalars. Lists and aliases are rejected, so that the size of the
+//! result is bounded by the size of the text.
 
 use saphyr_parser::{Event, Parser};
 

@@ -1,7 +1,7 @@
 //! `tollgate import`: translates the configuration of another limiter.
 //!
-//! The result is a settings file with comments on standard output. Everything in the other file that has no counterpart, or means
-//! something else here, is a note on standard error, so that no key disappears silently.
+//! The result is a settings file with comments on standard output. Everything in the other file that has no
+//! counterpart, or means something else here, is a note on standard error, so that no key disappears silently.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "its answer is for the person at the terminal")]
 
 mod flat_yaml;
@@ -28,8 +28,8 @@ pub(crate) enum ImportCommand {
     Smockron(ImportOptions),
     /// Translate a YAML file of envoyproxy/ratelimit
     ///
-    /// Prints a `[[domain]]` with one rule for each limit. Limits that rules cannot express are errors: such a file is served as it is
-    /// with `ratelimit` in `[doors]`.
+    /// Prints a `[[domain]]` with one rule for each limit. Limits that rules cannot express are errors: such a file is
+    /// served as it is with `ratelimit` in `[doors]`.
     Ratelimit(ImportOptions),
 }
 

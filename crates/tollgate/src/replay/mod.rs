@@ -3,8 +3,8 @@
 //! The limiter of a gate runs on the clock of a recording instead of the machine's. A first pass over an access log
 //! determines the cost of its requests ([`pricing`]) and how far its lines are out of order ([`sorted_lines`]). In the
 //! second pass, lines go one at a time from the [`input`] through the [`player`] to either a line of JSON per decision,
-//! or a [`counts`] that becomes a [`summary`]. A trace has costs and is in order, so it is read once. Memory is bounded for
-//! any number of lines.
+//! or a [`counts`] that becomes a [`summary`]. A trace has costs and is in order, so it is read once. Memory is bounded
+//! for any number of lines.
 #![expect(clippy::print_stderr, reason = "it talks to the person at the terminal")]
 
 mod colours;

@@ -172,8 +172,8 @@ impl Suggestion {
         self.outliers.iter().fold(0, |spent, outlier| spent.saturating_add(outlier.spent))
     }
 
-    /// Whether the limit would affect anybody: it is lower than the capacity of the backend, and an outlier exceeds it in a
-    /// minute or in total.
+    /// Whether the limit would affect anybody: it is lower than the capacity of the backend, and an outlier exceeds it
+    /// in a minute or in total.
     fn can_bind(&self, cores: Option<f64>) -> bool {
         let is_within = match (self.limit, cores) {
             (SuggestedLimit::Budget { cores_hundredths, .. }, Some(cores)) => (cores_hundredths as f64) < cores * 100.0,

@@ -343,8 +343,9 @@ fn original_domain() -> Domain {
     Domain { name: (*b"default").into(), limits: vec![Limit::Rate(rate)] }
 }
 
-/// Rules about identifiers share one domain of the protocol, unless they name another as `wire_domain`. A rule of a gate with `state = "master"` has its own
-/// domain, because its keys are of another class and must not collide with others.
+/// Rules about identifiers share one domain of the protocol, unless they name another as `wire_domain`. A rule of a
+/// gate with `state = "master"` has its own domain, because its keys are of another class and must not collide with
+/// others.
 fn domains(domains: &[settings::Domain]) -> Result<Vec<Domain>, String> {
     let identifier = Class::parse("identifier").expect("a valid class");
     let mut named: Vec<Domain> = Vec::new();

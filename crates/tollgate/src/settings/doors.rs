@@ -129,10 +129,12 @@ table! {
 }
 
 table! {
-    /// The access log of a proxy that asks `/v1/auth`. Each line with the ticket of a request, as `ticket=TICKET` or as the JSON field `ticket`, settles
-    /// the request: its cost is its share of the cores for the logged duration, or what the line has as `cost=` in seconds.
+    /// The access log of a proxy that asks `/v1/auth`. Each line with the ticket of a request, as `ticket=TICKET` or as
+    /// the JSON field `ticket`, settles the request: its cost is its share of the cores for the logged duration, or
+    /// what the line has as `cost=` in seconds.
     struct DoorLogTable {
-        /// A file that the proxy appends to. It is followed through rotation; lines that are in it at the start are not read.
+        /// A file that the proxy appends to. It is followed through rotation; lines that are in it at the start are not
+        /// read.
         file: PathBuf,
         /// A UDP address for syslog messages, or a port of the loopback address.
         syslog: DoorAddress,

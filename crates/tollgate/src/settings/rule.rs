@@ -77,9 +77,10 @@ table! {
         unless: ConditionTable,
         /// The property that identifies a client; each value is a key with a limit of its own. `ip/32`, `ip/24`,
         /// `ip/16` (64, 56 and 48 bits of IPv6; other prefix lengths as `ip/20,52`), `user-agent`, `header:NAME`,
-        /// `cookie:NAME`, `query:NAME`, `json:/POINTER` (a value of a JSON body of at most 16 KiB), `path` (numbers and hashes in it are replaced by a placeholder), `host`,
-        /// `method`, `identifier` (from a gatekeeper or the caller of a door), `descriptor:NAME`, or several joined by
-        /// `+`, as in `method+path`. The rule does not apply to a request without the property.
+        /// `cookie:NAME`, `query:NAME`, `json:/POINTER` (a value of a JSON body of at most 16 KiB), `path` (numbers and
+        /// hashes in it are replaced by a placeholder), `host`, `method`, `identifier` (from a gatekeeper or the caller
+        /// of a door), `descriptor:NAME`, or several joined by `+`, as in `method+path`. The rule does not apply to a
+        /// request without the property.
         class: Class = required,
         /// CPU-seconds per second for each key.
         budget: BudgetTable,

@@ -35,8 +35,8 @@ struct Overloaded {
     durations_ms: u64,
 }
 
-/// Two calm minutes, two minutes with an aggressive crawler in 203.0.113.0/24, and a calm minute. People and a polite crawler
-/// are there all the time.
+/// Two calm minutes, two minutes with an aggressive crawler in 203.0.113.0/24, and a calm minute. People and a polite
+/// crawler are there all the time.
 fn overloaded(service: Service, cores: f64) -> Overloaded {
     let mut dice = 0x5eed_u64;
     let mut roll = move |sides: u64| {
@@ -109,7 +109,8 @@ fn replay_json(arguments: &[&str]) -> Value {
     serde_json::from_str(&run.stdout).unwrap()
 }
 
-/// The durations of an overloaded backend are many times the costs of its requests, and victims wait as long as the crawler.
+/// The durations of an overloaded backend are many times the costs of its requests, and victims wait as long as the
+/// crawler.
 #[test]
 fn a_log_of_an_overloaded_backend_is_priced_by_the_requests_in_flight() {
     let files = Files::new("overloaded");

@@ -54,7 +54,8 @@ fn tempomats_shares_are_caps_while_the_backend_is_idle() {
             });
         }
     });
-    // Thirty CPU-seconds at once, and a tenth of four cores after that; eight requests were in flight when the credit ended.
+    // Thirty CPU-seconds at once, and a tenth of four cores after that; eight requests were in flight when the credit
+    // ended.
     let (spent, secs) = (served.load(Ordering::Relaxed) as f64 * 1.9, started.elapsed().as_secs_f64());
     assert!((20.0..=30.0 + 0.4 * secs + 8.0 * 1.9).contains(&spent), "{spent} CPU-seconds in {secs} s");
     let neighbour = get(&gate, "/expensive", "X-Forwarded-For: 198.51.100.7\r\nUser-Agent: modest\r\n");

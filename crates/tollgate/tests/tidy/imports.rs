@@ -1,4 +1,5 @@
-//! The import graph of a crate, read from its source: `use` trees and paths in code, macros included. Test modules are left out.
+//! The import graph of a crate, read from its source: `use` trees and paths in code, macros included. Test modules are
+//! left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,8 +23,8 @@ impl Imports {
         Self(imports)
     }
 
-    /// The imports of modules below `root` from other modules below it, each module named by its first `depth` segments below `root`. Imports
-    /// of `root` itself have an empty name.
+    /// The imports of modules below `root` from other modules below it, each module named by its first `depth` segments
+    /// below `root`. Imports of `root` itself have an empty name.
     pub(crate) fn below(&self, root: &[&str], depth: usize) -> BTreeMap<String, BTreeSet<String>> {
         let is_below = |path: &[String]| path.iter().zip(root).filter(|(a, b)| a == b).count() == root.len();
         let name = |path: &[String]| path.iter().skip(root.len()).take(depth).cloned().collect::<Vec<_>>().join("::");

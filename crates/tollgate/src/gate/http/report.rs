@@ -38,7 +38,8 @@ pub(crate) fn take(fields: &mut Fields, source: &TollSource) -> Result<Option<Sp
 /// The longest load that a backend may report: one hour.
 const LAG_MAX: Span = Span::from_secs(3600);
 
-/// Removes the load of the backend from its response. The lowest of several values would hide a load, so the highest counts.
+/// Removes the load of the backend from its response. The lowest of several values would hide a load, so the highest
+/// counts.
 pub(crate) fn take_load(fields: &mut Fields, header: Option<&str>) -> Result<Option<Span>, InvalidDuration> {
     let Some(name) = header.map(str::as_bytes) else { return Ok(None) };
     if fields.find(name).is_none() {

@@ -1,9 +1,9 @@
 //! Recent refusals by client, so that an operator can explain a refusal after the fact.
 //!
 //! The rules' tables only hold the current state of a key, and the watch only counts. This module records when a client
-//! was refused, by which rule or bound, and for how long. Each worker writes to its own book behind an uncontended lock.
-//! Refusals of one client for the same reason within [`MERGED_WITHIN`] are one record with a count, so a client that
-//! retries in a loop takes one record per stretch. Only a new record allocates, and a thread starts at most
+//! was refused, by which rule or bound, and for how long. Each worker writes to its own book behind an uncontended
+//! lock. Refusals of one client for the same reason within [`MERGED_WITHIN`] are one record with a count, so a client
+//! that retries in a loop takes one record per stretch. Only a new record allocates, and a thread starts at most
 //! [`BEGUN_MAX`] of them per [`BEGUN_WITHIN`]. A full book drops the half of its clients with the fewest refusals.
 
 use std::cmp::Reverse;

@@ -234,7 +234,8 @@ impl Decider {
         self.rules(domain).is_ok()
     }
 
-    /// Returns `count` requests to the key of each rule that applies. `false` if a rule is kept on Redis, where that is impossible.
+    /// Returns `count` requests to the key of each rule that applies. `false` if a rule is kept on Redis, where that is
+    /// impossible.
     pub(crate) fn return_hits(&self, domain: &str, request: &impl Request, count: u64) -> Result<bool, NoRuling> {
         let rules = self.rules(domain)?;
         let is_known = rules.know(request);
@@ -244,8 +245,8 @@ impl Decider {
         Ok(is_known)
     }
 
-    /// Charges as many of `count` requests as fit to the key of each rule that applies. `false` if a rule is kept on Redis, where that
-    /// is impossible.
+    /// Charges as many of `count` requests as fit to the key of each rule that applies. `false` if a rule is kept on
+    /// Redis, where that is impossible.
     pub(crate) fn charge_rest(&self, domain: &str, request: &impl Request, count: u64) -> Result<bool, NoRuling> {
         let rules = self.rules(domain)?;
         let is_known = rules.know(request);

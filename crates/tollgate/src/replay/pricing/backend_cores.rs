@@ -3,9 +3,9 @@
 //! While few requests are in flight, the duration of a request is its cost. While the backend is saturated, it
 //! completes as much of this cost per second as it has cores, whether it serves the requests in turns or one after the
 //! other. So the estimate is the usual cost of the requests that a saturated backend served, divided by the time that
-//! it took. A request's part of that time is the integral of one over the number in flight. Routes that were never requested in calm
-//! times have no usual cost. They are left out, which is right for a backend that serves requests in turns; on one that serves them
-//! one after the other, the estimate is then too low.
+//! it took. A request's part of that time is the integral of one over the number in flight. Routes that were never
+//! requested in calm times have no usual cost. They are left out, which is right for a backend that serves requests in
+//! turns; on one that serves them one after the other, the estimate is then too low.
 
 use std::collections::HashMap;
 
@@ -27,8 +27,9 @@ pub(super) struct SampledRequest {
 #[derive(Clone, Debug)]
 pub(super) struct BackendCores {
     pub(super) cores: f64,
-    /// By route: the usual cost divided by its share of the cores. It is 1 on a backend that serves all requests in turns.
-    /// On one that serves them one after the other, a cheap request waits as long as an expensive one, and this corrects it.
+    /// By route: the usual cost divided by its share of the cores. It is 1 on a backend that serves all requests in
+    /// turns. On one that serves them one after the other, a cheap request waits as long as an expensive one, and this
+    /// corrects it.
     factors: HashMap<u64, f64>,
 }
 
@@ -144,7 +145,8 @@ fn observe(sample: &[SampledRequest], profile: &InFlightProfile, is_end_logged: 
     sample.iter().filter(|request| !request.duration.is_zero()).map(observe).collect()
 }
 
-/// The mean cost of each route: its duration with few others in flight, less the time for which it still shared `cores`.
+/// The mean cost of each route: its duration with few others in flight, less the time for which it still shared
+/// `cores`.
 fn usual_costs(observed: &[Observed], cores: f64) -> HashMap<u64, f64> {
     let calm = calm_crowd(observed);
     let mut sums = HashMap::<u64, (usize, f64)>::new();
@@ -156,8 +158,8 @@ fn usual_costs(observed: &[Observed], cores: f64) -> HashMap<u64, f64> {
     sums.into_iter().map(|(route, (requests, cost_s))| (route, cost_s / requests as f64)).collect()
 }
 
-/// The factor by which requests that arrive at random prolong each other. On one core it is one plus the mean number of others;
-/// several cores are rarely all in use.
+/// The factor by which requests that arrive at random prolong each other. On one core it is one plus the mean number of
+/// others; several cores are rarely all in use.
 fn overlap(others: f64, cores: f64) -> f64 {
     // With more in flight it is not known how many of them the cores can serve at once.
     if cores.is_finite() && others <= CALM { 1.0 + (others / cores).powf(cores) } else { 1.0 }

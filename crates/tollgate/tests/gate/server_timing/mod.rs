@@ -34,7 +34,8 @@ fn free_port() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// The costs in milliseconds that a gate charges for `/burn`, which computes for 30 ms, and for `/wait`, which waits for 100 ms.
+/// The costs in milliseconds that a gate charges for `/burn`, which computes for 30 ms, and for `/wait`, which waits
+/// for 100 ms.
 fn costs(backend: SocketAddr) -> [f64; 2] {
     eventually("the server listens", || std::net::TcpStream::connect(backend).is_ok());
     let folder = tempfile::tempdir().unwrap();

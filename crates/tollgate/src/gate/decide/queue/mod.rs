@@ -1,8 +1,8 @@
 //! The fair queue in front of one backend, for all workers. [`Queues`] has one for each backend.
 //!
 //! The queue is at the gate, not in the backend: only here can the order be chosen. The core decides
-//! ([`tollgate_core::queue`]); this module waits and wakes. One mutex guards the state. It is held for the arithmetic of one event, about a
-//! microsecond, and never while anybody waits.
+//! ([`tollgate_core::queue`]); this module waits and wakes. One mutex guards the state. It is held for the arithmetic
+//! of one event, about a microsecond, and never while anybody waits.
 //!
 //! A thread of its own ([`pulse`]) does what is due with time while requests wait.
 
@@ -194,7 +194,8 @@ impl Queue {
         (price.mean, price.is_unseen)
     }
 
-    /// A permit for the backend, now or when it is this request's turn. `notice` is called if the request has to wait, or would.
+    /// A permit for the backend, now or when it is this request's turn. `notice` is called if the request has to wait,
+    /// or would.
     pub(crate) async fn enter(
         self: &Arc<Self>,
         entering: Entering,
@@ -261,7 +262,8 @@ impl Queue {
         Some(refusal)
     }
 
-    /// The estimated time until a request would be answered if it entered now, and the load in flight in thousandths of the limit.
+    /// The estimated time until a request would be answered if it entered now, and the load in flight in thousandths of
+    /// the limit.
     pub(crate) fn quote(&self, entering: Entering) -> (Span, u64) {
         let request = self.request(entering);
         let mut state = self.state();
@@ -275,8 +277,8 @@ impl Queue {
         self.round_trip_ns.fetch_min(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The part of `cost`, measured over `wall`, that is not the way to the backend and back. A sixteenth of it at least: a round trip that
-    /// has become shorter must not make requests free.
+    /// The part of `cost`, measured over `wall`, that is not the way to the backend and back. A sixteenth of it at
+    /// least: a round trip that has become shorter must not make requests free.
     fn without_round_trip(&self, cost: Span, wall: Span) -> Span {
         let round_trip = self.round_trip_ns.load(Ordering::Relaxed);
         if round_trip == u64::MAX || wall.is_zero() {

@@ -1,6 +1,7 @@
 //! A permit: one request in flight at the backend, and the wait for it.
 //!
-//! A permit runs, is charged and counts as in flight, until the backend has finished. It stops only while the backend waits for the rest of the request:
+//! A permit runs, is charged and counts as in flight, until the backend has finished. It stops only while the backend
+//! waits for the rest of the request:
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -8,7 +9,8 @@
 //! | starved | the upload flows again ([`Permit::feed`]) | running |
 //! | any | the backend has finished ([`Permit::leave`]), or the permit is dropped | settled |
 //!
-//! A client that does not read changes nothing: the gate buffers its response, and cannot know whether the backend is blocked or computes the rest.
+//! A client that does not read changes nothing: the gate buffers its response, and cannot know whether the backend is
+//! blocked or computes the rest.
 
 use std::sync::Arc;
 
@@ -157,8 +159,8 @@ impl Permit {
         let now = self.queue.clock.now();
         let measured = self.queue.without_round_trip(state.core.so_far(ticket, now), now.since(self.began));
         let measured = measured + self.unmeasured;
-        // Work that was not seen costs no more than requests of this route usually do: a client that withholds the end of its request does
-        // not get it free, and one on a slow line pays no more than others.
+        // Work that was not seen costs no more than requests of this route usually do: a client that withholds the end
+        // of its request does not get it free, and one on a slow line pays no more than others.
         let unseen = if outcome == Outcome::Unheard { Span::MAX } else { starved };
         let usual = state.core.price(self.route).mean.as_nanos().saturating_sub(measured.as_nanos());
         let toll = reported.unwrap_or(measured + unseen.min(Span::from_nanos(usual)));

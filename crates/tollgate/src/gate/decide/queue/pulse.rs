@@ -1,8 +1,8 @@
 //! The thread that does what is due with time while requests wait.
 //!
-//! It looks every 5 ms for requests that cost more than their price, and whether the machine has CPU time to spare. A backend on this
-//! machine that is not busy is certainly not computing with all its cores, so the in-flight limit may grow at once. The test is one-sided: a
-//! busy machine proves nothing, because others may keep it busy.
+//! It looks every 5 ms for requests that cost more than their price, and whether the machine has CPU time to spare. A
+//! backend on this machine that is not busy is certainly not computing with all its cores, so the in-flight limit may
+//! grow at once. The test is one-sided: a busy machine proves nothing, because others may keep it busy.
 
 use std::fs::File;
 use std::io::Read;
@@ -44,7 +44,8 @@ impl Pulse {
         self.is_local.store(is_local(settings), Ordering::Relaxed);
     }
 
-    /// Starts the thread, which ends when the queue is gone. Without it, requests are dispatched all the same when others end.
+    /// Starts the thread, which ends when the queue is gone. Without it, requests are dispatched all the same when
+    /// others end.
     pub(super) fn start(&self, queue: &Arc<Queue>) {
         let queue = Arc::downgrade(queue);
         let run = move || {

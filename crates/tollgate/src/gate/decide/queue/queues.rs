@@ -1,7 +1,8 @@
 //! The queues of all backends: one for each, because in-flight limits and prices are those of one backend.
 //!
-//! A queue is found by the backend's address, so a backend that stays in the settings keeps its queue, and what was learned, across reloads.
-//! Requests that wait in the queue of a backend that has left the settings go on waiting there, and are then sent to another backend.
+//! A queue is found by the backend's address, so a backend that stays in the settings keeps its queue, and what was
+//! learned, across reloads. Requests that wait in the queue of a backend that has left the settings go on waiting
+//! there, and are then sent to another backend.
 
 use std::hash::RandomState;
 use std::path::{Path, PathBuf};
@@ -93,7 +94,8 @@ impl Queues {
         self.all.store(Arc::new(all));
     }
 
-    /// Takes over other settings. Waiting requests go on waiting, and what was learned about the backends that stay is kept.
+    /// Takes over other settings. Waiting requests go on waiting, and what was learned about the backends that stay is
+    /// kept.
     pub(crate) fn reload(&self, settings: &Settings) {
         let group = settings.toll.cgroup.as_deref();
         let mut metered = self.metered.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,15 +131,16 @@ impl Queues {
         self.all.load().iter().filter_map(of).collect()
     }
 
-    /// Starts the queue of a backend from what was learned earlier. False if there is no such backend. Call it before the first request.
+    /// Starts the queue of a backend from what was learned earlier. False if there is no such backend. Call it before
+    /// the first request.
     pub(crate) fn restore(&self, url: &str, learned: &Learned) -> bool {
         let all = self.all.load();
         let known = all.iter().find(|one| one.url.as_ref().is_some_and(|known| known.to_string() == url));
         known.inspect(|one| one.queue.restore(learned)).is_some()
     }
 
-    /// The mean cost of requests of this route: the largest of all backends, because it is not known yet which one serves the request.
-    /// Also whether none of them knows anything about it.
+    /// The mean cost of requests of this route: the largest of all backends, because it is not known yet which one
+    /// serves the request. Also whether none of them knows anything about it.
     pub(crate) fn expected(&self, route: RouteKey) -> (Span, bool) {
         let all = self.all.load();
         let expected = all.iter().map(|one| one.queue.expected(route));
@@ -163,7 +166,8 @@ impl Queues {
             one.queue.measure(cpu);
             return;
         }
-        // All backends are in one control group: its CPU time is split as the requests of each queue are thought to have used it.
+        // All backends are in one control group: its CPU time is split as the requests of each queue are thought to
+        // have used it.
         let work_at = |one: &BackendQueue| (one.queue.clone(), one.queue.work_nanos());
         let before = std::mem::replace(&mut metered.work_at, all.iter().map(work_at).collect());
         let work_of = |(queue, work): &(Arc<Queue>, u64)| {
@@ -195,8 +199,8 @@ impl Queues {
         sum
     }
 
-    /// How long requests have waited since the last call: the mean of all that were dispatched, or a quarter of the longest wait, so that a
-    /// few clients that wait for seconds are not lost among many that do not wait.
+    /// How long requests have waited since the last call: the mean of all that were dispatched, or a quarter of the
+    /// longest wait, so that a few clients that wait for seconds are not lost among many that do not wait.
     pub(crate) fn take_wait(&self) -> Span {
         let mut sum = Waits::default();
         for one in self.all.load().iter() {

@@ -5,8 +5,8 @@
 //!
 //! - A failure to *connect* concerns every request. [`CONNECT_FAILURES_MAX`] in a row take the backend out.
 //! - A failure to *respond* concerns one route and one client until others fail too. Failures without a response in
-//!   between, across [`SPREAD_MIN`] routes and as many clients, take the backend out, but only while another backend can
-//!   serve instead.
+//!   between, across [`SPREAD_MIN`] routes and as many clients, take the backend out, but only while another backend
+//!   can serve instead.
 //! - A failed *check* is the backend's own statement. [`CHECK_FAILURES_MAX`] in a row take it out until a check
 //!   succeeds. It is still used if there is no other backend.
 //!

@@ -222,8 +222,9 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         Ok(())
     }
 
-    /// Looks up the values of a JSON body that rules use. Only then is the body read before the decision. A body that is not JSON has no
-    /// value; one that claims to be JSON and cannot be read has the value that all such bodies share.
+    /// Looks up the values of a JSON body that rules use. Only then is the body read before the decision. A body that
+    /// is not JSON has no value; one that claims to be JSON and cannot be read has the value that all such bodies
+    /// share.
     async fn read_json(&mut self) -> Result<(), End> {
         let admission = &self.inbound.worker.shared.admission;
         if self.body.has_ended() || admission.rules_now().inputs().json_pointers().is_empty() {
