@@ -104,6 +104,10 @@ impl<'de> serde::Deserialize<'de> for UnitNumber {
 
 /// The request in a body.
 pub(in crate::doors) fn request(body: &[u8]) -> Result<messages::RateLimitRequest, String> {
+    // serde reads an array as the fields in their order.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err("not a JSON object".to_owned());
+    }
     let request: JsonRequest = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let descriptors = request.descriptors.unwrap_or_default().into_iter().map(descriptor);
     Ok(messages::RateLimitRequest {
