@@ -6,7 +6,7 @@ use tollgate_core::path::PathPattern;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::error::ErrorCollector;
+use super::error::{ErrorCollector, shown};
 use super::rule::RuleContext;
 use super::shape::Shape;
 use super::table::{Located, Value, table};
@@ -109,10 +109,17 @@ fn unmatchable_path(glob: &str) -> Option<String> {
     if let Some((path, _)) = glob.split_once('?') {
         let instead = if path.starts_with(['/', '*']) { path } else { "/*" };
         return Some(format!(
-            "paths are compared without their query, so no path matches `{glob}`: write `{instead}`; the class \
-             `query:NAME` uses a parameter as the key"
+            "paths are compared without their query, so no path matches {}: write {}; the class \
+             `query:NAME` uses a parameter as the key",
+            shown(glob),
+            shown(instead)
         ));
     }
-    (!glob.starts_with(['/', '*']))
-        .then(|| format!("every path begins with a slash, so no path matches `{glob}`: write `/{glob}`"))
+    (!glob.starts_with(['/', '*'])).then(|| {
+        format!(
+            "every path begins with a slash, so no path matches {}: write {}",
+            shown(glob),
+            shown(&format!("/{glob}"))
+        )
+    })
 }

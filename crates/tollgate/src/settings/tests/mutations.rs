@@ -56,7 +56,7 @@ fn assert_errors_are_inside(text: &str) {
     for error in errors.iter() {
         let line = text.split('\n').nth(error.line - 1).unwrap_or_else(|| panic!("no line {}", error.line));
         assert!(error.column <= line.chars().count() + 1, "{error:?}");
-        assert!(!error.message.is_empty() && !error.message.contains('\n'));
+        assert!(!error.message.is_empty() && !error.message.contains('\n'), "{error:?}");
     }
 }
 
