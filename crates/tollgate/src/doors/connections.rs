@@ -1,7 +1,8 @@
-//! The connections of one thread: how many there may be, and which one is closed for a new one.
+//! Bounds the connections of one thread.
 //!
-//! A fixed number, first come first served, would let anybody who can connect keep everybody else out. So while the room is full a new connection takes
-//! the place of the one that is of least use: one that never made a call that was understood, before one that did, and of those the one that has been silent the longest.
+//! If new connections were refused at the bound, a single client could block all others. Instead, a new connection at
+//! the bound closes an existing one without a call in progress: first those that never sent a valid call, and among
+//! equals the one that has been idle the longest.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,14 +11,14 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// The connections of one thread.
-pub(super) struct Connections {
+pub(super) struct DoorConnections {
     all: RefCell<Vec<Rc<Usage>>>,
     max: usize,
 }
 
-/// How a connection has been used.
+/// The usage of a connection, which determines when it is closed for another.
 pub(super) struct Usage {
-    /// Whether a call on it was understood and let in.
+    /// Whether the connection has carried a valid, authorized call.
     is_useful: Cell<bool>,
     is_serving: Cell<bool>,
     used_at: Cell<Instant>,
@@ -25,53 +26,53 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// A call was understood and let in.
+    /// Records a valid, authorized call.
     pub(super) fn is_of_use(&self) {
         self.is_useful.set(true);
         self.used_at.set(Instant::now());
     }
 
-    /// Whether a call on it was understood and let in.
+    /// Whether the connection has carried a valid, authorized call.
     pub(super) fn is_useful(&self) -> bool {
         self.is_useful.get()
     }
 
-    /// Whether a call is being answered.
+    /// Records the start or the end of a call.
     pub(super) fn set_serving(&self, is_serving: bool) {
         self.is_serving.set(is_serving);
         self.used_at.set(Instant::now());
     }
 
-    /// Waits until another connection takes the place of this one.
+    /// Waits until this connection must close for another.
     pub(super) async fn replaced(&self) {
         self.replaced.notified().await;
     }
 }
 
-/// One connection; it is counted until this is dropped.
-pub(super) struct Connection {
-    connections: Rc<Connections>,
+/// A connection that counts towards the bound until this is dropped.
+pub(super) struct DoorConnection {
+    connections: Rc<DoorConnections>,
     pub(super) usage: Rc<Usage>,
 }
 
-impl Drop for Connection {
+impl Drop for DoorConnection {
     fn drop(&mut self) {
         self.connections.forget(&self.usage);
     }
 }
 
-impl Connections {
+impl DoorConnections {
     pub(super) fn new(max: usize) -> Rc<Self> {
         Rc::new(Self { all: RefCell::default(), max: max.max(1) })
     }
 
-    /// How many there are.
+    /// The number of connections.
     pub(super) fn count(&self) -> usize {
         self.all.borrow().len()
     }
 
-    /// Counts a new connection. Returns whether another closes for it. No connection: all are answering calls.
-    pub(super) fn enter(self: &Rc<Self>) -> Option<(Connection, bool)> {
+    /// Adds a connection, and returns whether another one closes for it. None if all have a call in progress.
+    pub(super) fn enter(self: &Rc<Self>) -> Option<(DoorConnection, bool)> {
         let is_full = self.count() >= self.max;
         if is_full && !self.replace_one() {
             return None;
@@ -83,7 +84,7 @@ impl Connections {
             replaced: Notify::new(),
         });
         self.all.borrow_mut().push(usage.clone());
-        Some((Connection { connections: self.clone(), usage }, is_full))
+        Some((DoorConnection { connections: self.clone(), usage }, is_full))
     }
 
     fn replace_one(&self) -> bool {
@@ -108,8 +109,8 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_full_room_closes_the_connection_of_least_use() {
-        let connections = Connections::new(3);
+    async fn at_the_bound_the_least_used_idle_connection_is_closed() {
+        let connections = DoorConnections::new(3);
         let (useful, _) = connections.enter().unwrap();
         useful.usage.is_of_use();
         let (silent, _) = connections.enter().unwrap();
@@ -121,7 +122,7 @@ mod tests {
         tokio::time::timeout(std::time::Duration::from_secs(5), silent.usage.replaced()).await.unwrap();
         new.usage.set_serving(true);
         useful.usage.set_serving(true);
-        assert!(connections.enter().is_none(), "all are answering");
+        assert!(connections.enter().is_none(), "all have a call in progress");
         drop((useful, silent, busy, new));
         assert_eq!(connections.count(), 0);
     }

@@ -1,4 +1,4 @@
-//! What doors count. Each thread has its own numbers.
+//! The metrics of the doors. Each thread has its own counters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::tickets::Tickets;
 
-/// What is counted.
+/// A counter of the doors.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Count {
     Admitted,
@@ -30,44 +30,44 @@ pub(super) enum Count {
 }
 
 impl Count {
-    /// The name of each, in order, and what it counts.
+    /// The metric names and help texts, in the order of the variants.
     const NAMES: [(&'static str, &'static str); 12] = [
         ("tollgate_door_admitted", "Requests admitted through doors"),
-        ("tollgate_door_held", "Requests that a rule holds, through doors"),
+        ("tollgate_door_held", "Requests held by a rule through doors"),
         ("tollgate_door_refused", "Requests refused through doors"),
         ("tollgate_door_malformed", "Calls of doors that could not be read or answered"),
         ("tollgate_door_unauthorized", "Calls of doors without the token"),
         ("tollgate_door_unknown_domain", "Descriptors of a domain without limits, which pass"),
         ("tollgate_door_settled", "Requests whose end was reported through doors"),
-        ("tollgate_door_tickets_expired", "Tickets that nobody settled before their deadline"),
+        ("tollgate_door_tickets_expired", "Tickets that were not settled before their deadline"),
         ("tollgate_door_tickets_evicted", "Tickets settled before their deadline because there were too many"),
         ("tollgate_door_connections_accepted", "Connections to doors"),
-        ("tollgate_door_connections_closed", "Connections to doors closed to make room for another"),
-        ("tollgate_door_log_lines_ignored", "Lines of a proxy's access log without a ticket that is kept"),
+        ("tollgate_door_connections_closed", "DoorConnections to doors closed for another at the bound"),
+        ("tollgate_door_log_lines_ignored", "Lines of a proxy's access log without a known ticket"),
     ];
 }
 
-/// The numbers of one thread.
+/// The counters of one thread, aligned so that no two threads share a cache line.
 #[derive(Default)]
 #[repr(align(128))]
-struct Own {
+struct ThreadCounters {
     counts: [AtomicU64; Count::NAMES.len()],
     connections: AtomicU64,
 }
 
-/// The numbers of all threads.
-pub(super) struct DoorFigures {
-    threads: Box<[Own]>,
+/// The counters of all threads.
+pub(super) struct DoorCounters {
+    threads: Box<[ThreadCounters]>,
     tickets: Arc<Tickets>,
 }
 
-impl DoorFigures {
+impl DoorCounters {
     pub(super) fn new(threads: usize, tickets: Arc<Tickets>) -> Self {
-        Self { threads: (0..threads).map(|_| Own::default()).collect(), tickets }
+        Self { threads: (0..threads).map(|_| ThreadCounters::default()).collect(), tickets }
     }
 
     pub(super) fn count(&self, thread: usize, count: Count) {
-        // One writer: a load and a store is enough, and cheaper than a locked add.
+        // Each counter has one writer, so a load and a store suffice. They are cheaper than an atomic addition.
         let counter = &self.threads[thread].counts[count as usize];
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
@@ -78,7 +78,7 @@ impl DoorFigures {
 }
 
 /// The metrics of the doors.
-pub(crate) struct DoorMetrics(pub(super) Arc<DoorFigures>);
+pub(crate) struct DoorMetrics(pub(super) Arc<DoorCounters>);
 
 impl fmt::Debug for DoorMetrics {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,7 +97,7 @@ impl Collector for DoorMetrics {
         let tickets = self.0.tickets.count() as u64;
         for (name, help, value) in [
             ("tollgate_door_connections", "Open connections to doors", connections),
-            ("tollgate_door_tickets", "Tickets that are kept until they are settled", tickets),
+            ("tollgate_door_tickets", "Unsettled tickets", tickets),
         ] {
             let metric = ConstGauge::new(value);
             metric.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;

@@ -1,16 +1,17 @@
-//! Doors: ways in for programs and proxies that are not behind the gate.
+//! Doors: interfaces for programs and proxies that are not behind the gate.
 //!
-//! A door speaks a protocol of others and asks the [`Decider`] of its thread, so the same rules and the same state decide as in the
-//! gate. Layout:
+//! A door implements a protocol and asks the [`Decider`] of its thread for decisions, which use the rules and the state
+//! of the gate. Layout:
 //!
 //! - [`mod@thread`]: one thread with its own runtime, listeners and connections.
-//! - [`connections`]: how many connections there may be, and which one closes for another.
-//! - [`tickets`]: what admitted requests were charged, until their end is reported.
+//! - [`station`]: the state of one thread, and references to the state of all threads.
+//! - [`connections`]: bounds the connections of a thread.
+//! - [`tickets`]: the charges of admitted requests, until their end is reported.
 //! - [`grpc`]: Envoy's rate limit service and rate limit quota service.
 //! - [`http`]: `POST /v1/check`, `POST /v1/report`, `GET /v1/auth`.
 //! - [`resp`]: `CL.THROTTLE` and `THROTTLE` for Redis clients.
 //! - [`mod@log`]: costs from the access log of a proxy.
-//! - [`metrics`]: what doors count.
+//! - [`metrics`]: the metrics of the doors.
 
 mod connections;
 mod grpc;
@@ -39,15 +40,15 @@ use crate::gate::{Decider, bind_all};
 use crate::settings::{Doors, ServedLimits};
 use crate::token::Token;
 use log::BoundLog;
-use metrics::DoorFigures;
+use metrics::DoorCounters;
 pub(crate) use metrics::DoorMetrics;
 use station::{DoorLimits, Station};
 use tickets::Tickets;
 
-/// The size of a table of limits that come with calls if nobody can make such calls.
+/// Size of a table of limits that come with calls while no door accepts such calls, in bytes: the minimum.
 const CELL_BYTES_MIN: u64 = 4096;
 
-/// Protocols that a door can speak.
+/// The protocol of a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
     Grpc,
@@ -55,28 +56,29 @@ enum Protocol {
     Resp,
 }
 
-/// Doors that are bound, and not served yet.
+/// Doors whose sockets are bound but not served yet.
 pub(crate) struct BoundDoors {
     settings: Doors,
-    /// For each thread, its listeners.
+    /// The listeners of each thread.
     listeners: Vec<Vec<(Protocol, TcpListener)>>,
     token: Arc<ArcSwapOption<Token>>,
     limits: DoorLimits,
     log: Option<BoundLog>,
 }
 
-/// Doors that are served.
+/// Doors that serve clients.
 pub(crate) struct OpenDoors {
     settings: Doors,
     token: Arc<ArcSwapOption<Token>>,
     served: Arc<ArcSwap<ServedLimits>>,
-    figures: Arc<DoorFigures>,
+    counters: Arc<DoorCounters>,
     is_draining: watch::Sender<bool>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
 impl BoundDoors {
-    /// Opens the addresses of the settings for so many threads. Clients can connect, and are answered once the doors are served.
+    /// Binds the addresses of the settings for this many threads. Clients can connect; they get responses after
+    /// [`BoundDoors::open`].
     pub(crate) fn bind(settings: Doors, threads: usize) -> io::Result<Self> {
         let token = settings.token_file.as_deref().map(Token::load).transpose()?.map(Arc::new);
         let mut listeners: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
@@ -112,42 +114,44 @@ impl BoundDoors {
         Ok(Self { settings, listeners, token: Arc::new(ArcSwapOption::new(token)), limits, log })
     }
 
-    /// Serves the doors. `decider` makes the decider of a thread, by its number.
+    /// Starts the threads of the doors. `decider` creates the decider of a thread from its index.
     pub(crate) fn open(self, decider: impl Fn(usize) -> Decider) -> io::Result<OpenDoors> {
         let Self { settings, listeners, token, limits, mut log } = self;
         let (is_draining, drains) = watch::channel(false);
         let tickets = Arc::new(Tickets::new(listeners.len(), settings.tickets_max));
-        let figures = Arc::new(DoorFigures::new(listeners.len(), tickets.clone()));
+        let counters = Arc::new(DoorCounters::new(listeners.len(), tickets.clone()));
         let mut threads = Vec::new();
         let per_thread = settings.connections_max.div_ceil(listeners.len().max(1));
         for (index, listeners) in listeners.into_iter().enumerate() {
             let (decider, drains, log) = (decider(index), drains.clone(), log.take());
-            let (tickets, figures) = (tickets.clone(), figures.clone());
+            let (tickets, counters) = (tickets.clone(), counters.clone());
             let (token, limits, deadline) = (token.clone(), limits.clone(), settings.ticket_deadline);
             let thread = std::thread::Builder::new().name(format!("door-{index}"));
             threads.push(thread.spawn(move || {
-                let station = Station::new(decider, index, (tickets, deadline), limits, figures, token);
+                let station = Station::new(decider, index, (tickets, deadline), limits, counters, token);
                 thread::run(station, listeners, per_thread, log, drains)
             })?);
         }
-        Ok(OpenDoors { settings, token, served: limits.served, figures, is_draining, threads })
+        Ok(OpenDoors { settings, token, served: limits.served, counters, is_draining, threads })
     }
 }
 
 impl OpenDoors {
     /// The metrics of all doors, for a registry.
     pub(crate) fn metrics(&self) -> Box<DoorMetrics> {
-        Box::new(DoorMetrics(self.figures.clone()))
+        Box::new(DoorMetrics(self.counters.clone()))
     }
 
-    /// Reads the token again, and takes over the limits of ratelimit files. Other changes need a restart: returns whether there are any.
+    /// Reloads the token and the limits of ratelimit files. Returns whether the settings have other changes, which need
+    /// a restart.
     pub(crate) fn reload(&mut self, wanted: Option<&Doors>) -> io::Result<bool> {
         let Some(wanted) = wanted else { return Ok(true) };
         let token = wanted.token_file.as_deref().map(Token::load).transpose()?.map(Arc::new);
         let (token_file, limits) = (self.settings.token_file.clone(), self.settings.limits.clone());
         let is_same = Doors { token_file, limits, ..wanted.clone() } == self.settings;
         self.served.store(wanted.limits.clone());
-        // Doors beyond loopback never lose their token: the settings refuse that for the new addresses, and the old ones stay in use.
+        // A door beyond loopback must keep its token. The settings require one for the new addresses only, and the
+        // doors still listen on the old ones.
         if token.is_some() || self.settings.open().all(|(_, address)| address.ip().is_loopback()) {
             self.token.store(token);
             self.settings.token_file.clone_from(&wanted.token_file);
@@ -155,16 +159,16 @@ impl OpenDoors {
         Ok(!is_same)
     }
 
-    /// Accepts nothing more, and waits until what is being answered is answered, but no longer than `patience`.
-    pub(crate) fn end(self, patience: Duration) {
+    /// Closes the listeners and waits for calls in progress, for at most `timeout`.
+    pub(crate) fn end(self, timeout: Duration) {
         let _ = self.is_draining.send(true);
-        let deadline = std::time::Instant::now() + patience;
+        let deadline = std::time::Instant::now() + timeout;
         for thread in self.threads {
             while !thread.is_finished() && std::time::Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(10));
             }
             if !thread.is_finished() {
-                tracing::warn!("a door was still answering when the time for that was over");
+                tracing::warn!("a door still had calls in progress at the end of the drain timeout");
             } else if let Ok(Err(error)) = thread.join() {
                 tracing::error!(%error, "a thread of the doors failed");
             }

@@ -1,4 +1,4 @@
-//! A request as a caller describes it.
+//! A request as described by the caller of a door.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -9,11 +9,11 @@ use tollgate_core::path::NormalPath;
 use tollgate_core::query::write_parameter;
 use tollgate_core::request::{Request, host_of};
 
-/// A request that another process serves, as far as the caller describes it.
+/// A request that another process serves, with the attributes that the caller sends.
 pub(super) struct DescribedRequest<'a> {
-    /// The rule that is to decide alone, by its name.
+    /// The name of the only rule that decides.
     rule: Option<&'a str>,
-    /// The caller's key, for a rule whose class has one part.
+    /// The key, for a rule whose class has one part.
     key: Option<&'a str>,
     attributes: &'a [(Cow<'a, str>, Cow<'a, str>)],
     client: Option<IpAddr>,
@@ -22,8 +22,8 @@ pub(super) struct DescribedRequest<'a> {
 }
 
 impl<'a> DescribedRequest<'a> {
-    /// The request with these attributes. `client` is an address; `method`, `path`, `host`, `user_agent`, `header:NAME`, `cookie:NAME` and `query:NAME` are what classes
-    /// and conditions look at; every other name is an entry that `descriptor:NAME` finds.
+    /// The request with these attributes. `client` is an address. Classes and conditions use `method`, `path`, `host`,
+    /// `user_agent`, `header:NAME`, `cookie:NAME` and `query:NAME`. Every other name is an entry for `descriptor:NAME`.
     pub(super) fn new(
         rule: Option<&'a str>,
         key: Option<&'a str>,
@@ -31,7 +31,7 @@ impl<'a> DescribedRequest<'a> {
     ) -> Result<Self, &'static str> {
         let find = |name: &str| attributes.iter().find(|(known, _)| known == name).map(|(_, value)| &**value);
         let client = match find("client").or(find("ip")) {
-            Some(text) => Some(address(text).ok_or("`client` is no IP address")?),
+            Some(text) => Some(address(text).ok_or("`client` is not an IP address")?),
             None => key.and_then(address),
         };
         let target = find("path").or(key).unwrap_or_default();
@@ -39,7 +39,8 @@ impl<'a> DescribedRequest<'a> {
         Ok(Self { rule, key, attributes, client, target, normal_path })
     }
 
-    /// The request with the entries of a descriptor as its attributes. Entries may have any value, so a `client` that is no address is none.
+    /// The request with the entries of a descriptor as its attributes. Entries may have any value, so a `client` that
+    /// is no address is none.
     pub(super) fn of_descriptor(attributes: &'a [(Cow<'a, str>, Cow<'a, str>)]) -> Self {
         let find = |name: &str| attributes.iter().find(|(known, _)| known == name).map(|(_, value)| &**value);
         let client = find("client").or(find("ip")).or(find("remote_address")).and_then(address);
@@ -58,7 +59,7 @@ impl<'a> DescribedRequest<'a> {
     }
 }
 
-/// An address, or the first one of a network.
+/// An address, or the first address of a network.
 fn address(text: &str) -> Option<IpAddr> {
     text.parse().ok().or_else(|| Network::parse(text).map(|network| network.address()))
 }
@@ -86,7 +87,7 @@ impl Request for DescribedRequest<'_> {
             _ => name == "user-agent" && matches!(known, "user_agent" | "user-agent"),
         };
         let known = self.attributes.iter().find(|(known, _)| is_it(known)).map(|(_, value)| value.as_bytes());
-        // A cookie is looked for by its own name.
+        // `cookie` and `host` use the key themselves.
         known.or_else(|| self.key().filter(|_| name != "cookie" && name != "host"))
     }
 
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_find_what_is_described() {
+    fn classes_find_the_attributes_of_the_call() {
         let given = attributes(&[
             ("client", "203.0.113.7"),
             ("method", "POST"),
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_stands_for_whatever_the_class_of_the_rule_looks_at() {
+    fn the_key_is_the_value_of_every_property_that_a_class_can_use() {
         let request = DescribedRequest::new(Some("api"), Some("203.0.113.7"), &[]).unwrap();
         assert_eq!(request.client(), Some([203, 0, 113, 7].into()));
         let key = Some(&b"203.0.113.7"[..]);

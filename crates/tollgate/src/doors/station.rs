@@ -1,4 +1,4 @@
-//! Everything that the doors of one thread need to answer.
+//! The state that the doors of one thread use for their responses.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tollgate_gatekeeper::call_limit::CallLimitTable;
 use tollgate_gatekeeper::cell::CellTable;
 
 use super::grpc::QuotaRegistry;
-use super::metrics::{Count, DoorFigures};
+use super::metrics::{Count, DoorCounters};
 use super::tickets::{TicketId, Tickets};
 use crate::gate::{Decider, DoorTicket};
 use crate::settings::ServedLimits;
@@ -29,14 +29,14 @@ pub(super) struct DoorLimits {
     pub(super) quotas: Arc<QuotaRegistry>,
 }
 
-/// The state of one thread, and what all threads share.
+/// The state of one thread, and references to the state of all threads.
 pub(super) struct Station {
     pub(super) decider: Decider,
     index: usize,
     tickets: Arc<Tickets>,
     ticket_deadline: Span,
     limits: DoorLimits,
-    figures: Arc<DoorFigures>,
+    counters: Arc<DoorCounters>,
     token: Arc<ArcSwapOption<Token>>,
 }
 
@@ -46,23 +46,23 @@ impl Station {
         index: usize,
         (tickets, ticket_deadline): (Arc<Tickets>, Span),
         limits: DoorLimits,
-        figures: Arc<DoorFigures>,
+        counters: Arc<DoorCounters>,
         token: Arc<ArcSwapOption<Token>>,
     ) -> Rc<Self> {
-        Rc::new(Self { decider, index, tickets, ticket_deadline, limits, figures, token })
+        Rc::new(Self { decider, index, tickets, ticket_deadline, limits, counters, token })
     }
 
-    /// Whether clients have to show a token.
+    /// Whether clients need a token.
     pub(super) fn asks_for_token(&self) -> bool {
         self.token.load().is_some()
     }
 
-    /// Whether a client that shows this may ask.
-    pub(super) fn lets_in(&self, shown: Option<&[u8]>) -> bool {
-        self.token.load().as_ref().is_none_or(|token| shown.is_some_and(|shown| token.is(shown)))
+    /// Whether a client with this token is authorized.
+    pub(super) fn lets_in(&self, sent: Option<&[u8]>) -> bool {
+        self.token.load().as_ref().is_none_or(|token| sent.is_some_and(|sent| token.is(sent)))
     }
 
-    /// The limits that come with each call.
+    /// The state of the keys of `CL.THROTTLE`.
     pub(super) fn cells(&self) -> &CellTable {
         &self.limits.cells
     }
@@ -82,17 +82,17 @@ impl Station {
         self.limits.served.load_full()
     }
 
-    /// Counts something for metrics.
+    /// Increments a counter of the metrics.
     pub(super) fn count(&self, count: Count) {
-        self.figures.count(self.index, count);
+        self.counters.count(self.index, count);
     }
 
-    /// Changes the number of open connections.
+    /// Sets the number of open connections in the metrics.
     pub(super) fn connections(&self, now: usize) {
-        self.figures.set_connections(self.index, now);
+        self.counters.set_connections(self.index, now);
     }
 
-    /// Keeps a ticket until it is settled, or until its deadline.
+    /// Stores a ticket until it is settled or its deadline passes.
     pub(super) fn keep(&self, ticket: DoorTicket, is_open: bool, deadline: Option<Span>) -> TicketId {
         let deadline = self.decider.now() + deadline.unwrap_or(self.ticket_deadline);
         let (id, evicted) = self.tickets.keep(self.index, ticket, is_open, deadline);
@@ -103,7 +103,7 @@ impl Station {
         id
     }
 
-    /// The ticket of this name, if it is kept. It is not kept any more.
+    /// Removes and returns the ticket with this name.
     pub(super) fn take(&self, name: &str) -> Option<DoorTicket> {
         self.tickets.take(name)
     }
@@ -124,7 +124,7 @@ impl Station {
         true
     }
 
-    /// Settles the tickets of this thread whose deadline is over. To be called several times a second.
+    /// Settles the expired tickets of this thread. Must be called several times a second.
     pub(super) fn tick(&self) {
         self.decider.tick();
         self.tickets.expire(self.index, self.decider.now(), |ticket| {
@@ -133,7 +133,7 @@ impl Station {
         });
     }
 
-    /// Milliseconds since 1970.
+    /// Milliseconds since the Unix epoch.
     pub(super) fn unix_ms() -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))

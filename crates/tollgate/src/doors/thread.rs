@@ -9,18 +9,18 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::connections::{Connection, Connections};
+use super::connections::{Connection, DoorConnections};
 use super::log::BoundLog;
 use super::metrics::Count;
 use super::station::Station;
 use super::{Protocol, grpc, http, resp};
 
-/// How often tickets are looked through for those whose deadline is over.
+/// Interval between two checks for expired tickets.
 const TICK: Duration = Duration::from_millis(200);
-/// How long accepting pauses when the process is out of file descriptors.
+/// Pause before the next attempt after a failed accept, such as one without a free file descriptor.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until told to drain, and then until the last call is answered.
+/// Serves until `drains` becomes true, and then until the last call has its response.
 pub(super) fn run(
     station: Rc<Station>,
     listeners: Vec<(Protocol, TcpListener)>,
@@ -39,7 +39,7 @@ async fn serve(
     log: Option<BoundLog>,
     mut drains: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let connections = Connections::new(connections_max);
+    let connections = DoorConnections::new(connections_max);
     let mut accepting = JoinSet::new();
     for (protocol, listener) in listeners {
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -70,7 +70,7 @@ async fn accept(
     listener: tokio::net::TcpListener,
     protocol: Protocol,
     station: Rc<Station>,
-    connections: Rc<Connections>,
+    connections: Rc<DoorConnections>,
     drains: watch::Receiver<bool>,
 ) {
     loop {
@@ -97,7 +97,7 @@ async fn converse(
     peer: SocketAddr,
     protocol: Protocol,
     station: Rc<Station>,
-    connection: Connection,
+    connection: DoorConnection,
     drains: watch::Receiver<bool>,
 ) {
     let usage = connection.usage.clone();

@@ -1,8 +1,9 @@
-//! Tickets of admitted requests, kept until their end is reported.
+//! The tickets of admitted requests, stored until their end is reported.
 //!
-//! A ticket's name is where it is kept and a random number, so nobody can guess the name of another client's ticket. Each thread keeps the tickets that it
-//! has issued behind its own lock; the report may come to any thread. Tickets that hold nothing until the request ends (only counting limits were
-//! charged) are of use only to give the charge back, so they have a small room of their own and cannot push out the others.
+//! The name of a ticket is its position and a random number, so that a client cannot guess the ticket of another. Each
+//! thread stores the tickets that it has issued behind a lock of its own; any thread can receive the report. A light
+//! ticket, without a permit or a count in flight, serves only for a refund. Light tickets have a small store of their
+//! own, so that they cannot evict the others.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,9 +14,9 @@ use tollgate_core::time::Moment;
 
 use crate::gate::DoorTicket;
 
-/// Tickets of a thread that hold nothing until the request ends.
+/// Maximum number of light tickets of a thread.
 const LIGHT_PER_THREAD: usize = 1024;
-/// No name is longer than this.
+/// Maximum length of a ticket's name, in bytes.
 const NAME_BYTES_MAX: usize = 48;
 
 /// All tickets.
@@ -24,22 +25,23 @@ pub(super) struct Tickets {
     hasher: RandomState,
 }
 
-/// The tickets that one thread has issued: those that hold something, and the others.
+/// The tickets that one thread has issued.
 struct Shard {
-    rooms: [Room; 2],
+    /// The store of tickets with a permit or a count in flight, and that of light tickets.
+    stores: [TicketStore; 2],
     issued: u64,
 }
 
-/// So many tickets.
-struct Room {
-    slots: Vec<Option<Kept>>,
+/// A bounded set of tickets.
+struct TicketStore {
+    slots: Vec<Option<KeptTicket>>,
     free: Vec<u32>,
-    /// Slots in the order in which they were taken. An entry whose ticket has left is skipped.
+    /// Slots in the order of insertion. An entry whose ticket was removed is skipped.
     order: VecDeque<(u32, u64)>,
     max: usize,
 }
 
-struct Kept {
+struct KeptTicket {
     secret: u64,
     deadline: Moment,
     ticket: DoorTicket,
@@ -79,11 +81,11 @@ impl TicketId {
 }
 
 impl Tickets {
-    /// Room for `tickets_max` tickets that hold something, split over so many threads.
+    /// A store for `tickets_max` tickets, besides light ones, divided among `threads`.
     pub(super) fn new(threads: usize, tickets_max: usize) -> Self {
         let shard = || {
-            let open = Room::new(tickets_max.div_ceil(threads.max(1)));
-            Mutex::new(Shard { rooms: [open, Room::new(LIGHT_PER_THREAD)], issued: 0 })
+            let open = TicketStore::new(tickets_max.div_ceil(threads.max(1)));
+            Mutex::new(Shard { stores: [open, TicketStore::new(LIGHT_PER_THREAD)], issued: 0 })
         };
         Self { shards: (0..threads.max(1)).map(|_| shard()).collect(), hasher: RandomState::new() }
     }
@@ -92,7 +94,7 @@ impl Tickets {
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a ticket. If there is no room, the oldest leaves for it.
+    /// Stores a ticket. If the store is full, the oldest ticket is removed and returned.
     pub(super) fn keep(
         &self,
         shard: usize,
@@ -104,22 +106,22 @@ impl Tickets {
         let mut all = self.shard(shard);
         all.issued += 1;
         let secret = self.hasher.hash_one((shard, all.issued));
-        let (slot, evicted) = all.rooms[room].put(Kept { secret, deadline, ticket });
+        let (slot, evicted) = all.stores[room].put(KeptTicket { secret, deadline, ticket });
         (TicketId { shard, room, slot, secret }, evicted.map(|kept| kept.ticket))
     }
 
-    /// The ticket of this name, which is not kept any more.
+    /// Removes and returns the ticket with this name.
     pub(super) fn take(&self, name: &str) -> Option<DoorTicket> {
         let id = TicketId::parse(name).filter(|id| id.shard < self.shards.len() && id.room < 2)?;
-        self.shard(id.shard).rooms[id.room].take(id.slot, id.secret).map(|kept| kept.ticket)
+        self.shard(id.shard).stores[id.room].take(id.slot, id.secret).map(|kept| kept.ticket)
     }
 
-    /// Hands the tickets of a thread whose deadline is over to `expired`.
+    /// Removes the expired tickets of a thread and passes them to `expired`.
     pub(super) fn expire(&self, shard: usize, now: Moment, mut expired: impl FnMut(DoorTicket)) {
         for room in 0..2 {
-            let due = self.shard(shard).rooms[room].due(now);
+            let due = self.shard(shard).stores[room].due(now);
             for (slot, secret) in due {
-                let kept = self.shard(shard).rooms[room].take(slot, secret);
+                let kept = self.shard(shard).stores[room].take(slot, secret);
                 kept.into_iter().for_each(|kept| expired(kept.ticket));
             }
         }
@@ -130,14 +132,14 @@ impl Tickets {
         (0..self.shards.len()).map(|index| self.shard(index).rooms[0].count()).sum()
     }
 
-    /// How many tickets are kept.
+    /// The number of tickets.
     pub(super) fn count(&self) -> usize {
-        let rooms = |index: usize| self.shard(index).rooms.iter().map(Room::count).sum::<usize>();
-        (0..self.shards.len()).map(rooms).sum()
+        let in_shard = |index: usize| self.shard(index).stores.iter().map(TicketStore::count).sum::<usize>();
+        (0..self.shards.len()).map(in_shard).sum()
     }
 }
 
-impl Room {
+impl TicketStore {
     fn new(max: usize) -> Self {
         Self { slots: Vec::new(), free: Vec::new(), order: VecDeque::new(), max: max.max(1) }
     }
@@ -146,7 +148,7 @@ impl Room {
         self.slots.len() - self.free.len()
     }
 
-    fn put(&mut self, kept: Kept) -> (u32, Option<Kept>) {
+    fn put(&mut self, kept: KeptTicket) -> (u32, Option<KeptTicket>) {
         let evicted = if self.count() >= self.max { self.oldest() } else { None };
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -165,7 +167,7 @@ impl Room {
         (slot, evicted)
     }
 
-    fn oldest(&mut self) -> Option<Kept> {
+    fn oldest(&mut self) -> Option<KeptTicket> {
         while let Some((slot, secret)) = self.order.pop_front() {
             let kept = self.take(slot, secret);
             if kept.is_some() {
@@ -175,7 +177,7 @@ impl Room {
         None
     }
 
-    fn take(&mut self, slot: u32, secret: u64) -> Option<Kept> {
+    fn take(&mut self, slot: u32, secret: u64) -> Option<KeptTicket> {
         let place = self.slots.get_mut(slot as usize)?;
         let kept = place.take_if(|kept| kept.secret == secret)?;
         self.free.push(slot);
@@ -193,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_ticket_is_read_back_and_nothing_else_is_one() {
+    fn the_name_of_a_ticket_is_parsed_and_other_texts_are_refused() {
         let id = TicketId { shard: 3, room: 1, slot: 77, secret: u64::MAX };
         assert_eq!(TicketId::parse(&id.to_string()), Some(id));
         for name in ["", "-", "0-0-0", "0-0-0-0-0", "0-0-0-x", "0-0-ffffffffffffffffff-0", &"0".repeat(49)] {

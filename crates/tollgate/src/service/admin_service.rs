@@ -26,7 +26,7 @@ const SECRET_BYTES_MAX: u64 = 4096;
 pub(super) struct AdminService {
     listen: SocketAddr,
     admin: Option<settings::Admin>,
-    watch: settings::Watch,
+    watch: settings::WatchSettings,
     /// Redis server through which flags are shared.
     redis: Option<settings::Redis>,
 }
@@ -119,11 +119,11 @@ impl AdminService {
             (self.redis != new.redis && self.watch.state == new.watch.state, "redis for flags"),
         ];
         console.guard().renew(tokens, new.hosts());
-        let settings::Watch { flag_threshold, flag_window, account_class, .. } = &new.watch;
+        let settings::WatchSettings { flag_threshold, flag_window, account_class, .. } = &new.watch;
         console.watch().set_flagging(*flag_threshold, *flag_window, account_class);
         console.watch().set_webhook(webhook);
         let (state_dir, state) = (self.watch.state_dir.clone(), self.watch.state);
-        let watch = settings::Watch { state_dir, state, ..new.watch };
+        let watch = settings::WatchSettings { state_dir, state, ..new.watch };
         *self = Self { listen: self.listen, admin: new.admin, watch, redis: self.redis.clone() };
         changed.into_iter().filter_map(|(has_changed, key)| has_changed.then_some(key)).collect()
     }

@@ -24,7 +24,7 @@ use crate::bounded_file;
 use crate::cli::WRONG;
 use crate::doors::BoundDoors;
 use crate::gate::{CERTIFICATE_BYTES_MAX, Orders, Running};
-use crate::settings::{self, BackendUrl, CertificateFiles, Settings, State};
+use crate::settings::{self, BackendUrl, CertificateFiles, Settings, StateLocation};
 use crate::telemetry::TelemetryExporter;
 
 /// How often the certificate files are checked for changes.
@@ -83,7 +83,7 @@ impl GateOptions {
         let link = file.link.map(keys::link).transpose()?;
         let mut domains = file.domains.into_iter();
         let domain = domains.next().expect("the default domain always exists");
-        if link.is_none() && domain.rules.iter().any(|rule| rule.state == State::Master) {
+        if link.is_none() && domain.rules.iter().any(|rule| rule.state == StateLocation::Master) {
             return Err(
                 "rules with `state = \"master\"` need a master: add `[[link.master]]` with its `key`".to_owned()
             );

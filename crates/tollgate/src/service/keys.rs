@@ -12,7 +12,7 @@ use tollgate_gatekeeper::link::{KeyPair, LinkSettings};
 use zeroize::Zeroizing;
 
 use crate::bounded_file;
-use crate::settings::Link;
+use crate::settings::MasterLink;
 
 /// Arguments of `tollgate keys`.
 #[derive(Debug, clap::Args)]
@@ -59,7 +59,7 @@ pub(super) fn read(file: &Path) -> Result<KeyPair, String> {
 }
 
 /// Settings of the link from a gate to its masters, with the keys of its key file.
-pub(super) fn link(link: Link) -> Result<LinkSettings, String> {
+pub(super) fn link(link: MasterLink) -> Result<LinkSettings, String> {
     let keys = link.key_file.as_deref().map(read).transpose()?;
     Ok(LinkSettings { keys: keys.map(Arc::new), ..link.settings })
 }

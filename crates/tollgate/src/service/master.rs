@@ -354,7 +354,7 @@ fn domains(domains: &[settings::Domain]) -> Result<Vec<Domain>, String> {
             let rule = &settings.rule;
             let name = if rule.class == identifier {
                 settings.wire_domain.clone().unwrap_or_else(|| domain.name.clone())
-            } else if settings.state == settings::State::Master {
+            } else if settings.state == settings::StateLocation::Master {
                 settings.domain_at_master(&domain.name)
             } else {
                 continue;

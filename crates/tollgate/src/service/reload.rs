@@ -22,7 +22,7 @@ pub(super) struct GatePlan {
     pub(super) admin_service: AdminService,
     pub(super) doors: Option<settings::Doors>,
     pub(super) graphite: Option<settings::Graphite>,
-    pub(super) telemetry: Option<settings::Telemetry>,
+    pub(super) telemetry: Option<settings::TelemetrySettings>,
 }
 
 /// A running gate with everything beside it in the process.
@@ -32,7 +32,7 @@ pub(super) struct GateProcess<'a> {
     pub(super) watch: Arc<Watch>,
     pub(super) admin_service: AdminService,
     pub(super) doors: Option<OpenDoors>,
-    pub(super) telemetry: Option<settings::Telemetry>,
+    pub(super) telemetry: Option<settings::TelemetrySettings>,
     pub(super) graphite: GraphiteSender,
     pub(super) master: Option<&'a RunningMaster>,
 }

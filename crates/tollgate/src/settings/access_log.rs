@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::fault::{Collector, shown};
+use super::error::{ErrorCollector, shown};
 use super::shape::Shape;
 use super::table::{Value, table};
 use super::value::{Choice, Size, read_text};
@@ -18,7 +18,7 @@ pub(crate) struct AccessLog {
     pub(crate) output: LogOutput,
     /// Their format.
     pub(crate) format: LogFormat,
-    /// Bytes of lines that may wait to be written.
+    /// Maximum size of unwritten lines, in bytes.
     pub(crate) buffer_bytes_max: usize,
 }
 
@@ -49,21 +49,23 @@ impl Choice for LogFormat {
 }
 
 table! {
-    /// An access log: one line for each request, refused ones included. A thread of its own writes the lines, and no request waits for it. `tollgate replay`
-    /// reads both formats back, costs included.
+    /// The access log: one line for each request, refused ones included. A separate thread writes the lines, and no
+    /// request waits for it. `tollgate replay` reads both formats, costs included.
     struct AccessLogTable {
-        /// The destination: the path of a file, with at least one `/`; `"stdout"`; `"syslog"` for the daemon of this machine, or `"syslog:ADDRESS:PORT"` for a
-        /// server that takes UDP. SIGUSR1 and SIGHUP reopen a file, for log rotation.
+        /// The destination: the path of a file, with at least one `/`; `"stdout"`; `"syslog"` for the daemon of this
+        /// machine, or `"syslog:ADDRESS:PORT"` for a server over UDP. SIGUSR1 and SIGHUP reopen a file, for log
+        /// rotation.
         output: LogOutput = required,
-        /// `combined` is the format of Apache and nginx, followed by the request time and the cost in seconds. `json` also has the wait, the decision, its reason and the
-        /// rule.
+        /// `combined` is the format of Apache and nginx, followed by the request time and the cost in seconds. `json`
+        /// also contains the wait, the decision, its reason and the rule.
         format: LogFormat = "\"combined\"",
-        /// How much memory lines may take that are not written yet. When it is full, lines are dropped and counted as `tollgate_access_log_dropped_total`.
+        /// Memory for unwritten lines. When it is full, lines are dropped and counted in
+        /// `tollgate_access_log_dropped_total`.
         buffer: Size = "\"4MiB\"",
     }
 }
 
-/// The least buffer that is of use: one chunk of lines for each of a few workers.
+/// Minimum size of the buffer, in bytes: one chunk of lines for each of a few workers.
 const BUFFER_BYTES_MIN: u64 = 256 << 10;
 /// The socket of the syslog daemon.
 const SYSLOG_SOCKET: &str = "/dev/log";
@@ -77,7 +79,7 @@ impl LogOutput {
             Some(("syslog", address)) => {
                 let parsed = address.parse().map(Self::SyslogUdp);
                 return parsed.map_err(|_| {
-                    format!("{} is no address and port: write one such as \"syslog:127.0.0.1:514\"", shown(address))
+                    format!("{} is not an address and port: write one such as \"syslog:127.0.0.1:514\"", shown(address))
                 });
             }
             _ => {}
@@ -87,7 +89,8 @@ impl LogOutput {
             text if text.ends_with('/') => Err(format!("{} is a directory: write the path of a file", shown(text))),
             text if text.contains('/') => Ok(Self::File(text.into())),
             text => Err(format!(
-                "unknown output {}: write the path of a file such as \"/var/log/tollgate/access.log\", \"stdout\" or \"syslog\"",
+                "unknown output {}: write the path of a file such as \"/var/log/tollgate/access.log\", \
+                 \"stdout\" or \"syslog\"",
                 shown(text)
             )),
         }
@@ -99,19 +102,19 @@ impl Value for LogOutput {
         Shape::Text { what: "a path, \"stdout\" or \"syslog\"", example: "/var/log/tollgate/access.log" }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        let output = read_text(value, faults, &Self::shape(), Self::parse)?;
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        let output = read_text(value, errors, &Self::shape(), Self::parse)?;
         Some(match output {
-            Self::File(path) => Self::File(faults.resolved(&path)),
+            Self::File(path) => Self::File(errors.resolved(&path)),
             other => other,
         })
     }
 }
 
 impl AccessLogTable {
-    pub(super) fn meaning(self, faults: &mut Collector) -> Option<AccessLog> {
+    pub(super) fn resolve(self, errors: &mut ErrorCollector) -> Option<AccessLog> {
         if self.buffer.value.0 < BUFFER_BYTES_MIN {
-            faults.fault(&self.buffer.span, "too little to buffer lines in: write at least \"256KiB\"");
+            errors.report(&self.buffer.span, "too little memory for unwritten lines: write at least \"256KiB\"");
         }
         let buffer_bytes_max = usize::try_from(self.buffer.value.0).unwrap_or(usize::MAX);
         Some(AccessLog { output: self.output?.value, format: self.format.value, buffer_bytes_max })

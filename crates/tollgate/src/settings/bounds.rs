@@ -1,75 +1,78 @@
-//! `[gate.bounds]`: how much of everything there may be.
+//! `[gate.bounds]`: bounds of requests and connections.
 
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
-use super::fault::Collector;
-use super::table::{Placed, table};
+use super::error::ErrorCollector;
+use super::table::{Located, table};
 use super::value::Size;
 
-/// How much of everything there may be.
+/// Bounds of requests and connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// The longest request line in bytes.
+    /// Maximum length of a request line, in bytes.
     pub(crate) line_bytes_max: usize,
-    /// The largest head in bytes.
+    /// Maximum size of a request head, in bytes.
     pub(crate) head_bytes_max: usize,
-    /// The slowest that a client may send a request's body, and take an answer, on average, in bytes per second.
+    /// Minimum average rate of uploads and downloads, in bytes per second.
     pub(crate) body_bytes_per_sec_min: u64,
-    /// The most header fields.
+    /// Maximum number of header fields.
     pub(crate) fields_max: usize,
-    /// Connections from clients, all together.
+    /// Maximum number of client connections.
     pub(crate) connections_max: usize,
-    /// Connections from one address. Trusted proxies are not counted.
+    /// Maximum number of connections from one address, except trusted proxies.
     pub(crate) connections_per_address_max: usize,
-    /// Requests at once on one HTTP/2 connection.
+    /// Maximum number of concurrent streams of an HTTP/2 connection.
     pub(crate) streams_max: u32,
-    /// Idle connections that each worker keeps to each backend.
+    /// Maximum number of idle connections of each worker to each backend.
     pub(crate) backend_idle_max: usize,
-    /// How much of the body of a refused request is read so that its connection can be kept.
+    /// Maximum size of a refused request's body that is read to keep the connection open, in bytes.
     pub(crate) refused_body_bytes_max: u64,
-    /// How much of an answer is read for a client that has left.
+    /// Maximum size of a response that is read after its client has disconnected, in bytes.
     pub(crate) unheard_bytes_max: u64,
 }
 
 table! {
-    /// How much of everything there may be.
+    /// Bounds of requests and connections.
     struct BoundsTable {
-        /// The longest request line, from 1KiB to 64KiB. A longer one is answered 414.
+        /// Maximum length of a request line, from 1KiB to 64KiB. A longer one is answered with 414.
         request_line: Size = "\"8KiB\"",
-        /// The largest head of a request, from 1KiB to 64KiB. A larger one is answered 431.
+        /// Maximum size of a request head, from 1KiB to 64KiB. A larger one is answered with 431.
         head: Size = "\"32KiB\"",
-        /// The slowest that a client may send a request's body, and take an answer, on average, per second. Only waits for the client count.
+        /// Minimum average rate at which a client sends a request body and reads a response, per second. Only the time
+        /// in which the gate waits for the client counts.
         body_per_second: Size = "\"256B\"",
-        /// The most header fields of a request. More are answered 431.
+        /// Maximum number of header fields of a request. More are answered with 431.
         fields: NonZeroU32 = "100",
-        /// How many connections clients may have, all together. When there are more, the one that has been idle for longest is closed, and if none is
-        /// idle, one of the address with the most, unless the newcomer's address has as many.
+        /// Maximum number of client connections. Beyond it, the connection that has been idle the longest is closed. If
+        /// none is idle, a connection of the address with the most is closed, unless the new connection's address has
+        /// as many.
         connections: NonZeroU32 = "16384",
-        /// How many connections one address may have, at most a quarter of `connections` and of those that there are file descriptors for. Trusted
-        /// proxies are not counted.
+        /// Maximum number of connections from one address, and at most a quarter of `connections` and of the available
+        /// file descriptors. Trusted proxies are not counted.
         connections_per_address: NonZeroU32 = "1024",
-        /// How many requests may be at work at once on one HTTP/2 connection.
+        /// Maximum number of concurrent streams of an HTTP/2 connection.
         streams: NonZeroU32 = "128",
-        /// How many idle connections each worker keeps to each backend.
+        /// Maximum number of idle connections of each worker to each backend.
         backend_idle: NonZeroU32 = "128",
-        /// How much of the body of a refused request is read, so that its connection can be kept.
+        /// Maximum size of a refused request's body that is read to keep the connection open.
         refused_body: Size = "\"64KiB\"",
-        /// How much of an answer is read for a client that has left, so that the backend finishes and its price is known.
+        /// Maximum size of a response that is read after its client has disconnected, so that the backend finishes and
+        /// the cost is known.
         unheard: Size = "\"1MiB\"",
     }
 }
 
-/// What a request needs at the least, and what a connection may hold at the most.
+/// Accepted sizes of a request line and a head: enough for any request, and at most what a connection may buffer.
 const HEAD_BYTES: RangeInclusive<u64> = 1 << 10..=1 << 16;
 
 impl BoundsTable {
-    pub(super) fn meaning(self, faults: &mut Collector) -> Bounds {
-        let mut head = |size: &Placed<Size>| {
+    pub(super) fn resolve(self, errors: &mut ErrorCollector) -> Bounds {
+        let mut head = |size: &Located<Size>| {
             if !HEAD_BYTES.contains(&size.value.0) {
-                faults.fault(
+                errors.report(
                     &size.span,
-                    "must be from \"1KiB\" to \"64KiB\": a request needs some, and a stranger is not given more",
+                    "must be from \"1KiB\" to \"64KiB\": a request needs some memory, and more would help attackers",
                 );
             }
             usize::try_from(size.value.0).unwrap_or(usize::MAX)
@@ -89,6 +92,6 @@ impl BoundsTable {
     }
 }
 
-fn count(number: &Placed<NonZeroU32>) -> usize {
+fn count(number: &Located<NonZeroU32>) -> usize {
     usize::try_from(number.value.get()).unwrap_or(usize::MAX)
 }

@@ -6,20 +6,20 @@ use tollgate_core::time::Span;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::fault::{Collector, shown};
+use super::error::{ErrorCollector, shown};
 use super::limit::nonzero;
 use super::shape::Shape;
 use super::table::{Value, refuse, table};
 use super::value::read_text;
 
-/// How backends are checked.
+/// The health check of backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HealthCheck {
     /// The path of the request.
     pub(crate) path: String,
     /// The time between two checks of one backend.
     pub(crate) interval: Duration,
-    /// The time for one check, connecting included.
+    /// The timeout of one check, connecting included.
     pub(crate) timeout: Duration,
     /// The status of a healthy backend.
     pub(crate) status: u16,
@@ -34,8 +34,8 @@ impl Value for UrlPath {
         Shape::Text { what: "a path of a URL", example: "/healthz" }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        read_text(value, faults, &Self::shape(), |text| {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        read_text(value, errors, &Self::shape(), |text| {
             let is_path = text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
             if is_path { Ok(Self(text.to_owned())) } else { Err(no_path(text)) }
         })
@@ -43,10 +43,10 @@ impl Value for UrlPath {
 }
 
 fn no_path(text: &str) -> String {
-    format!("{} is no path of a URL: write one that begins with a slash, such as \"/healthz\"", shown(text))
+    format!("{} is not a path of a URL: write one that begins with a slash, such as \"/healthz\"", shown(text))
 }
 
-/// The status of a final answer.
+/// The status of a final response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FinalStatus(u16);
 
@@ -55,11 +55,11 @@ impl Value for FinalStatus {
         Shape::Integer { min: 200, max: 599 }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
         match value.get_ref().as_integer().and_then(|number| number.as_str().parse().ok()) {
             Some(status @ 200..=599) => Some(Self(status)),
             _ => {
-                refuse(value, &Self::shape(), faults);
+                refuse(value, &Self::shape(), errors);
                 None
             }
         }
@@ -67,24 +67,25 @@ impl Value for FinalStatus {
 }
 
 table! {
-    /// Active health checks. Without `path` there are none, and the health of a backend is judged by the requests that it serves.
+    /// Active health checks. Without `path` there are none, and the health of a backend is judged by the requests that
+    /// it serves.
     struct HealthTable {
-        /// The path that is requested with GET from each backend, such as `/healthz`. A backend that fails two checks in a row gets no requests until a check
-        /// succeeds, unless no other backend is up.
+        /// The path that is requested with GET from each backend, such as `/healthz`. A backend that fails two checks
+        /// in a row gets no requests until a check succeeds, unless no other backend is up.
         path: UrlPath,
         /// The time between two checks of one backend.
         interval: Span = "\"5s\"",
-        /// The time that one check may take, connecting included.
+        /// The timeout of one check, connecting included.
         timeout: Span = "\"2s\"",
-        /// The status that a healthy backend answers with.
+        /// The status in the response of a healthy backend.
         status: FinalStatus = "200",
     }
 }
 
 impl HealthTable {
-    pub(super) fn meaning(self, faults: &mut Collector) -> Option<HealthCheck> {
-        let interval = Duration::from(nonzero(&self.interval, faults)?);
-        let timeout = Duration::from(nonzero(&self.timeout, faults)?);
+    pub(super) fn resolve(self, errors: &mut ErrorCollector) -> Option<HealthCheck> {
+        let interval = Duration::from(nonzero(&self.interval, errors)?);
+        let timeout = Duration::from(nonzero(&self.timeout, errors)?);
         Some(HealthCheck { path: self.path?.value.0, interval, timeout, status: self.status.value.0 })
     }
 }

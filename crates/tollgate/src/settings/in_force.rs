@@ -1,4 +1,4 @@
-//! The settings in force, for people: every key with its value, where that comes from, and what it means.
+//! The effective settings for the console: every key with its value, the default and the doc comment.
 
 use serde_json::{Value, json};
 use toml::Spanned;
@@ -9,7 +9,7 @@ use super::schema::prose;
 use super::secret::masked;
 use super::shape::{Presence, Shape, TableShape};
 
-/// The tables of a file with this text, which has been read before and is right. What is not in the file is there with its default.
+/// The tables of a valid file with this text. Keys that are not in the file have their default.
 pub(crate) fn in_force(text: &str) -> Value {
     let (document, _) = DeTable::parse_recoverable(text);
     let mut tables = Vec::new();
@@ -31,7 +31,7 @@ fn collect(shape: &'static TableShape, table: &DeTable<'_>, path: &str, text: &s
                 }
             }
             (Shape::List(_), _) => {}
-            // Tables inside of tables are shown as values of those.
+            // Inner tables are shown as values of the outer table.
             (_, Some(DeValue::Table(table))) if path.is_empty() => {
                 tables.push(shown(inner, table, &format!("[{place}]"), text));
             }
@@ -59,7 +59,7 @@ fn shown(shape: &TableShape, table: &DeTable<'_>, place: &str, text: &str) -> Va
     json!({ "table": place, "caption": prose(shape.doc), "keys": keys })
 }
 
-/// A value as it is written in the file, but for passwords, and for the path of a webhook: who knows that may post there.
+/// A value as written in the file, without passwords and without the path of a webhook, which can be a secret.
 fn verbatim(key: &str, value: &Spanned<DeValue<'_>>, text: &str) -> String {
     match value.get_ref() {
         DeValue::String(url) if key == "webhook" => format!("\"{}\"", without_path(url)),
@@ -81,7 +81,8 @@ mod tests {
 
     #[test]
     fn every_key_of_the_tables_in_the_file_is_there_with_its_caption() {
-        let text = "[gate]\nbackend = 'http://127.0.0.1:1'\nhold = { max = '1s' }\n[[rule]]\nname = 'a'\nclass = 'ip/32'\nrate = { rate = '1/s', burst = 1 }\n\
+        let text = "[gate]\nbackend = 'http://127.0.0.1:1'\nhold = { max = '1s' }\n\
+            [[rule]]\nname = 'a'\nclass = 'ip/32'\nrate = { rate = '1/s', burst = 1 }\n\
             [redis]\nurl = 'redis://user:secret@db:6379'\n";
         let tables = in_force(text);
         let places: Vec<_> = tables.as_array().unwrap().iter().map(|table| table["table"].as_str().unwrap()).collect();

@@ -8,77 +8,79 @@ use tollgate_core::virtual_clock::Cores;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::fault::Collector;
+use super::error::ErrorCollector;
 use super::shape::Shape;
-use super::table::{Placed, Value, table};
+use super::table::{Located, Value, table};
 use super::value::{Millionths, PerTime};
 
 table! {
-    /// CPU-seconds per second: credit comes back steadily and is spent by what requests really cost. Debt is repaid before
-    /// the next request is let through.
+    /// CPU-seconds per second. Credit regenerates at a constant rate, and each request is charged its measured cost. A
+    /// key in debt is not admitted until the debt is repaid.
     struct BudgetTable {
-        /// How fast credit comes back, as a part of the cores of all backends together: 0.1 of 4 cores is 0.4 CPU-seconds per second. Either this or `cores`.
+        /// Regeneration rate as a share of the cores of all backends together: 0.1 of 4 cores is 0.4 CPU-seconds per
+        /// second. Either this or `cores`.
         share: Millionths,
-        /// How fast credit comes back, in CPU-seconds per second. Either this or `share`.
+        /// Regeneration rate in CPU-seconds per second. Either this or `share`.
         cores: Millionths,
-        /// How much credit can be saved up, as a duration of CPU time.
+        /// Maximum credit, as a duration of CPU time.
         burst: Span = required,
     }
 }
 
 table! {
-    /// So many requests per time, with a burst.
+    /// Requests per time, with a burst.
     struct RateTable {
-        /// How many requests per time are let through on average.
+        /// Average rate of admitted requests.
         rate: PerTime = required,
-        /// How many requests may come at once.
+        /// Number of requests that can be admitted at once.
         burst: NonZeroU64 = required,
     }
 }
 
 table! {
-    /// A bucket that each request fills by one and that leaks at fixed times.
+    /// A leaky bucket: each request adds one, and the bucket drains in steps.
     struct BucketTable {
-        /// How many requests the bucket holds.
+        /// Capacity of the bucket, in requests.
         size: NonZeroU32 = required,
-        /// How many requests leak out at a time.
+        /// Number of requests that drain per step.
         drip: NonZeroU32 = "1",
-        /// The time between two drips.
+        /// Time between two steps.
         every: Span = "\"1s\"",
     }
 }
 
 table! {
-    /// At most so many requests in any window of time.
+    /// Maximum number of requests in a sliding window.
     struct WindowTable {
-        /// How many requests are let through in any window.
+        /// Maximum number of requests in any window.
         max: NonZeroU32 = required,
-        /// How long the window is.
+        /// Length of the window.
         per: Span = required,
-        /// How many requests are let through while `warmup` lasts: a limit that nothing lifts. Without it, none applies then.
+        /// Maximum number of requests in any window during `warmup`. Default: no limit during `warmup`.
         ceiling: NonZeroU32,
     }
 }
 
 table! {
-    /// At most so many requests at work at once.
+    /// Maximum number of requests in flight.
     struct InFlightTable {
-        /// How many requests of one key may be at work at once.
+        /// Maximum number of requests of one key in flight.
         max: NonZeroU32 = required,
     }
 }
 
 table! {
-    /// A limit in the older style: so many per duration, so far apart, or both.
+    /// A limit in the style of other limiters: a number of requests per duration, a minimum interval, or both.
     struct LegacyTable {
-        /// How many requests are let through per `duration`.
+        /// Number of requests per `duration`.
         max: NonZeroU32,
-        /// The time that `max` is for.
+        /// The period of `max`.
         duration: Span,
-        /// The least time between two requests.
+        /// Minimum time between two requests.
         min_interval: Span,
-        /// Whether `min_interval` is enforced beside `max` and `duration`. Sharkey does not: there, `max` requests may come at once, and `min_interval` only
-        /// determines how many of them come back at a time. Write `false` for that.
+        /// Whether `min_interval` is enforced beside `max` and `duration`. Sharkey does not: there, `max` requests may
+        /// come at once, and `min_interval` only determines how many of them come back at a time. Write `false` for
+        /// that.
         enforce_interval: bool = "true",
     }
 }
@@ -92,37 +94,37 @@ impl Value for InFlightMax {
         Shape::Either(vec![NonZeroU32::shape(), InFlightTable::shape()])
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
         match value.get_ref() {
-            DeValue::Table(_) => InFlightTable::read(value, faults)?.max.map(|max| Self(max.value)),
-            _ => NonZeroU32::read(value, faults).map(Self),
+            DeValue::Table(_) => InFlightTable::read(value, errors)?.max.map(|max| Self(max.value)),
+            _ => NonZeroU32::read(value, errors).map(Self),
         }
     }
 }
 
-/// A budget below this is less than the price of any request.
+/// Minimum burst of a budget: less than this does not pay for one request.
 const BURST_MIN: Span = Span::from_millis(1);
 const MILLION: u64 = 1_000_000;
 
-impl Placed<BudgetTable> {
-    /// The budget of a backend with these cores.
-    pub(super) fn limit(&self, cores: Cores, faults: &mut Collector) -> Option<Limit> {
+impl Located<BudgetTable> {
+    /// The budget, if the backends have these cores.
+    pub(super) fn limit(&self, cores: Cores, errors: &mut ErrorCollector) -> Option<Limit> {
         let table = &self.value;
         let millionths = match (&table.share, &table.cores) {
             (Some(share), Some(_)) => {
-                faults.fault(&share.span, "a budget has `share` or `cores`, not both: leave one out");
+                errors.report(&share.span, "a budget has `share` or `cores`, not both: leave one out");
                 return None;
             }
             (None, None) if table.written.has("share") || table.written.has("cores") => return None,
             (None, None) => {
-                faults.missing(
+                errors.missing(
                     &self.span,
                     "a budget needs `share` or `cores`: write `share = 0.1` for a tenth of the backend",
                 );
                 return None;
             }
             (Some(share), None) if u64::from(share.value.0) > MILLION => {
-                faults.fault(
+                errors.report(
                     &share.span,
                     "a share is a part of the whole, at most 1: write `cores` for CPU-seconds per second",
                 );
@@ -136,116 +138,116 @@ impl Placed<BudgetTable> {
         };
         let burst = table.burst.as_ref()?;
         if burst.value < BURST_MIN {
-            faults.fault(
+            errors.report(
                 &burst.span,
                 "a burst below 1ms of CPU time is less than one request's toll: write a longer one",
             );
             return None;
         }
-        fit(Budget::new(millionths, burst.value), self, faults).map(Limit::Budget)
+        fit(Budget::new(millionths, burst.value), self, errors).map(Limit::Budget)
     }
 }
 
-impl Placed<RateTable> {
-    pub(super) fn limit(&self, faults: &mut Collector) -> Option<Limit> {
+impl Located<RateTable> {
+    pub(super) fn limit(&self, errors: &mut ErrorCollector) -> Option<Limit> {
         let (rate, burst) = (self.value.rate.as_ref()?, self.value.burst.as_ref()?);
-        fit(Rate::new(rate.value.count, rate.value.period, burst.value.get()), self, faults).map(Limit::Rate)
+        fit(Rate::new(rate.value.count, rate.value.period, burst.value.get()), self, errors).map(Limit::Rate)
     }
 }
 
-impl Placed<BucketTable> {
-    pub(super) fn limit(&self, faults: &mut Collector) -> Option<Limit> {
-        let every = nonzero(&self.value.every, faults);
+impl Located<BucketTable> {
+    pub(super) fn limit(&self, errors: &mut ErrorCollector) -> Option<Limit> {
+        let every = nonzero(&self.value.every, errors);
         let size = self.value.size.as_ref()?.value.get();
-        fit(Bucket::new(size, self.value.drip.value.get(), every?), self, faults).map(Limit::Bucket)
+        fit(Bucket::new(size, self.value.drip.value.get(), every?), self, errors).map(Limit::Bucket)
     }
 }
 
-impl Placed<WindowTable> {
-    pub(super) fn limit(&self, faults: &mut Collector) -> Option<Limit> {
-        let per = nonzero(self.value.per.as_ref()?, faults);
+impl Located<WindowTable> {
+    pub(super) fn limit(&self, errors: &mut ErrorCollector) -> Option<Limit> {
+        let per = nonzero(self.value.per.as_ref()?, errors);
         let max = self.value.max.as_ref()?.value.get();
         if let Some(ceiling) = self.value.ceiling.as_ref().filter(|ceiling| ceiling.value.get() < max) {
             let message = format!("the ceiling {} is below max, {max}: write at least {max}", ceiling.value);
-            faults.fault(&ceiling.span, message);
+            errors.report(&ceiling.span, message);
             return None;
         }
         let ceiling = self.value.ceiling.as_ref().map(|ceiling| ceiling.value.get());
-        fit(Window::new(max, per?, ceiling), self, faults).map(Limit::Window)
+        fit(Window::new(max, per?, ceiling), self, errors).map(Limit::Window)
     }
 }
 
-impl Placed<InFlightMax> {
-    pub(super) fn limit(&self, faults: &mut Collector) -> Option<Limit> {
-        fit(InFlight::new(self.value.0.get()), self, faults).map(Limit::InFlight)
+impl Located<InFlightMax> {
+    pub(super) fn limit(&self, errors: &mut ErrorCollector) -> Option<Limit> {
+        fit(InFlight::new(self.value.0.get()), self, errors).map(Limit::InFlight)
     }
 }
 
-impl Placed<LegacyTable> {
-    /// One limit, or two that hold at once.
-    pub(super) fn limits(&self, faults: &mut Collector) -> Vec<Limit> {
+impl Located<LegacyTable> {
+    /// One limit, or two that both apply.
+    pub(super) fn limits(&self, errors: &mut ErrorCollector) -> Vec<Limit> {
         let LegacyTable { max, duration, min_interval, enforce_interval, written } = &self.value;
         let quota = match (max, duration) {
-            (Some(max), Some(duration)) => nonzero_legacy(duration, faults).map(|duration| (max.value.get(), duration)),
+            (Some(max), Some(duration)) => nonzero_legacy(duration, errors).map(|duration| (max.value.get(), duration)),
             (Some(_), None) if written.has("duration") => return Vec::new(),
             (Some(max), None) => {
-                faults.missing(&max.span, "`max` needs `duration` beside it: write `duration = \"5s\"`");
+                errors.missing(&max.span, "`max` needs `duration` beside it: write `duration = \"5s\"`");
                 return Vec::new();
             }
             (None, Some(_)) if written.has("max") => return Vec::new(),
             (None, Some(duration)) => {
-                faults.missing(&duration.span, "`duration` needs `max` beside it: write `max = 10`");
+                errors.missing(&duration.span, "`duration` needs `max` beside it: write `max = 10`");
                 return Vec::new();
             }
             (None, None) if written.has("max") || written.has("duration") || written.has("min_interval") => None,
             (None, None) => {
-                faults
+                errors
                     .missing(&self.span, "a legacy limit needs `max` and `duration`, or `min_interval`, or all three");
                 return Vec::new();
             }
         };
-        let apart = min_interval.as_ref().map(|interval| nonzero_legacy(interval, faults));
+        let apart = min_interval.as_ref().map(|interval| nonzero_legacy(interval, errors));
         if apart == Some(None) || (quota.is_none() && apart.is_none()) {
             return Vec::new();
         }
         let is_spaced = enforce_interval.value;
         let limits = Legacy { quota, min_interval: apart.flatten(), is_spaced }.limits();
-        fit(limits, self, faults).map(Iterator::collect).unwrap_or_default()
+        fit(limits, self, errors).map(Iterator::collect).unwrap_or_default()
     }
 }
 
-/// A duration of a legacy limit, where 0 means no limit in Sharkey.
-fn nonzero_legacy(span: &Placed<Span>, faults: &mut Collector) -> Option<Span> {
+/// Reports a duration of 0 in a legacy limit, which means no limit in Sharkey.
+fn nonzero_legacy(span: &Located<Span>, errors: &mut ErrorCollector) -> Option<Span> {
     if span.value.is_zero() {
-        faults.fault(&span.span, "must not be 0: for no limit, which 0 is in Sharkey, leave the key or the rule out");
+        errors.report(&span.span, "must not be 0: for no limit, which 0 is in Sharkey, leave the key or the rule out");
         return None;
     }
     Some(span.value)
 }
 
-/// A duration that must not be 0.
-pub(super) fn nonzero(span: &Placed<Span>, faults: &mut Collector) -> Option<Span> {
+/// Reports a duration of 0.
+pub(super) fn nonzero(span: &Located<Span>, errors: &mut ErrorCollector) -> Option<Span> {
     if span.value.is_zero() {
-        faults.fault(&span.span, "must not be 0: write a duration such as \"1s\"");
+        errors.report(&span.span, "must not be 0: write a duration such as \"1s\"");
         return None;
     }
     Some(span.value)
 }
 
-/// Reports why figures that are each right do not make a limit together.
-pub(super) fn fit<T, P>(made: Result<T, LimitError>, place: &Placed<P>, faults: &mut Collector) -> Option<T> {
+/// Reports values that are valid on their own but not in combination.
+pub(super) fn fit<T, P>(made: Result<T, LimitError>, place: &Located<P>, errors: &mut ErrorCollector) -> Option<T> {
     let message = match made {
         Ok(made) => return Some(made),
-        Err(LimitError::Zero) => "no figure of a limit may be 0",
-        Err(LimitError::TooFine) => "these figures allow more per nanosecond than can be counted: write a lower rate",
+        Err(LimitError::Zero) => "no value of a limit may be 0",
+        Err(LimitError::TooFine) => "this rate is more per nanosecond than can be represented: write a lower rate",
         Err(LimitError::TooLong) => {
-            "a full burst would take longer than 584 years to come back: write a higher rate or a smaller burst"
+            "a full burst would take longer than 584 years to regenerate: write a higher rate or a smaller burst"
         }
         Err(LimitError::CeilingBelowMax) => "the upper bound is below the lower: write a larger one",
         Err(LimitError::LogTooLong) => {
-            "a window remembers at most 65535 requests: write a smaller `max` and `ceiling`, or use `rate`"
+            "a window stores at most 65535 requests: write a smaller `max` and `ceiling`, or use `rate`"
         }
     };
-    faults.fault(&place.span, message);
+    errors.report(&place.span, message);
     None
 }

@@ -1,23 +1,23 @@
-//! Two listeners cannot have one address.
+//! Reports two listeners with the same address.
 
 use std::net::SocketAddr;
 use std::ops::Range;
 
 use super::FileTable;
 use super::doors::DoorsTable;
-use super::fault::Collector;
+use super::error::ErrorCollector;
 use super::gate::LISTEN_MAX;
-use super::value::Address;
+use super::value::ListenAddress;
 
-/// An address that a role of the file listens on, and the key that says so.
+/// A listening address and its key in the file.
 struct Listener<'file> {
     key: &'static str,
     address: SocketAddr,
     span: &'file Range<usize>,
 }
 
-/// Reports each address that an earlier role has taken.
-pub(super) fn refuse_clashes(file: &FileTable, faults: &mut Collector) {
+/// Reports each address that another key above it in the file already uses.
+pub(super) fn refuse_clashes(file: &FileTable, errors: &mut ErrorCollector) {
     let mut listeners = listeners(file);
     listeners.sort_by_key(|listener| listener.span.start);
     for (index, listener) in listeners.iter().enumerate() {
@@ -26,18 +26,18 @@ pub(super) fn refuse_clashes(file: &FileTable, faults: &mut Collector) {
                 "`{}` and `{}` cannot both listen on {}: write another port",
                 earlier.key, listener.key, listener.address
             );
-            faults.fault(listener.span, message);
+            errors.report(listener.span, message);
         }
     }
 }
 
 fn listeners(file: &FileTable) -> Vec<Listener<'_>> {
     let mut listeners = Vec::new();
-    let mut add = |key, address: &Address, span| listeners.push(Listener { key, address: address.0, span });
+    let mut add = |key, address: &ListenAddress, span| listeners.push(Listener { key, address: address.0, span });
     if let Some(gate) = &file.gate {
         let listen = &gate.value.listen;
         for address in listen.value.0.iter().take(LISTEN_MAX) {
-            // A default is nowhere in the file: its place is that of the table.
+            // A default has no position in the file; the position of the table is used.
             let span = if gate.value.written.has("listen") { &address.span } else { &listen.span };
             add("gate.listen", &address.value, span);
         }
@@ -60,7 +60,7 @@ fn listeners(file: &FileTable) -> Vec<Listener<'_>> {
     listeners
 }
 
-/// Whether one of two addresses takes the other's place. Port 0 is any free port, and an unspecified address is all of them.
+/// Whether two addresses cannot be bound together. Port 0 is any free port; an unspecified address includes all others.
 fn clash(a: SocketAddr, b: SocketAddr) -> bool {
     let all = |address: SocketAddr| address.ip().is_unspecified();
     a.port() != 0 && a.port() == b.port() && (a.ip() == b.ip() || all(a) || all(b))

@@ -1,8 +1,8 @@
-//! Settings: a TOML file becomes meaning once, and everything that is wrong with it is said in one go.
+//! Parses the settings file and reports all of its errors together.
 //!
-//! A file is parsed with the place of every key and value kept. Tables ([`mod@table`]) are read into the structs that declare them, then
-//! each struct becomes what it means, in the core's own types. Faults are collected on the way and never stop it. The declarations are also the
-//! manual: [`mod@schema`] and [`mod@reference`] are made from them.
+//! The parser keeps the position of every key and value. Each table ([`mod@table`]) is read into the struct that
+//! declares it; `resolve` then converts that struct to the types that the roles use. Errors are collected on the way
+//! and do not stop the parser. [`mod@schema`] and [`mod@reference`] are generated from the same declarations.
 
 mod access_log;
 mod bounds;
@@ -10,9 +10,9 @@ mod buffer;
 mod condition;
 mod domain;
 mod doors;
+mod error;
 mod escalation;
 mod fairness;
-mod fault;
 mod gate;
 mod health;
 mod in_force;
@@ -49,84 +49,84 @@ pub(crate) use buffer::ResponseBuffer;
 pub(crate) use domain::{DEFAULT_DOMAIN, Domain};
 pub(crate) use doors::{DoorLog, Doors};
 pub(crate) use fairness::{UserClass, UserPlace};
-pub(crate) use fault::Faults;
 pub(crate) use gate::{CertificateFiles, ForwardedHeader, Gate, Hold, TollSource};
 pub(crate) use health::HealthCheck;
 pub(crate) use in_force::in_force;
-pub(crate) use link::Link;
-pub(crate) use pages::{Page, PagePart, Pages};
+pub(crate) use link::MasterLink;
+pub(crate) use pages::{ErrorPages, Page, PagePart};
 pub(crate) use priority::{Precedence, Priority};
 pub(crate) use ratelimit::{ServedDomain, ServedLimits, is_identified};
 pub(crate) use reference::reference;
-pub(crate) use roles::{Admin, FlagState, Graphite, Master, Redis, Watch, Webhook};
-pub(crate) use rule::{RuleSettings, State};
+pub(crate) use roles::{Admin, FlagState, Graphite, Master, Redis, WatchSettings, Webhook};
+pub(crate) use rule::{RuleSettings, StateLocation};
 pub(crate) use schema::schema;
-pub(crate) use telemetry::Telemetry;
-pub(crate) use value::{BackendUrl, Protocol};
+pub(crate) use telemetry::TelemetrySettings;
+pub(crate) use value::{BackendProtocol, BackendUrl};
 
 use domain::{Domains, Rules};
 use doors::DoorsTable;
-use fault::Collector;
+use error::ErrorCollector;
 use gate::GateTable;
 use link::LinkTable;
 use priority::Priorities;
 use roles::{AdminTable, MasterTable, MetricsTable, RedisTable, WatchTable};
-use rule::Surroundings;
+use rule::RuleContext;
 use table::{Entries, table};
 use telemetry::TelemetryTable;
 
-/// What a file says. A role that the file does not name is `None`.
+/// The contents of a settings file. A role that the file does not configure is `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// The reverse proxy.
     pub(crate) gate: Option<Gate>,
-    /// The rules by domain; the first is [`DEFAULT_DOMAIN`], always there.
+    /// The rules by domain. The first is always [`DEFAULT_DOMAIN`].
     pub(crate) domains: Vec<Domain>,
-    /// The bookkeeper off the path.
+    /// The master.
     pub(crate) master: Option<Master>,
-    /// What links the default domain's rules to masters; none if no rule needs one, or nothing says where one is.
-    pub(crate) link: Option<Link>,
-    /// The ways in for programs and proxies that are not behind the gate.
+    /// The connections to masters for the rules of the default domain. None if no rule needs a master, or the file
+    /// configures no master.
+    pub(crate) link: Option<MasterLink>,
+    /// The doors.
     pub(crate) doors: Option<Doors>,
-    /// The address for operators.
+    /// The admin address.
     pub(crate) admin: Option<Admin>,
-    /// What turns refusals into episodes and flags.
-    pub(crate) watch: Watch,
-    /// Graphite, if figures are sent there.
+    /// The watch.
+    pub(crate) watch: WatchSettings,
+    /// The Graphite server that receives the metrics.
     pub(crate) graphite: Option<Graphite>,
-    /// Who is told in OpenTelemetry's protocol, if anybody is.
-    pub(crate) telemetry: Option<Telemetry>,
+    /// The OpenTelemetry receiver.
+    pub(crate) telemetry: Option<TelemetrySettings>,
     /// Redis or Valkey.
     pub(crate) redis: Option<Redis>,
 }
 
-/// A file larger than this is not a settings file.
+/// Maximum size of a settings file, in bytes. A larger file is a mistake, such as the wrong path.
 pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
 
 table! {
-    /// A settings file. Every table may be left out; an empty file means the defaults.
+    /// A settings file. Every table is optional.
     struct FileTable {
         /// The reverse proxy.
         gate: GateTable,
         /// Rules of the domain `default`. Written `[[rule]]`, once for each.
         rule: Rules,
-        /// Which requests have another weight in the queue than others. Written `[[priority]]`, once for each.
+        /// Weights of requests in the queue, other than 1. Written `[[priority]]`, once for each.
         priority: Priorities,
         /// More domains, each with its own rules. Written `[[domain]]`, once for each.
         domain: Domains,
-        /// The bookkeeper of a fleet of gates.
+        /// The master of a fleet of gates.
         master: MasterTable,
         /// The masters that this gate reports to.
         link: LinkTable,
-        /// Ways in for programs and proxies that are not behind this gate.
+        /// Interfaces for programs and proxies that are not behind this gate.
         doors: DoorsTable,
-        /// The address for operators.
+        /// The admin address.
         admin: AdminTable,
-        /// What turns refusals into episodes and flags.
+        /// The watch: it records refusals and flags accounts.
         watch: WatchTable = "{}",
-        /// Where figures are sent to.
+        /// The Graphite server that receives the metrics.
         metrics: MetricsTable,
-        /// Who is told of figures and traces in OpenTelemetry's protocol.
+        /// The OpenTelemetry receiver of metrics and traces.
         telemetry: TelemetryTable,
         /// Redis or Valkey, for rules with `state = "redis"` and a master's `books`.
         redis: RedisTable,
@@ -138,13 +138,14 @@ mod tests;
 
 impl Settings {
     /// Reads a file.
-    pub(crate) fn load(path: &Path) -> Result<Self, Faults> {
+    pub(crate) fn load(path: &Path) -> Result<Self, ConfigErrors> {
         let file = path.display().to_string();
-        let bytes = read_file(path).map_err(|message| Faults::unreadable(&file, message))?;
+        let bytes = read_file(path).map_err(|message| ConfigErrors::unreadable(&file, message))?;
         match String::from_utf8(bytes) {
-            // Whoever cut a file short, or named the wrong one, is not to find all of its rules gone.
+            // A truncated file, or the wrong one, must not silently remove all rules.
             Ok(text) if text.trim_start_matches('\u{feff}').trim().is_empty() => {
-                Err(Faults::unreadable(&file, "is empty: for the defaults leave `--config` away, or write a comment"))
+                let message = "is empty: for the defaults leave `--config` away, or write a comment";
+                Err(ConfigErrors::unreadable(&file, message))
             }
             Ok(text) => {
                 let mut settings = Self::parse(&file, &text)?;
@@ -153,35 +154,35 @@ impl Settings {
             }
             Err(error) => {
                 let at = error.utf8_error().valid_up_to();
-                let mut faults = Collector::default();
-                faults.syntax(at..at, "this byte is not UTF-8: save the file as UTF-8");
-                Err(faults.place(&file, &String::from_utf8_lossy(error.as_bytes())))
+                let mut errors = ErrorCollector::default();
+                errors.syntax(at..at, "this byte is not UTF-8: save the file as UTF-8");
+                Err(errors.place(&file, &String::from_utf8_lossy(error.as_bytes())))
             }
         }
     }
 
-    /// Reads the text of a file of this name.
-    pub(crate) fn parse(file: &str, text: &str) -> Result<Self, Faults> {
-        let mut faults = Collector::of(Path::new(file));
-        let (document, errors) = DeTable::parse_recoverable(text);
-        for error in errors {
-            syntax::report(&error, text, &mut faults);
+    /// Parses the text of a file. `file` is its name in error messages.
+    pub(crate) fn parse(file: &str, text: &str) -> Result<Self, ConfigErrors> {
+        let mut errors = ErrorCollector::of(Path::new(file));
+        let (document, syntax_errors) = DeTable::parse_recoverable(text);
+        for error in syntax_errors {
+            syntax::report(&error, text, &mut errors);
         }
-        let entries = Entries::new(document.get_ref(), document.span(), &mut faults);
-        let settings = FileTable::read_entries(entries).meaning(&mut faults);
-        if faults.is_empty() { Ok(settings) } else { Err(faults.place(file, text)) }
+        let entries = Entries::new(document.get_ref(), document.span(), &mut errors);
+        let settings = FileTable::read_entries(entries).resolve(&mut errors);
+        if errors.is_empty() { Ok(settings) } else { Err(errors.place(file, text)) }
     }
 
-    /// The rules of the domain of this name.
+    /// The rules of the domain with this name.
     pub(crate) fn rules(&self, domain: &str) -> Option<&[RuleSettings]> {
         self.domains.iter().find(|candidate| candidate.name == domain).map(|domain| domain.rules.as_slice())
     }
 }
 
 impl Default for Settings {
-    /// What a file means in which nothing is said.
+    /// The settings of an empty file.
     fn default() -> Self {
-        Self::parse("", "").expect("nothing said is nothing wrong, as a test shows")
+        Self::parse("", "").expect("an empty text has no error, as a test shows")
     }
 }
 
@@ -200,59 +201,61 @@ fn read_file(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 impl FileTable {
-    /// What the file means. What is wrong has been reported and is as good as absent.
-    fn meaning(self, faults: &mut Collector) -> Settings {
-        listeners::refuse_clashes(&self, faults);
-        let gate = self.gate.map(|gate| gate.value.meaning(faults));
+    /// Converts the tables to settings. Values with an error have been reported and count as absent.
+    fn resolve(self, errors: &mut ErrorCollector) -> Settings {
+        listeners::refuse_clashes(&self, errors);
+        let gate = self.gate.map(|gate| gate.value.resolve(errors));
         let rules = self.rule.map(|rules| rules.value).unwrap_or_default();
         let priorities = self.priority.map(|priorities| priorities.value).unwrap_or_default();
         let domains = self.domain.map(|domains| domains.value).unwrap_or_default();
         let (cores, hold_max, memory_bytes) = {
             let gate = gate.clone().unwrap_or_default();
-            // Those of all backends together.
+            // The cores of all backends together.
             let cores = gate.cores.as_milli().saturating_mul(gate.backends.len().clamp(1, 1 << 16) as u32);
             (Cores::from_milli(cores), gate.hold.max, gate.memory_bytes)
         };
-        let around = Surroundings {
+        let context = RuleContext {
             cores,
             hold_max,
-            // A power of two, so that one more rule seldom gives all others tables of another size, which would have to begin empty.
+            // The divisor is a power of two, so that adding a rule seldom changes the table size of the other rules. A
+            // table of another size starts empty.
             memory_bytes: memory_bytes / domain::tables(&rules, &domains).next_power_of_two() as u64,
             redis: self.written.has("redis"),
             master: self.written.has("link") || self.written.has("master"),
             account: self.watch.value.account(),
         };
-        let domains = domain::meaning((rules, priorities), domains, &around, faults);
-        let watch = self.watch.value.meaning(around.redis, faults);
-        // A file without `[watch]` asks for no flags, so their absence is not worth a note.
+        let domains = domain::resolve((rules, priorities), domains, &context, errors);
+        let watch = self.watch.value.resolve(context.redis, errors);
+        // Without `[watch]`, the operator did not ask for flags.
         let why_no_flags = why_no_flags(&watch, &domains).filter(|_| self.written.has("watch"));
-        let watch = Watch { why_no_flags, ..watch };
-        let master = self.master.map(|master| master.value.meaning(around.redis, faults));
+        let watch = WatchSettings { why_no_flags, ..watch };
+        let master = self.master.map(|master| master.value.resolve(context.redis, errors));
         Settings {
-            link: link::meaning(self.link, master.as_ref(), &domains, faults),
+            link: link::resolve(self.link, master.as_ref(), &domains, errors),
             domains,
             gate,
             master,
-            doors: self.doors.map(|doors| doors.value.meaning(&doors.span, around.redis, faults)),
-            admin: self.admin.map(|admin| admin.value.meaning(faults)),
+            doors: self.doors.map(|doors| doors.value.resolve(&doors.span, context.redis, errors)),
+            admin: self.admin.map(|admin| admin.value.resolve(errors)),
             watch,
-            graphite: self.metrics.and_then(|metrics| metrics.value.meaning(faults)),
-            telemetry: self.telemetry.and_then(|telemetry| telemetry.value.meaning(faults)),
-            redis: self.redis.and_then(|redis| redis.value.meaning(faults)),
+            graphite: self.metrics.and_then(|metrics| metrics.value.resolve(errors)),
+            telemetry: self.telemetry.and_then(|telemetry| telemetry.value.resolve(errors)),
+            redis: self.redis.and_then(|redis| redis.value.resolve(errors)),
         }
     }
 }
 
-/// Whether nothing that this process itself refuses can lead to a flag, in words; none where it can, or where there are no rules.
-fn why_no_flags(watch: &Watch, domains: &[Domain]) -> Option<String> {
+/// A note for the operator if no refusal of this process can lead to a flag. None if one can, or if there are no rules.
+fn why_no_flags(watch: &WatchSettings, domains: &[Domain]) -> Option<String> {
     let class = &watch.account_class;
     let mut rules = domains.iter().flat_map(|domain| &domain.rules).peekable();
     let has_rules = rules.peek().is_some();
-    // The fair queue refuses by this class, whatever rules there are.
+    // The fair queue refuses by `ip/32`, with any rules.
     let can = class == "ip/32" || rules.any(|settings| settings.rule.class.to_string() == *class);
     (has_rules && !can && watch.flag_threshold != NEVER).then(|| {
         format!(
-            "no rule has the class `{class}`: only refusals that others report lead to flags, unless `account_class` in [watch] is the class of a rule"
+            "no rule has the class `{class}`: only refusals reported by other programs lead to flags, \
+             unless `account_class` in [watch] is the class of a rule"
         )
     })
 }

@@ -3,30 +3,30 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::fault::{Collector, shown};
+use super::error::{ErrorCollector, shown};
 use super::read_file;
 use super::suggestion::did_you_mean;
-use super::table::{Placed, table};
+use super::table::{Located, table};
 
 use std::path::PathBuf;
 
-/// The largest page. Under load a gate sends many of them.
+/// Maximum size of a page, in bytes. Under load a gate sends many of them.
 const PAGE_BYTES_MAX: usize = 64 << 10;
 
 /// The operator's own pages, by status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pages {
+pub(crate) struct ErrorPages {
     by_status: Vec<(u16, Arc<Page>)>,
 }
 
-impl Pages {
+impl ErrorPages {
     /// The page for this status.
     pub(crate) fn of(&self, status: u16) -> Option<&Page> {
         self.by_status.iter().find(|(known, _)| *known == status).map(|(_, page)| &**page)
     }
 }
 
-/// One page: text between placeholders.
+/// One page: text and placeholders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Page {
     pub(crate) parts: Vec<PagePart>,
@@ -38,11 +38,11 @@ pub(crate) enum PagePart {
     Text(String),
     /// `{{status}}`, such as 503.
     Status,
-    /// `{{title}}`: the gate's own heading.
+    /// `{{title}}`: the heading of the built-in page.
     Title,
-    /// `{{detail}}`: the gate's own sentence about the reason.
+    /// `{{detail}}`: the reason, as on the built-in page.
     Detail,
-    /// `{{retry_after}}`: seconds; nothing if waiting does not help.
+    /// `{{retry_after}}`: the value of `Retry-After` in seconds, or nothing if the response has none.
     RetryAfter,
 }
 
@@ -54,15 +54,17 @@ const PLACEHOLDERS: [(&str, PagePart); 4] = [
 ];
 
 table! {
-    /// Your own HTML pages for refusals and errors, by status, for clients that accept `text/html`. Each is a file of UTF-8, at most 64 KiB, read at the start and at every
-    /// reload. `{{retry_after}}` in it becomes the seconds until the next try (nothing if waiting does not help), `{{status}}` the status, `{{title}}` and `{{detail}}` the gate's own heading and
-    /// reason. Programs get `application/problem+json` as before.
+    /// Your own HTML pages for refusals and errors, by status, for clients that accept `text/html`. Each is a file in
+    /// UTF-8 of at most 64 KiB. The gate reads it at the start and at every reload. In a page, `{{status}}` is replaced
+    /// by the status, `{{title}}` by the heading of the built-in page, `{{detail}}` by the reason, and
+    /// `{{retry_after}}` by the value of `Retry-After` in seconds (nothing if the response has none). Other clients
+    /// receive `application/problem+json`.
     struct PagesTable {
-        /// A rule refuses the request, or the client is ahead of its share while the site is busy.
+        /// A rule refuses the request, or the client has used more than its share of a busy backend.
         too_many_requests as "429": PathBuf,
         /// The backend cannot be reached, or its response is not HTTP.
         bad_gateway as "502": PathBuf,
-        /// The site is full, or no backend is up.
+        /// The queue is full, or no backend is up.
         unavailable as "503": PathBuf,
         /// The backend takes too long.
         gateway_timeout as "504": PathBuf,
@@ -71,19 +73,19 @@ table! {
 
 impl PagesTable {
     /// Reads the files.
-    pub(super) fn meaning(self, faults: &mut Collector) -> Pages {
+    pub(super) fn resolve(self, errors: &mut ErrorCollector) -> ErrorPages {
         let files = [
             (429, self.too_many_requests),
             (502, self.bad_gateway),
             (503, self.unavailable),
             (504, self.gateway_timeout),
         ];
-        let mut pages = Pages::default();
+        let mut pages = ErrorPages::default();
         for (status, file) in files {
-            let Some(Placed { value: path, span }) = file else { continue };
+            let Some(Located { value: path, span }) = file else { continue };
             match read_page(&path) {
                 Ok(page) => pages.by_status.push((status, Arc::new(page))),
-                Err(message) => faults.fault(&span, message),
+                Err(message) => errors.report(&span, message),
             }
         }
         pages
@@ -100,7 +102,7 @@ fn read_page(path: &Path) -> Result<Page, String> {
     parse(&text).map_err(|(line, message)| format!("{file}:{line}: {message}"))
 }
 
-/// Splits a page at its placeholders. Double braces around anything but a word are text, as in style sheets.
+/// Splits a page at its placeholders. Double braces around anything but one word are text: style sheets contain them.
 fn parse(text: &str) -> Result<Page, (usize, String)> {
     let (mut parts, mut plain, mut rest) = (Vec::new(), String::new(), text);
     while let Some((before, after)) = rest.split_once("{{") {

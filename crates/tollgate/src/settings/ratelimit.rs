@@ -14,8 +14,8 @@ use tollgate_wire::ratelimit_config::{self, Allowance, LimitFile, LimitLeaf, Lim
 
 use super::domain::{DEFAULT_DOMAIN, Domain};
 use super::doors::Doors;
-use super::fault::Faults;
-use super::rule::{RuleSettings, State};
+use super::error::ConfigErrors;
+use super::rule::{RuleSettings, StateLocation};
 use super::{FILE_BYTES_MAX, Settings};
 use crate::bounded_file;
 
@@ -68,34 +68,35 @@ fn class_text(leaf: &LimitLeaf) -> Option<String> {
 }
 
 /// Reads the files that the doors name, and adds their domains.
-pub(super) fn load(settings: &mut Settings) -> Result<(), Faults> {
+pub(super) fn load(settings: &mut Settings) -> Result<(), ConfigErrors> {
     let Some(doors) = &mut settings.doors else { return Ok(()) };
     let Some(path) = doors.ratelimit.clone() else { return Ok(()) };
-    let (mut files, mut faults) = (Vec::new(), None);
+    let (mut files, mut errors) = (Vec::new(), None);
     for path in files_of(&path)? {
         match read(&path) {
             Ok(file) => files.push((path.display().to_string(), file)),
-            Err(more) => faults = Some(Faults::joined(faults, more)),
+            Err(more) => errors = Some(ConfigErrors::joined(errors, more)),
         }
     }
     let mut limits = ServedLimits::default();
     for (name, file) in &files {
         if let Err(more) = add(&mut limits, name, file, &settings.domains) {
-            faults = Some(Faults::joined(faults, more));
+            errors = Some(ConfigErrors::joined(errors, more));
         }
     }
-    if let Some(faults) = faults {
-        return Err(faults);
+    if let Some(errors) = errors {
+        return Err(errors);
     }
-    let domains = domains(&limits, doors).map_err(|message| Faults::unreadable(path.display().to_string(), message))?;
+    let domains =
+        domains(&limits, doors).map_err(|message| ConfigErrors::unreadable(path.display().to_string(), message))?;
     doors.limits = limits.into();
     settings.domains.extend(domains);
     Ok(())
 }
 
 /// The file itself, or the YAML files of a folder in the order of their names.
-fn files_of(path: &Path) -> Result<Vec<PathBuf>, Faults> {
-    let wrong = |message: String| Faults::unreadable(path.display().to_string(), message);
+fn files_of(path: &Path) -> Result<Vec<PathBuf>, ConfigErrors> {
+    let wrong = |message: String| ConfigErrors::unreadable(path.display().to_string(), message);
     if !path.is_dir() {
         return Ok(vec![path.to_path_buf()]);
     }
@@ -110,26 +111,28 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>, Faults> {
     }
 }
 
-fn read(path: &Path) -> Result<LimitFile, Faults> {
+fn read(path: &Path) -> Result<LimitFile, ConfigErrors> {
     let name = path.display().to_string();
     let bytes = bounded_file::read(path, FILE_BYTES_MAX)
-        .map_err(|error| Faults::unreadable(&name, format!("cannot be read: {error}")))?;
-    let text = String::from_utf8(bytes).map_err(|_| Faults::unreadable(&name, "is not UTF-8: save it as UTF-8"))?;
-    ratelimit_config::parse(&text)
-        .map_err(|errors| Faults::at(&name, errors.into_iter().map(|error| (error.line, error.column, error.message))))
+        .map_err(|error| ConfigErrors::unreadable(&name, format!("cannot be read: {error}")))?;
+    let text =
+        String::from_utf8(bytes).map_err(|_| ConfigErrors::unreadable(&name, "is not UTF-8: save it as UTF-8"))?;
+    ratelimit_config::parse(&text).map_err(|errors| {
+        ConfigErrors::at(&name, errors.into_iter().map(|error| (error.line, error.column, error.message)))
+    })
 }
 
 /// Adds the domain of a file.
-fn add(limits: &mut ServedLimits, name: &str, file: &LimitFile, known: &[Domain]) -> Result<(), Faults> {
-    let fault = |message: String| Faults::at(name, [(file.domain_line, 1, message)]);
+fn add(limits: &mut ServedLimits, name: &str, file: &LimitFile, known: &[Domain]) -> Result<(), ConfigErrors> {
+    let error = |message: String| ConfigErrors::at(name, [(file.domain_line, 1, message)]);
     let domain = &file.domain;
     if limits.find(domain).is_some() {
-        return Err(fault(format!("another file has the domain `{domain}`: write all its descriptors in one file")));
+        return Err(error(format!("another file has the domain `{domain}`: write all its descriptors in one file")));
     }
     // A gate decides by the domain `default` of the settings.
     let rules = if domain == DEFAULT_DOMAIN { format!("{DEFAULT_DOMAIN}/ratelimit") } else { domain.clone() };
     if known.iter().any(|known| known.name == rules) {
-        return Err(fault(format!("the settings have a `[[domain]]` with the name `{domain}`: rename one of them")));
+        return Err(error(format!("the settings have a `[[domain]]` with the name `{domain}`: rename one of them")));
     }
     let tree = LimitTree::new(&file.descriptors);
     limits.domains.push(ServedDomain { name: domain.clone(), rules, tree });
@@ -156,7 +159,7 @@ fn domains(limits: &ServedLimits, doors: &Doors) -> Result<Vec<Domain>, String> 
 }
 
 /// The rule of a limit; none for one that is unlimited or refuses all, which need no state.
-fn rule(leaf: &LimitLeaf, memory_bytes: u64, state: State) -> Option<Result<RuleSettings, String>> {
+fn rule(leaf: &LimitLeaf, memory_bytes: u64, state: StateLocation) -> Option<Result<RuleSettings, String>> {
     let Allowance::PerUnit(requests @ 1.., unit) = leaf.limit.allowance else { return None };
     let bucket = Bucket::new(requests, requests, Span::from_secs(unit.secs())).expect("a unit is at most a year");
     let class = class_text(leaf).unwrap_or_else(|| "identifier".to_owned());
@@ -171,7 +174,7 @@ fn rule(leaf: &LimitLeaf, memory_bytes: u64, state: State) -> Option<Result<Rule
         hold_max: Span::ZERO,
         mode: if leaf.is_shadow { Mode::Observe } else { Mode::Enforce },
     };
-    if state == State::Redis
+    if state == StateLocation::Redis
         && let Err(unshareable) = SharedRule::new("", "", rule.clone())
     {
         return Some(Err(format!("has a limit on line {} that Redis cannot keep: {unshareable}", leaf.line)));

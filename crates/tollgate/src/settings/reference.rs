@@ -1,11 +1,11 @@
-//! The reference page of the settings file: made from the declarations of the tables, in Markdown.
+//! The reference page of the settings file in Markdown, generated from the declarations of the tables.
 
 use super::FileTable;
 use super::schema::prose;
 use super::shape::{FieldShape, Presence, Shape, TableShape};
 use super::value::{duration, size};
 
-/// A table of the page, and everywhere that it occurs in a file.
+/// A table and all places where it can occur in a file.
 struct Section {
     table: &'static TableShape,
     places: Vec<String>,
@@ -29,22 +29,23 @@ fn introduction() -> String {
     format!(
         "# Settings
 
-<!-- Made by `cargo run -- reference > docs/reference.md`. Change the doc comments in crates/tollgate/src/settings instead. -->
+<!-- Generated from the doc comments in crates/tollgate/src/settings by `cargo run -- reference > docs/reference.md` -->
 
-A settings file is TOML, at most 1 MiB of UTF-8. `tollgate check FILE` says everything that is wrong with one, with line and column,
-and exits 2. A file of comments alone means the defaults; an empty one is a fault. For completion and captions in an editor, begin the file with
-`#:schema` and the path of [tollgate.schema.json](tollgate.schema.json), which `tollgate schema` prints.
+A settings file is TOML in UTF-8, at most 1 MiB. `tollgate check FILE` reports all errors of a file with line and
+column, and exits with status 2. A file that contains only comments means the defaults; an empty file is an error.
 
-Every part once, with comments: [everything.toml](../examples/everything.toml).
+For completion and documentation in an editor, begin the file with `#:schema` and the path of
+[tollgate.schema.json](tollgate.schema.json), which `tollgate schema` prints.
+[everything.toml](../examples/everything.toml) is an example with every table.
 
-How values are written:
+Syntax of values:
 
 - a duration is a number and a unit: `\"250ms\"`, `\"1.5s\"`, `\"2 days\"`. Units are {times}, and their longer names.
 - a rate is a count and a time: `\"5/min\"`, `\"2000/s\"`, `\"1 per 10s\"`, `\"0.5/s\"`.
 - a size is a number and a unit: `\"64MiB\"`. Units are {sizes}.
-- a path that does not begin with `/` is relative to the directory of the settings file, whatever the working directory is.
-- a pattern is a text in which `*` stands for anything: `\"/api/*\"`.
-- numbers are kept exactly as they are written. What cannot be kept is refused, never rounded.
+- a path that does not begin with `/` is relative to the directory of the settings file.
+- a pattern is a string in which `*` matches any text, also none: `\"/api/*\"`.
+- numbers are never rounded. A number that cannot be represented exactly is an error.
 
 Tables, in the order of a file:
 
@@ -53,7 +54,7 @@ Tables, in the order of a file:
     )
 }
 
-/// Every table once, in the order in which the page is read.
+/// Every table once, in the order of the page.
 fn sections() -> Vec<Section> {
     let mut sections: Vec<Section> = Vec::new();
     collect(&FileTable::SHAPE, "", &mut sections);

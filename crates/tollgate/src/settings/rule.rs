@@ -1,4 +1,4 @@
-//! A rule of the file, and what it means.
+//! `[[rule]]`: a limit for one class of requests.
 
 use std::ops::Range;
 
@@ -11,46 +11,46 @@ use tollgate_gatekeeper::shared::{OnTimeout, SharedRule, slice_of};
 use tollgate_gatekeeper::table::table_bytes_min;
 
 use super::condition::ConditionTable;
+use super::error::ErrorCollector;
 use super::escalation::EscalationTable;
-use super::fault::Collector;
 use super::limit::{BucketTable, BudgetTable, InFlightMax, LegacyTable, RateTable, WindowTable, fit, nonzero};
-use super::table::{Placed, table};
+use super::table::{Located, table};
 use super::value::{Choice, Millionths, Name, Size, StatusCode, Thousandths};
 
-/// A rule, and what the core need not know about it.
+/// A rule of the core, and the settings that only the gate uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RuleSettings {
-    /// What the core decides by.
+    /// The rule of the core.
     pub(crate) rule: Rule,
-    /// Where the state of its keys lives.
-    pub(crate) state: State,
-    /// What masters call it, if not by its domain and name.
+    /// The location of the state of its keys.
+    pub(crate) state: StateLocation,
+    /// Its name at masters. None: the names of its domain and itself.
     pub(crate) wire_domain: Option<String>,
-    /// The status of its refusals, if not the usual one.
+    /// The status of its refusals. None: 429 or 503.
     pub(crate) status: Option<u16>,
-    /// Whether answers tell the client about this limit.
+    /// Whether responses carry the rate limit headers of this rule.
     pub(crate) headers: bool,
-    /// How much of the limit a gate takes from Redis ahead of need, in millionths.
+    /// The part of the limit that a gate leases from Redis, in millionths.
     pub(crate) lease_millionths: Option<u32>,
-    /// What happens to a request about which Redis does not decide in time.
+    /// The fallback if Redis does not decide in time.
     pub(crate) on_timeout: OnTimeout,
-    /// Bytes of memory for the state of its keys.
+    /// Memory for the state of its keys, in bytes.
     pub(crate) memory_bytes: u64,
 }
 
-/// Where the state of a rule's keys lives.
+/// The location of the state of a rule's keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum StateLocation {
     /// In this gate's memory.
     #[default]
     Local,
     /// On Redis: exact across gates.
     Redis,
-    /// In this gate's memory, and at the master, which tells gates whom to delay.
+    /// In this gate's memory, and at the master, which sends delays to all gates.
     Master,
 }
 
-impl Choice for State {
+impl Choice for StateLocation {
     const WORDS: &'static [(&'static str, Self)] =
         &[("local", Self::Local), ("redis", Self::Redis), ("master", Self::Master)];
 }
@@ -65,101 +65,110 @@ impl Choice for Mode {
 }
 
 table! {
-    /// When it applies, how callers are told apart, exactly one limit, and what to do. All rules that apply to a request are looked at,
-    /// then all are charged; the strictest decides. The limit is one of `budget`, `rate`, `bucket`, `window`, `in_flight` and `legacy`.
+    /// A rule: a condition, a class, exactly one limit, and an action. All rules that apply to a request are evaluated,
+    /// then all are charged; the strictest decides. The limit is one of `budget`, `rate`, `bucket`, `window`,
+    /// `in_flight` and `legacy`.
     struct RuleTable {
-        /// What people call the rule, in logs, metrics and answers. No other rule of the domain has it.
+        /// The name of the rule in logs, metrics and responses. It is unique in its domain.
         name: Name = required,
-        /// What a request must be like for the rule to apply. Without it the rule applies to every request.
+        /// The rule applies to requests that match this condition. Default: every request.
         when: ConditionTable,
-        /// What a request must not be like for the rule to apply.
+        /// The rule does not apply to requests that match this condition.
         unless: ConditionTable,
-        /// How callers are told apart: `ip/32`, `ip/24`, `ip/16` (64, 56 and 48 bits of IPv6; other pairs as `ip/20,52`), `user-agent`,
-        /// `header:NAME`, `cookie:NAME`, `query:NAME`, `json:/POINTER` (a value of a JSON body of at most 16 KiB), `path` (numbers and hashes in it count as one), `host`, `method`, `identifier` (what a gatekeeper or a caller names),
-        /// `descriptor:NAME`, or several joined by `+`, as in `method+path`. The rule does not apply to a request that has no such key.
+        /// The property that identifies a client; each value is a key with a limit of its own. `ip/32`, `ip/24`,
+        /// `ip/16` (64, 56 and 48 bits of IPv6; other prefix lengths as `ip/20,52`), `user-agent`, `header:NAME`,
+        /// `cookie:NAME`, `query:NAME`, `json:/POINTER` (a value of a JSON body of at most 16 KiB), `path` (numbers and
+        /// hashes in it are replaced by a placeholder), `host`, `method`, `identifier` (from a gatekeeper or the caller
+        /// of a door), `descriptor:NAME`, or several joined by `+`, as in `method+path`. The rule does not apply to a
+        /// request without the property.
         class: Class = required,
         /// CPU-seconds per second for each key.
         budget: BudgetTable,
         /// Requests per time for each key, with a burst.
         rate: RateTable,
-        /// A leaking bucket for each key.
+        /// A leaky bucket for each key.
         bucket: BucketTable,
-        /// Requests in any window of time for each key.
+        /// Requests in a sliding window for each key.
         window: WindowTable,
-        /// How many requests of one key may be at work at once: a number, or a table with `max`. Open websockets and event streams are not at work.
+        /// Maximum number of requests of one key in flight: a number, or a table with `max`. Open websockets and event
+        /// streams do not count.
         in_flight: InFlightMax,
-        /// So many per duration for each key, so far apart, or both.
+        /// A number of requests per duration for each key, a minimum interval, or both.
         legacy: LegacyTable,
-        /// Scales the limit's size and rate together: 0.5 allows twice as much, 2 half as much. A window's `ceiling` stays.
+        /// Divides the size and the rate of the limit: 0.5 allows twice as much, 2 half as much. The `ceiling` of a
+        /// window is not scaled.
         factor: Thousandths,
-        /// How the penalty grows for a key that goes on offending.
+        /// Longer blocks for a key that exceeds its limit repeatedly.
         escalation: EscalationTable,
-        /// For how long after the start only a window's `ceiling` applies, so that a fleet that reconnects after a restart is not throttled.
+        /// Time after the start during which only the `ceiling` of a window applies, so that a fleet that reconnects
+        /// after a restart is not throttled.
         warmup: Span,
-        /// The longest that a request is held back until there is room for it; one that would have to wait longer is refused. `0s` refuses at once.
-        /// Without it 5s for `budget` and `rate`, 0s for the others, and never longer than `max` of `hold` in `[gate]`.
+        /// Maximum time that the rule holds a request; a request that would have to wait longer is refused. `0s`
+        /// refuses at once. Default: 5s for `budget` and `rate`, 0s for the others, and at most `max` of `hold` in
+        /// `[gate]`.
         hold: Span,
-        /// `enforce` holds and refuses, `observe` decides and counts but lets pass.
+        /// `enforce` holds and refuses requests, `observe` decides and counts but admits them.
         mode: Mode = "\"enforce\"",
-        /// Where the state of the keys lives: `local` is this gate's memory, `redis` is exact across gates, `master`, for `rate` and `budget` only, is
-        /// local with a master that tells all gates whom to delay.
-        state: State = "\"local\"",
-        /// With `state = "master"` or the class `identifier`, the domain that masters keep this rule's books under. Without it, the domain's name and the rule's with
-        /// a slash between, as in `default/login`; with the class `identifier`, the domain's name. For original Smockron masters and gatekeepers, the name of their
-        /// domain, such as `default`.
+        /// The location of the state of the keys. `local`: this gate's memory. `redis`: exact across gates. `master`,
+        /// for `rate` and `budget` only: local, and a master sends delays to all gates.
+        state: StateLocation = "\"local\"",
+        /// With `state = "master"` or the class `identifier`, the name of this rule at masters. Default: the name of
+        /// the domain, a slash and the name of the rule, as in `default/login`; with the class `identifier`, the name
+        /// of the domain. For original Smockron masters and gatekeepers, the name of their domain, such as `default`.
         wire_domain: Name,
-        /// The status of refusals, from 400 to 599. Without it 429, or 503 where the backend's load is the reason.
+        /// The status of refusals, from 400 to 599. Default: 429, or 503 if the reason is the load of the backend.
         status: StatusCode,
-        /// Whether answers carry this limit's figures, admitted ones too.
+        /// Whether responses carry the rate limit headers of this rule, those of admitted requests too.
         headers: bool = "true",
-        /// With `state = "redis"`, the part of a bucket, rate or window that a gate takes ahead of need, at most 1, to decide from memory. A caller may get
-        /// more than the limit by what is leased to it, at most this part per gate. Without it every request asks Redis.
+        /// With `state = "redis"`, the part of a bucket, rate or window that a gate leases in advance, at most 1, to
+        /// decide without a round trip. A key may exceed its limit by at most this part per gate. Default: every
+        /// decision calls Redis.
         lease: Millionths,
-        /// With `state = "redis"`, what happens to a request about which Redis does not decide within `redis.deadline`. `local`: this gate's own state
-        /// decides. `wait`: the answer is waited for for up to `redis.wait`, then this gate's own state decides; while Redis counts as down, nothing is
-        /// waited for. `refuse`: 503 with `Retry-After`, also while Redis is down. Without it, `local`.
+        /// With `state = "redis"`, the fallback if Redis does not decide within `redis.deadline`. `local`: the state of
+        /// this gate decides. `wait`: the gate waits for up to `redis.wait`, then its own state decides; while Redis is
+        /// down, it does not wait. `refuse`: 503 with `Retry-After`, also while Redis is down. Default: `local`.
         on_timeout: OnTimeout,
-        /// Memory for the state of this rule's keys: 27 to 30 bytes a key, more with `window` and `escalation`. Without it, an equal part of
-        /// `gate.memory`.
+        /// Memory for the state of this rule's keys: 27 to 30 bytes per key, more with `window` and `escalation`.
+        /// Default: an equal part of `gate.memory`.
         memory: Size,
     }
 }
 
-/// What a rule must agree with elsewhere in the file.
-pub(super) struct Surroundings {
-    /// What the backend has.
+/// Settings outside of a rule that its conversion depends on.
+pub(super) struct RuleContext {
+    /// The cores of all backends together.
     pub(super) cores: Cores,
-    /// The longest hold of any request at the gate.
+    /// The value of `gate.hold.max`.
     pub(super) hold_max: Span,
-    /// The memory of a rule that does not say how much it takes.
+    /// The memory of a rule without `memory`, in bytes.
     pub(super) memory_bytes: u64,
-    /// Whether the file says where Redis is.
+    /// Whether the file has a `[redis]` table.
     pub(super) redis: bool,
-    /// Whether the file says where a master is, or is a master's.
+    /// Whether the file has a `[link]` or `[master]` table.
     pub(super) master: bool,
-    /// The class whose keys are accounts, if requests have such keys.
+    /// The class whose keys are accounts. None if no request has such a key.
     pub(super) account: Option<Class>,
 }
 
 /// The keys of a rule's limit.
 const LIMITS: [&str; 6] = ["budget", "rate", "bucket", "window", "in_flight", "legacy"];
-/// How long `budget` and `rate` hold a request if the rule does not say.
+/// The default of `hold` for `budget` and `rate`.
 const HOLD_DEFAULT: Span = Span::from_secs(5);
 
-impl Placed<RuleTable> {
-    /// The rule, or the two rules that a legacy limit can be, or none if something is wrong with it.
-    pub(super) fn meaning(self, around: &Surroundings, faults: &mut Collector) -> Vec<RuleSettings> {
-        let limits = self.limits(around, faults);
-        let escalation = self.value.escalation.as_ref().map(|escalation| escalation.meaning(faults));
-        self.check_state(around, faults);
-        let hold = self.hold(around, faults);
-        let warmup = self.value.warmup.as_ref().map(|warmup| nonzero(warmup, faults));
+impl Located<RuleTable> {
+    /// The rule, or two rules for a legacy limit of both kinds, or none after an error.
+    pub(super) fn resolve(self, context: &RuleContext, errors: &mut ErrorCollector) -> Vec<RuleSettings> {
+        let limits = self.limits(context, errors);
+        let escalation = self.value.escalation.as_ref().map(|escalation| escalation.resolve(errors));
+        self.check_state(context, errors);
+        let hold = self.hold(context, errors);
+        let warmup = self.value.warmup.as_ref().map(|warmup| nonzero(warmup, errors));
         let table = self.value;
-        // A legacy limit refuses, even where one half of what it means is a rate.
+        // A legacy limit never holds, although one of its two rules is a rate.
         let holds = table.legacy.is_none();
-        let when = table.when.map(|when| when.value.meaning(around, faults)).unwrap_or_default();
+        let when = table.when.map(|when| when.value.resolve(context, errors)).unwrap_or_default();
         let unless =
-            table.unless.map(|unless| unless.value.meaning(around, faults)).filter(|unless| !unless.is_empty());
+            table.unless.map(|unless| unless.value.resolve(context, errors)).filter(|unless| !unless.is_empty());
         let (Some(name), Some(class)) = (table.name, table.class) else { return Vec::new() };
         if escalation == Some(None) || warmup == Some(None) {
             return Vec::new();
@@ -173,7 +182,7 @@ impl Placed<RuleTable> {
                 limit,
                 escalation: escalation.flatten(),
                 warmup: warmup.flatten(),
-                hold_max: hold.unwrap_or(if holds { default_hold(&limit, around.hold_max) } else { Span::ZERO }),
+                hold_max: hold.unwrap_or(if holds { default_hold(&limit, context.hold_max) } else { Span::ZERO }),
                 mode: table.mode.value,
             },
             state: table.state.value,
@@ -182,129 +191,129 @@ impl Placed<RuleTable> {
             headers: table.headers.value,
             lease_millionths: table.lease.as_ref().map(|lease| lease.value.0),
             on_timeout: table.on_timeout.as_ref().map_or_else(OnTimeout::default, |on_timeout| on_timeout.value),
-            memory_bytes: table.memory.as_ref().map_or(around.memory_bytes, |memory| memory.value.0),
+            memory_bytes: table.memory.as_ref().map_or(context.memory_bytes, |memory| memory.value.0),
         };
         let rules: Vec<_> = limits.into_iter().map(settings).collect();
         let memory_span = table.memory.as_ref().map_or(&self.span, |memory| &memory.span);
         for rule in &rules {
-            rule.refuse_unshareable(&table.state.span, faults);
+            rule.refuse_unshareable(&table.state.span, errors);
             if let Some(lease) = &table.lease {
-                rule.refuse_unleasable(&lease.span, faults);
+                rule.refuse_unleasable(&lease.span, errors);
             }
-            rule.refuse_cramped(memory_span, faults);
+            rule.refuse_cramped(memory_span, errors);
         }
         rules
     }
 
-    /// The limit that the rule has, under its factor.
-    fn limits(&self, around: &Surroundings, faults: &mut Collector) -> Vec<Limit> {
+    /// The limit of the rule, scaled by its factor. A legacy limit can be two.
+    fn limits(&self, context: &RuleContext, errors: &mut ErrorCollector) -> Vec<Limit> {
         let table = &self.value;
         let mut found: Vec<(&str, &Range<usize>)> = Vec::new();
         let mut limits: Vec<Limit> = Vec::new();
         if let Some(budget) = &table.budget {
             found.push(("budget", &budget.span));
-            limits.extend(budget.limit(around.cores, faults));
+            limits.extend(budget.limit(context.cores, errors));
         }
         if let Some(rate) = &table.rate {
             found.push(("rate", &rate.span));
-            limits.extend(rate.limit(faults));
+            limits.extend(rate.limit(errors));
         }
         if let Some(bucket) = &table.bucket {
             found.push(("bucket", &bucket.span));
-            limits.extend(bucket.limit(faults));
+            limits.extend(bucket.limit(errors));
         }
         if let Some(window) = &table.window {
             found.push(("window", &window.span));
-            limits.extend(window.limit(faults));
+            limits.extend(window.limit(errors));
         }
         if let Some(in_flight) = &table.in_flight {
             found.push(("in_flight", &in_flight.span));
-            limits.extend(in_flight.limit(faults));
+            limits.extend(in_flight.limit(errors));
         }
         if let Some(legacy) = &table.legacy {
             found.push(("legacy", &legacy.span));
-            limits.extend(legacy.limits(faults));
+            limits.extend(legacy.limits(errors));
         }
-        self.refuse_several(found, faults);
-        self.scaled(limits, faults)
+        self.refuse_several(found, errors);
+        self.scaled(limits, errors)
     }
 
-    fn refuse_several(&self, mut found: Vec<(&str, &Range<usize>)>, faults: &mut Collector) {
+    fn refuse_several(&self, mut found: Vec<(&str, &Range<usize>)>, errors: &mut ErrorCollector) {
         found.sort_by_key(|(_, span)| span.start);
         match found.as_slice() {
             [] if LIMITS.iter().any(|limit| self.value.written.has(limit)) => {}
             [] => {
                 let message = format!("a rule needs a limit: write one of `{}`", LIMITS.join("`, `"));
-                faults.missing(&self.span, message);
+                errors.missing(&self.span, message);
             }
             [(first, _), others @ ..] => {
                 for (other, span) in others {
                     let message = format!(
                         "a rule has one limit and this has `{first}` already: move `{other}` to a rule of its own"
                     );
-                    faults.fault(span, message);
+                    errors.report(span, message);
                 }
             }
         }
     }
 
-    fn scaled(&self, limits: Vec<Limit>, faults: &mut Collector) -> Vec<Limit> {
+    fn scaled(&self, limits: Vec<Limit>, errors: &mut ErrorCollector) -> Vec<Limit> {
         let Some(factor) = &self.value.factor else { return limits };
         let scaled = |limit: Limit| Factor::new(factor.value.0).and_then(|factor| limit.scaled(factor));
-        limits.into_iter().filter_map(|limit| fit(scaled(limit), factor, faults)).collect()
+        limits.into_iter().filter_map(|limit| fit(scaled(limit), factor, errors)).collect()
     }
 
-    fn check_state(&self, around: &Surroundings, faults: &mut Collector) {
+    fn check_state(&self, context: &RuleContext, errors: &mut ErrorCollector) {
         let state = &self.value.state;
-        if state.value == State::Redis && !around.redis {
-            faults.missing(
+        if state.value == StateLocation::Redis && !context.redis {
+            errors.missing(
                 &state.span,
                 "`state = \"redis\"` needs a `[redis]` table: write `url = \"redis://127.0.0.1:6379\"` there",
             );
         }
-        if state.value == State::Master && !around.master {
-            faults.missing(
+        if state.value == StateLocation::Master && !context.master {
+            errors.missing(
                 &state.span,
-                "`state = \"master\"` needs to know where a master is: write `[[link.master]]` with `accounting = \"127.0.0.1:10004\"`",
+                "`state = \"master\"` needs the address of a master: write `[[link.master]]` with \
+                 `accounting = \"127.0.0.1:10004\"`",
             );
         }
-        // A master accounts for identifiers whatever their rule's `state` is.
-        let is_for_master = state.value == State::Master
+        // A master accounts for the class `identifier` with any `state`.
+        let is_for_master = state.value == StateLocation::Master
             || self.value.class.as_ref().is_some_and(|class| class.value.to_string() == "identifier");
         if let Some(domain) = self.value.wire_domain.as_ref().filter(|_| !is_for_master) {
-            faults.fault(&domain.span, "`wire_domain` needs `state = \"master\"` beside it: nobody else is told of it");
+            errors.report(&domain.span, "`wire_domain` needs `state = \"master\"`: it is a name at masters");
         }
-        if let Some(on_timeout) = self.value.on_timeout.as_ref().filter(|_| state.value != State::Redis) {
-            let message = "`on_timeout` needs `state = \"redis\"` beside it: nothing else is waited for";
-            faults.fault(&on_timeout.span, message);
+        if let Some(on_timeout) = self.value.on_timeout.as_ref().filter(|_| state.value != StateLocation::Redis) {
+            let message = "`on_timeout` needs `state = \"redis\"`: no other state has a timeout";
+            errors.report(&on_timeout.span, message);
         }
         let Some(lease) = &self.value.lease else { return };
-        if state.value != State::Redis {
-            faults
-                .fault(&lease.span, "`lease` needs `state = \"redis\"` beside it: there is nothing else to lease from");
+        if state.value != StateLocation::Redis {
+            errors.report(&lease.span, "`lease` needs `state = \"redis\"`: only Redis grants leases");
         } else if lease.value.0 > 1_000_000 {
-            faults.fault(&lease.span, "a lease is a part of the limit, at most 1: write a number such as 0.1");
+            errors.report(&lease.span, "a lease is a part of the limit, at most 1: write a number such as 0.1");
         }
     }
 
-    /// The longest hold that the rule asks for.
-    fn hold(&self, around: &Surroundings, faults: &mut Collector) -> Option<Span> {
+    /// The value of `hold`. Reports one that is longer than `gate.hold.max`.
+    fn hold(&self, context: &RuleContext, errors: &mut ErrorCollector) -> Option<Span> {
         let hold = self.value.hold.as_ref()?;
-        if hold.value > around.hold_max {
+        if hold.value > context.hold_max {
             let message = format!(
                 "the gate holds no request longer than {}ms: write less here, or more as `max` of `hold` in `[gate]`",
-                around.hold_max.as_millis_ceil()
+                context.hold_max.as_millis_ceil()
             );
-            faults.fault(&hold.span, message);
+            errors.report(&hold.span, message);
         }
         Some(hold.value)
     }
 }
 
 impl RuleTable {
-    /// How many tables of keys it takes from the memory that all rules share.
+    /// Number of key tables that the rule takes from the shared memory.
     pub(super) fn tables(&self) -> usize {
-        let both = |legacy: &Placed<LegacyTable>| legacy.value.max.is_some() && legacy.value.min_interval.is_some();
+        let both = |legacy: &Located<LegacyTable>| legacy.value.max.is_some() && legacy.value.min_interval.is_some();
         match self.memory {
             Some(_) => 0,
             None => 1 + usize::from(self.legacy.as_ref().is_some_and(both)),
@@ -313,42 +322,42 @@ impl RuleTable {
 }
 
 impl RuleSettings {
-    /// The domain that masters keep this rule's books under, in the domain of this name.
+    /// The name of this rule at masters, if its domain has this name.
     pub(crate) fn domain_at_master(&self, domain: &str) -> String {
         self.wire_domain.clone().unwrap_or_else(|| format!("{domain}/{}", self.rule.name))
     }
 
-    /// Reports a rule that Redis cannot keep exactly, or a master not at all.
-    fn refuse_unshareable(&self, state: &Range<usize>, faults: &mut Collector) {
+    /// Reports a rule whose limit Redis or a master cannot keep.
+    fn refuse_unshareable(&self, state: &Range<usize>, errors: &mut ErrorCollector) {
         match self.state {
-            State::Local => return,
-            State::Master if matches!(self.rule.limit, Limit::Rate(_) | Limit::Budget(_)) => return,
-            State::Master => {
-                return faults.fault(state, "a master keeps rates and budgets only: write `rate`, or another `state`");
+            StateLocation::Local => return,
+            StateLocation::Master if matches!(self.rule.limit, Limit::Rate(_) | Limit::Budget(_)) => return,
+            StateLocation::Master => {
+                return errors.report(state, "a master keeps rates and budgets only: write `rate`, or another `state`");
             }
-            State::Redis => {}
+            StateLocation::Redis => {}
         }
         if let Err(unshareable) = SharedRule::new("", "", self.rule.clone()) {
-            faults.fault(state, format!("{unshareable}: write other figures, or `state = \"local\"`"));
+            errors.report(state, format!("{unshareable}: write other values, or `state = \"local\"`"));
         }
     }
 
-    /// Reports a rule of which nothing can be taken ahead.
-    fn refuse_unleasable(&self, lease: &Range<usize>, faults: &mut Collector) {
-        let Some(millionths) = self.lease_millionths.filter(|_| self.state == State::Redis) else { return };
+    /// Reports a rule whose limit cannot be leased.
+    fn refuse_unleasable(&self, lease: &Range<usize>, errors: &mut ErrorCollector) {
+        let Some(millionths) = self.lease_millionths.filter(|_| self.state == StateLocation::Redis) else { return };
         if let Err(unleasable) = slice_of(&self.rule, millionths) {
-            faults.fault(lease, format!("{unleasable}: leave `lease` out, or write another limit or part"));
+            errors.report(lease, format!("{unleasable}: leave `lease` out, or write another limit or part"));
         }
     }
 
-    /// Reports a rule that has not even the memory for a few keys.
-    fn refuse_cramped(&self, memory: &Range<usize>, faults: &mut Collector) {
+    /// Reports a rule with too little memory for a few keys.
+    fn refuse_cramped(&self, memory: &Range<usize>, errors: &mut ErrorCollector) {
         let (bytes, bytes_min) = (self.memory_bytes, table_bytes_min(&self.rule) as u64);
         if bytes < bytes_min {
             let message = format!(
-                "the keys of this rule take {bytes_min} bytes at the least, and have {bytes}: write a larger `memory`"
+                "the keys of this rule need at least {bytes_min} bytes, and have {bytes}: write a larger `memory`"
             );
-            faults.fault(memory, message);
+            errors.report(memory, message);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The JSON schema of a settings file, for editors: made from the declarations of the tables.
+//! The JSON schema of the settings file, for editors, generated from the declarations of the tables.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(crate) fn schema() -> String {
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     schema["title"] = json!("Tollgate settings");
     schema["$defs"] = json!(definitions);
-    // The same whether or not another crate of the build asks for maps in the order of insertion.
+    // Sorted, so that the output does not depend on serde_json's feature `preserve_order`, which other crates enable.
     schema.sort_all_objects();
     format!("{schema:#}\n")
 }
@@ -44,7 +44,7 @@ fn field_schema(field: &FieldShape, definitions: &mut Definitions) -> Value {
     let mut schema = shape_schema(&(field.shape)(), definitions);
     schema["description"] = json!(prose(field.doc));
     if let Presence::Default(text) = field.presence {
-        let default = DeValue::parse(text).expect("the defaults of all tables are read by a test");
+        let default = DeValue::parse(text).expect("a test parses the defaults of all tables");
         schema["default"] = to_json(&default);
     }
     schema
@@ -55,7 +55,7 @@ fn shape_schema(shape: &Shape, definitions: &mut Definitions) -> Value {
         Shape::Text { example, .. } => json!({ "type": "string", "examples": [example] }),
         Shape::Integer { min, max } => {
             let mut schema = json!({ "type": "integer", "minimum": min });
-            // TOML has no larger integers.
+            // TOML integers are signed 64-bit numbers.
             if i64::try_from(*max).is_ok() {
                 schema["maximum"] = json!(max);
             }

@@ -1,9 +1,9 @@
-//! Secrets in a settings file. Faults, the log and the console show parts of the file, and more people may read those
-//! than the file.
+//! Masks secrets of the settings file in error messages, in the log and in the console, which more people can read than
+//! the file.
 //!
-//! A URL can have a password, and its path or query can be one: whoever knows the path of a webhook can post there. So of
-//! every URL only scheme, host and port are shown in a fault. A value that is no URL may be one that was misspelt, so
-//! the values of keys whose name says that they are secret are masked as a whole.
+//! A URL can contain a password, and its path or query can be a secret, such as the path of a webhook. Error messages
+//! therefore show only the scheme, host and port of a URL. A value that is not a URL may be a misspelt one, so the
+//! values of keys with names such as `token` are masked as a whole.
 
 use std::ops::Range;
 
@@ -12,12 +12,12 @@ use super::suggestion::nearest;
 /// Shown instead of a secret.
 pub(super) const MASK: &str = "***";
 
-/// Parts of names of keys whose values are secret, unless the name ends with `_file`.
+/// A key that contains one of these words has a secret value, unless it ends with `_file`.
 const SECRET_WORDS: [&str; 6] = ["hook", "pass", "secret", "token", "credential", "auth"];
-/// Names of keys whose values are secret, and which people misspell.
+/// Keys with secret values. A misspelt one counts as well.
 const SECRET_KEYS: [&str; 2] = ["webhook", "url"];
 
-/// The places of secrets in a line of the file or in a value: in order, and apart.
+/// The byte ranges of secrets in a line of the file or in a value, sorted and disjoint.
 pub(super) fn secrets(text: &str) -> Vec<Range<usize>> {
     let whole = secret_values(text);
     let is_within =
@@ -28,12 +28,12 @@ pub(super) fn secrets(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// The value of a setting without passwords and queries of the URLs in it.
+/// The value with the passwords and queries of its URLs masked.
 pub(super) fn masked(text: &str) -> String {
     without(text, &secrets_of_urls(text, false))
 }
 
-/// The text with [`MASK`] at these places.
+/// The text with [`MASK`] in place of these ranges.
 pub(super) fn without(text: &str, secrets: &[Range<usize>]) -> String {
     let mut left = String::with_capacity(text.len());
     let mut from = 0;
@@ -53,12 +53,12 @@ pub(super) fn follows_secret_key(text: &str, at: usize) -> bool {
     line.rfind('=').is_some_and(|equals| is_secret_key(key_before(line, equals)))
 }
 
-/// The scheme of a URL. None if the text has none, and may be a secret as a whole.
+/// The scheme of a URL. None if the text has no scheme; the whole text may then be a secret.
 pub(super) fn shown_scheme(url: &str) -> Option<&str> {
     url.split_once("://").map(|(scheme, _)| scheme).filter(|scheme| scheme.chars().all(is_in_scheme))
 }
 
-/// The values of secret keys that do not begin as a URL does. A list or table is masked to the end of the line.
+/// The values of secret keys, except URLs. A list or table is masked to the end of the line.
 fn secret_values(line: &str) -> Vec<Range<usize>> {
     let (mut found, mut from) = (Vec::new(), 0);
     while let Some(equals) = line[from..].find('=').map(|at| from + at) {
@@ -81,7 +81,7 @@ fn secret_values(line: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// The last word before this byte.
+/// The key before the `=` at this byte.
 fn key_before(line: &str, equals: usize) -> &str {
     let key = line[..equals].trim_end().trim_end_matches(['"', '\'']);
     let is_in_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
@@ -98,7 +98,7 @@ fn is_in_scheme(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.')
 }
 
-/// The secrets of URLs: from `://` to the last `@` of the value, the query, and in a fault also the path.
+/// The secrets in URLs: from `://` to the last `@` of the value, and the query. With `with_paths`, also the path.
 fn secrets_of_urls(text: &str, with_paths: bool) -> Vec<Range<usize>> {
     let (mut found, mut from) = (Vec::new(), 0);
     while let Some(at) = text[from..].find("://") {
@@ -121,8 +121,8 @@ fn secrets_of_urls(text: &str, with_paths: bool) -> Vec<Range<usize>> {
     found
 }
 
-/// The length of a value after its beginning. It ends with the quote before it, if nothing follows that could be more of
-/// it: a quote in a password is a fault to be shown. Without such an end, the value ends with the line.
+/// The length of a value that begins with `rest`. It ends at the quote that opened it, unless the text after that quote
+/// could belong to the value: a password may contain a quote. Without such a quote, the value ends with the line.
 fn value_length(before: &str, rest: &str) -> usize {
     let Some(quote @ ('"' | '\'')) = before.chars().next_back() else { return rest.len() };
     let is_end = |at: usize| {

@@ -1,11 +1,11 @@
-//! What a settings file may contain, as data.
+//! The structure of the settings file as data: tables, keys and the types of their values.
 //!
-//! Each table is declared once, with [`table!`](super::table::table): the reader, the JSON schema and the reference page all come from that
-//! one declaration, so none of them can know a key that the others do not.
+//! Each table is declared once, with [`table!`](super::table::table). The parser, the JSON schema and the reference
+//! page use that declaration, so they always agree on the keys.
 
-/// A table: what it is for, and its keys.
+/// A table and its keys.
 pub(super) struct TableShape {
-    /// What the table is called: the declaration's name.
+    /// The name of the declaring struct, such as `HoldTable`.
     pub(super) name: &'static str,
     /// The doc comment, line by line.
     pub(super) doc: &'static [&'static str],
@@ -19,45 +19,45 @@ pub(super) struct FieldShape {
     pub(super) key: &'static str,
     /// The doc comment, line by line.
     pub(super) doc: &'static [&'static str],
-    /// What its value looks like.
+    /// The type of the value.
     pub(super) shape: fn() -> Shape,
-    /// What its absence means.
+    /// Whether the key is required, and its default.
     pub(super) presence: Presence,
 }
 
 impl FieldShape {
-    /// The key as it is written in TOML, in quotes where it needs them.
+    /// The key in TOML syntax, quoted if necessary.
     fn quoted_key(&self) -> String {
         let is_bare = self.key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
         if is_bare { self.key.to_owned() } else { format!("\"{}\"", self.key) }
     }
 }
 
-/// What the absence of a key means.
+/// The meaning of an absent key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
-    /// A fault.
+    /// An error.
     Required,
-    /// What the doc comment says.
+    /// The doc comment describes it.
     Optional,
     /// The same as this value, in TOML.
     Default(&'static str),
 }
 
-/// What a value looks like.
+/// The type of a value.
 pub(super) enum Shape {
-    /// A text of a certain kind.
+    /// A string with a syntax of its own.
     Text {
-        /// What it is, with its article.
+        /// A noun for the value, with its article, such as `a duration`.
         what: &'static str,
-        /// One such text, without quotes.
+        /// An example without quotes.
         example: &'static str,
     },
     /// A whole number.
     Integer {
-        /// The least.
+        /// Minimum value.
         min: u64,
-        /// The most.
+        /// Maximum value.
         max: u64,
     },
     /// A decimal number above zero.
@@ -70,19 +70,19 @@ pub(super) enum Shape {
     Table(&'static TableShape),
     /// A list.
     List(Box<Shape>),
-    /// A table whose keys are free.
+    /// A table with arbitrary keys.
     Map {
-        /// What the keys look like.
+        /// The type of the keys.
         keys: Box<Shape>,
-        /// What the values look like.
+        /// The type of the values.
         values: Box<Shape>,
     },
-    /// Any of these.
+    /// One of several types.
     Either(Vec<Shape>),
 }
 
 impl Shape {
-    /// What it is, in words, with an example.
+    /// A description with an example, for error messages.
     pub(super) fn words(&self) -> String {
         match self {
             Self::Text { what, example } => format!("{what} such as `\"{example}\"`"),
@@ -101,7 +101,7 @@ impl Shape {
         }
     }
 
-    /// What it is, in words, without an example.
+    /// A description without an example, for the reference page.
     pub(super) fn kind(&self) -> String {
         match self {
             Self::Text { what, .. } => (*what).to_string(),
@@ -117,7 +117,7 @@ impl Shape {
         }
     }
 
-    /// The table that such a value is, or is a list of, or can be.
+    /// The table type inside this type: the type itself, the element of a list, or one of several alternatives.
     pub(super) fn table(&self) -> Option<&'static TableShape> {
         match self {
             Self::Table(table) => Some(table),
@@ -132,7 +132,7 @@ impl Shape {
         }
     }
 
-    /// One such value, in TOML.
+    /// An example in TOML.
     pub(super) fn example(&self) -> String {
         match self {
             Self::Text { example, .. } => format!("\"{example}\""),
@@ -149,7 +149,7 @@ impl Shape {
 }
 
 impl TableShape {
-    /// A table with the keys that it must have, or with its first key if it need not have any.
+    /// An example with the required keys, or with the first key if none is required.
     fn example(&self) -> String {
         let required = self.fields.iter().filter(|field| field.presence == Presence::Required).count();
         let fields: Vec<_> = self
@@ -167,15 +167,15 @@ impl TableShape {
         format!("{{ {} }}", fields.join(", "))
     }
 
-    /// The keys of tables directly inside this one that have the key `key`.
-    pub(super) fn homes_of(&self, key: &str) -> Vec<&'static str> {
+    /// The keys of the tables directly inside this one that contain `key`.
+    pub(super) fn tables_with(&self, key: &str) -> Vec<&'static str> {
         let has = |field: &&FieldShape| {
             (field.shape)().table().is_some_and(|table| table.fields.iter().any(|inner| inner.key == key))
         };
         self.fields.iter().filter(has).map(|field| field.key).collect()
     }
 
-    /// What the table is called where people read it: `hold` for `HoldTable`.
+    /// The name of the table in the reference page and the schema: `hold` for `HoldTable`.
     pub(super) fn word(&self) -> String {
         let name = self.name.strip_suffix("Table").unwrap_or(self.name);
         let parts =

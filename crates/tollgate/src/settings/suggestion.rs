@@ -1,14 +1,14 @@
-//! "Did you mean": the nearest of the words that would have been right.
+//! "Did you mean" hints: the valid word that is nearest to a misspelt one.
 
-/// A word longer than this is nobody's typing mistake, and comparing takes the product of the lengths.
+/// Maximum length of a word, in bytes, that gets a hint. The comparison takes the product of both lengths in time.
 const LENGTH_MAX: usize = 40;
 
-/// The word of `candidates` that `word` is most likely meant to be, if one is near enough.
+/// The candidate nearest to `word`, if at most a third of its characters differ.
 pub(super) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     if word.len() > LENGTH_MAX {
         return None;
     }
-    // Case, and the two ways to join words, are what people mistake most.
+    // Case, and `_` for `-`, are the most frequent mistakes.
     let plain = |word: &str| word.to_ascii_lowercase().replace('_', "-");
     let word = plain(word);
     let distance = |candidate: &str| strsim::osa_distance(&word, &plain(candidate));

@@ -1,37 +1,37 @@
-//! Declares a table of the settings file once, for the reader, the schema and the reference page.
+//! The macro that declares a table of the settings file, and the parser of such tables.
 
 use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::fault::{Collector, shown};
+use super::error::{ErrorCollector, shown};
 use super::shape::{FieldShape, Shape, TableShape};
 use super::suggestion::nearest;
 
-/// Something that a value of the file can mean.
+/// A type that a value of the file is parsed to.
 pub(super) trait Value: Sized {
-    /// What it looks like in the file.
+    /// The description of the type, for error messages, the schema and the reference page.
     fn shape() -> Shape;
 
-    /// Reads it, or reports what is wrong.
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self>;
+    /// Parses the value, or reports an error and returns `None`.
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self>;
 }
 
-/// A value, and where it was written.
+/// A value and its position in the file, in bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Placed<T> {
+pub(super) struct Located<T> {
     pub(super) value: T,
     pub(super) span: Range<usize>,
 }
 
-/// Declares a table: a struct whose fields are the keys of the table, whose doc comments are the manual, and which is read from the
-/// file. `= required` makes the absence of a key a fault; `= "..."` is the value, in TOML, that absence is the same as. A key that is no
-/// identifier of Rust is written after the field's name, as in `address as "ip/32"`.
+/// Declares a table: a struct whose fields are the keys and whose doc comments are the reference page. `= required`
+/// makes an absent key an error; `= "..."` is the default, in TOML. A key that is not a Rust identifier follows the
+/// name of the field, as in `address as "ip/32"`.
 macro_rules! table {
-    (@held $type:ty) => { Option<$crate::settings::table::Placed<$type>> };
-    (@held $type:ty, required) => { Option<$crate::settings::table::Placed<$type>> };
-    (@held $type:ty, $default:literal) => { $crate::settings::table::Placed<$type> };
+    (@held $type:ty) => { Option<$crate::settings::table::Located<$type>> };
+    (@held $type:ty, required) => { Option<$crate::settings::table::Located<$type>> };
+    (@held $type:ty, $default:literal) => { $crate::settings::table::Located<$type> };
     (@key $field:ident) => { stringify!($field) };
     (@key $field:ident, $key:literal) => { $key };
     (@presence) => { $crate::settings::shape::Presence::Optional };
@@ -49,23 +49,27 @@ macro_rules! table {
         $(#[doc = $doc])*
         #[derive(Clone, Debug)]
         pub(in crate::settings) struct $name {
-            $( $(#[doc = $field_doc])* pub(in crate::settings) $field: $crate::settings::table::table!(@held $type $(, $default)?), )*
-            /// The keys that the file has, right or wrong.
-            #[allow(dead_code, reason = "few tables ask")]
+            $(
+                $(#[doc = $field_doc])*
+                pub(in crate::settings) $field: $crate::settings::table::table!(@held $type $(, $default)?),
+            )*
+            /// The keys that are present in the file, valid or not.
+            #[allow(dead_code, reason = "few tables use it")]
             pub(in crate::settings) written: $crate::settings::table::Written,
         }
 
         impl $name {
-            pub(in crate::settings) const SHAPE: $crate::settings::shape::TableShape = $crate::settings::shape::TableShape {
-                name: stringify!($name),
-                doc: &[$($doc),*],
-                fields: &[$( $crate::settings::shape::FieldShape {
-                    key: $crate::settings::table::table!(@key $field $(, $key)?),
-                    doc: &[$($field_doc),*],
-                    shape: <$type as $crate::settings::table::Value>::shape,
-                    presence: $crate::settings::table::table!(@presence $($default)?),
-                } ),*],
-            };
+            pub(in crate::settings) const SHAPE: $crate::settings::shape::TableShape =
+                $crate::settings::shape::TableShape {
+                    name: stringify!($name),
+                    doc: &[$($doc),*],
+                    fields: &[$( $crate::settings::shape::FieldShape {
+                        key: $crate::settings::table::table!(@key $field $(, $key)?),
+                        doc: &[$($field_doc),*],
+                        shape: <$type as $crate::settings::table::Value>::shape,
+                        presence: $crate::settings::table::table!(@presence $($default)?),
+                    } ),*],
+                };
 
             pub(in crate::settings) fn read_entries(mut entries: $crate::settings::table::Entries<'_>) -> Self {
                 entries.refuse_unknown(&Self::SHAPE);
@@ -85,16 +89,17 @@ macro_rules! table {
 
             fn read(
                 value: &toml::Spanned<toml::de::DeValue<'_>>,
-                faults: &mut $crate::settings::fault::Collector,
+                errors: &mut $crate::settings::error::ErrorCollector,
             ) -> Option<Self> {
-                $crate::settings::table::Entries::of(value, &Self::SHAPE, faults).map(Self::read_entries)
+                $crate::settings::table::Entries::of(value, &Self::SHAPE, errors).map(Self::read_entries)
             }
         }
     };
 }
 pub(super) use table;
 
-/// The keys that a table of the file has, right or wrong, or was meant to have: who misspelt one need not hear that it is missing too.
+/// The keys that are present in a table of the file, valid or not. A misspelt key counts as the key that it resembles,
+/// so that it is not also reported as missing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Written(Vec<&'static str>);
 
@@ -104,35 +109,35 @@ impl Written {
     }
 }
 
-/// The keys of one table of the file, about to be read.
+/// The unparsed keys and values of one table.
 pub(super) struct Entries<'read> {
     table: &'read DeTable<'read>,
     span: Range<usize>,
     pub(super) written: Written,
-    faults: &'read mut Collector,
+    errors: &'read mut ErrorCollector,
 }
 
 impl<'read> Entries<'read> {
-    pub(super) fn new(table: &'read DeTable<'read>, span: Range<usize>, faults: &'read mut Collector) -> Self {
-        Self { table, span, written: Written::default(), faults }
+    pub(super) fn new(table: &'read DeTable<'read>, span: Range<usize>, errors: &'read mut ErrorCollector) -> Self {
+        Self { table, span, written: Written::default(), errors }
     }
 
-    /// The keys of `value`, if it is a table.
+    /// The entries of `value`. Reports an error if it is not a table.
     pub(super) fn of(
         value: &'read Spanned<DeValue<'read>>,
         shape: &'static TableShape,
-        faults: &'read mut Collector,
+        errors: &'read mut ErrorCollector,
     ) -> Option<Self> {
         match value.get_ref() {
-            DeValue::Table(table) => Some(Self::new(table, value.span(), faults)),
+            DeValue::Table(table) => Some(Self::new(table, value.span(), errors)),
             _ => {
-                refuse(value, &Shape::Table(shape), faults);
+                refuse(value, &Shape::Table(shape), errors);
                 None
             }
         }
     }
 
-    /// Reports the keys that nobody knows.
+    /// Reports unknown keys.
     pub(super) fn refuse_unknown(&mut self, shape: &TableShape) {
         for key in self.table.keys() {
             let name: &str = key.get_ref();
@@ -140,57 +145,47 @@ impl<'read> Entries<'read> {
                 self.written.0.push(known.key);
                 continue;
             }
-            if let Some((_, instead)) = REMOVED.iter().find(|(removed, _)| *removed == name) {
-                self.faults.fault(&key.span(), format!("{} was removed: {instead}", shown(name)));
-                continue;
-            }
-            let homes: Vec<_> = shape.homes_of(name).iter().map(|home| format!("`{home}`")).collect();
-            let meant = nearest(name, shape.fields.iter().map(|field| field.key)).filter(|_| homes.is_empty());
+            let tables: Vec<_> = shape.tables_with(name).iter().map(|table| format!("`{table}`")).collect();
+            let meant = nearest(name, shape.fields.iter().map(|field| field.key)).filter(|_| tables.is_empty());
             let hint = match meant {
                 Some(meant) => format!(", did you mean `{meant}`?"),
-                None if homes.is_empty() => format!("; known keys are {}", keys(shape.fields)),
-                None => format!(": it belongs inside {}", homes.join(" or ")),
+                None if tables.is_empty() => format!("; known keys are {}", keys(shape.fields)),
+                None => format!(": it belongs inside {}", tables.join(" or ")),
             };
             self.written.0.extend(meant);
-            self.faults.fault(&key.span(), format!("unknown key {}{hint}", shown(name)));
+            self.errors.report(&key.span(), format!("unknown key {}{hint}", shown(name)));
         }
     }
 
-    pub(super) fn optional<T: Value>(&mut self, key: &str) -> Option<Placed<T>> {
+    pub(super) fn optional<T: Value>(&mut self, key: &str) -> Option<Located<T>> {
         let value = self.table.get(key)?;
-        T::read(value, self.faults).map(|read| Placed { value: read, span: value.span() })
+        T::read(value, self.errors).map(|read| Located { value: read, span: value.span() })
     }
 
-    pub(super) fn required<T: Value>(&mut self, key: &str) -> Option<Placed<T>> {
+    pub(super) fn required<T: Value>(&mut self, key: &str) -> Option<Located<T>> {
         if !self.written.has(key) {
             let message = format!("missing key `{key}`: write `{key} = {}`", T::shape().example());
-            self.faults.missing(&self.span, message);
+            self.errors.missing(&self.span, message);
         }
         self.optional(key)
     }
 
-    /// A wrong value has been reported and is taken for the default, so that reading can go on.
-    pub(super) fn or_default<T: Value>(&mut self, key: &str, default: &'static str) -> Placed<T> {
+    /// The value, or the default if the key is absent or its value was reported as an error.
+    pub(super) fn or_default<T: Value>(&mut self, key: &str, default: &'static str) -> Located<T> {
         self.optional(key).unwrap_or_else(|| {
-            let value = DeValue::parse(default).expect("the defaults of all tables are read by a test");
-            let read = T::read(&value, &mut Collector::default());
-            Placed { value: read.expect("the defaults of all tables are read by a test"), span: self.span.clone() }
+            let value = DeValue::parse(default).expect("a test parses the defaults of all tables");
+            let read = T::read(&value, &mut ErrorCollector::default());
+            Located { value: read.expect("a test parses the defaults of all tables"), span: self.span.clone() }
         })
     }
 }
-
-/// Keys of earlier versions, and what to write instead.
-const REMOVED: [(&str, &str); 1] = [(
-    "per_key",
-    "requests are refused by estimated wait (`max`) instead of by count; `total` and `memory` bound the room for all",
-)];
 
 fn keys(fields: &[FieldShape]) -> String {
     fields.iter().map(|field| format!("`{}`", field.key)).collect::<Vec<_>>().join(", ")
 }
 
-/// Reports a value of the wrong kind.
-pub(super) fn refuse(value: &Spanned<DeValue<'_>>, shape: &Shape, faults: &mut Collector) {
+/// Reports a value of the wrong type.
+pub(super) fn refuse(value: &Spanned<DeValue<'_>>, shape: &Shape, errors: &mut ErrorCollector) {
     let found = match value.get_ref() {
         DeValue::String(text) => format!("the text {}", shown(text)),
         DeValue::Integer(number) => format!("the number {}", shown(&number.to_string())),
@@ -200,30 +195,30 @@ pub(super) fn refuse(value: &Spanned<DeValue<'_>>, shape: &Shape, faults: &mut C
         DeValue::Array(_) => "a list".to_string(),
         DeValue::Table(_) => "a table".to_string(),
     };
-    faults.fault(&value.span(), format!("expected {}, found {found}", shape.words()));
+    errors.report(&value.span(), format!("expected {}, found {found}", shape.words()));
 }
 
-impl<T: Value> Value for Vec<Placed<T>> {
+impl<T: Value> Value for Vec<Located<T>> {
     fn shape() -> Shape {
         Shape::List(Box::new(T::shape()))
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
         let array = match (value.get_ref(), T::shape()) {
             (DeValue::Array(array), _) => array,
             (DeValue::Table(_), Shape::Table(_)) => {
-                faults.fault(
+                errors.report(
                     &value.span(),
                     "there can be several of these: write the name in two brackets, as in `[[rule]]`",
                 );
                 return None;
             }
             _ => {
-                refuse(value, &Self::shape(), faults);
+                refuse(value, &Self::shape(), errors);
                 return None;
             }
         };
-        let placed = |value: &Spanned<_>, read| Placed { value: read, span: value.span() };
-        Some(array.iter().filter_map(|value| Some(placed(value, T::read(value, faults)?))).collect())
+        let located = |value: &Spanned<_>, read| Located { value: read, span: value.span() };
+        Some(array.iter().filter_map(|value| Some(located(value, T::read(value, errors)?))).collect())
     }
 }

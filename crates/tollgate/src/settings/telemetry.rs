@@ -1,10 +1,10 @@
-//! `[telemetry]`: who is told in OpenTelemetry's protocol.
+//! `[telemetry]`: the OpenTelemetry receiver of metrics and traces.
 
 use std::path::PathBuf;
 
 use tollgate_core::time::Span;
 
-use super::fault::Collector;
+use super::error::ErrorCollector;
 use super::limit::nonzero;
 use super::roles::WebUrl;
 use super::table::table;
@@ -12,53 +12,55 @@ use super::value::{Millionths, Name};
 
 const MILLION: u32 = 1_000_000;
 
-/// Who is told, and what.
+/// The OpenTelemetry receiver, and the data that it gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Telemetry {
-    /// Whether TLS is spoken.
+pub(crate) struct TelemetrySettings {
+    /// Whether the connection uses TLS.
     pub(crate) tls: bool,
     /// Host and port.
     pub(crate) authority: String,
-    /// What the paths begin with.
+    /// The prefix of the paths.
     pub(crate) path: String,
-    /// How often figures are sent.
+    /// The interval between two transmissions of metrics.
     pub(crate) every: Span,
-    /// How many of a million requests are told as traces; none if no request is.
+    /// The share of traced requests, in millionths. None: no traces.
     pub(crate) traces_millionths: Option<u32>,
-    /// The name under which all this is filed.
+    /// The value of `service.name`.
     pub(crate) service: String,
-    /// Header fields that the receiver wants to see.
+    /// The file with header fields for the receiver.
     pub(crate) headers_file: Option<PathBuf>,
 }
 
 table! {
-    /// Where a gate's figures and traces are sent to, in OpenTelemetry's protocol. What is not taken is dropped and counted; no request waits for it.
+    /// The OpenTelemetry receiver of metrics and traces. Data that it does not accept is dropped and counted; no
+    /// request waits for it.
     struct TelemetryTable {
-        /// The receiver of OTLP over HTTP, such as a collector. Figures go to `/v1/metrics` below it, traces to `/v1/traces`.
+        /// The URL of the receiver, for OTLP over HTTP. Metrics are sent to `/v1/metrics` below it, traces to
+        /// `/v1/traces`.
         otlp: WebUrl = required,
-        /// How often figures are sent.
+        /// The interval between two transmissions of metrics.
         every: Span = "\"10s\"",
-        /// The share of requests that are told as traces, up to 1. Where a trusted proxy sends `traceparent`, that decides instead. Without
-        /// it, no request is told.
+        /// The share of traced requests, at most 1. If a trusted proxy sends `traceparent`, its sampling decision
+        /// applies instead. Default: no traces.
         traces: Millionths,
-        /// The name under which all this is filed, as `service.name`.
+        /// The value of `service.name`.
         service: Name = "\"tollgate\"",
-        /// A file with header fields for the receiver, such as a key, one `name: value` on each line.
+        /// The file with header fields for the receiver, such as an API key: one `name: value` per line.
         headers_file: PathBuf,
     }
 }
 
 impl TelemetryTable {
-    pub(super) fn meaning(self, faults: &mut Collector) -> Option<Telemetry> {
+    pub(super) fn resolve(self, errors: &mut ErrorCollector) -> Option<TelemetrySettings> {
         if let Some(traces) = self.traces.as_ref().filter(|traces| traces.value.0 > MILLION) {
-            faults.fault(
+            errors.report(
                 &traces.span,
                 "a share is a part of the whole, at most 1: write `traces = 1.0` for every request",
             );
         }
-        let every = nonzero(&self.every, faults)?;
+        let every = nonzero(&self.every, errors)?;
         let WebUrl { tls, authority, path } = self.otlp?.value;
-        Some(Telemetry {
+        Some(TelemetrySettings {
             tls,
             authority,
             path,

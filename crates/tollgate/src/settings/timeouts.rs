@@ -1,71 +1,75 @@
-//! `[gate.timeouts]`: how long each phase of a connection may take.
+//! `[gate.timeouts]`: timeouts of each phase of a connection.
 
 use std::time::Duration;
 
 use tollgate_core::time::Span;
 
-use super::fault::Collector;
+use super::error::ErrorCollector;
 use super::limit::nonzero;
-use super::table::{Placed, table};
+use super::table::{Located, table};
 
-/// How long each phase of a connection may take.
+/// Timeouts of each phase of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Timeouts {
-    /// From the first byte of a head to its last; also for the first byte on a new connection, and for TLS.
+    /// The time to receive a request head; also to receive the first byte on a new connection, and for the TLS
+    /// handshake.
     pub(crate) head: Duration,
-    /// The longest silence within a request's body.
+    /// The time without a byte of a request body.
     pub(crate) body_idle: Duration,
-    /// How long a client may take to accept the next bytes of an answer.
+    /// The time in which a client accepts no byte of a response.
     pub(crate) write: Duration,
-    /// How long a connection may wait for its next request.
+    /// The time that an idle client connection is kept open.
     pub(crate) keep_alive: Duration,
-    /// How long connecting to a backend may take.
+    /// The time to connect to a backend.
     pub(crate) connect: Duration,
-    /// How long a backend may take from the end of the request to the head of its answer.
+    /// The time from the end of the request to the head of the backend's response.
     pub(crate) response_head: Duration,
-    /// The longest silence within an answer's body, and the longest a backend may take to accept the next bytes.
+    /// The time without a byte of a response body, and in which a backend accepts no byte of a request.
     pub(crate) backend_idle: Duration,
-    /// How long an unused connection to a backend is kept.
+    /// The time that an idle backend connection is kept open.
     pub(crate) backend_keep_alive: Duration,
-    /// The longest silence in both directions of an upgraded connection.
+    /// The time without a byte in either direction of an upgraded connection.
     pub(crate) upgraded_idle: Duration,
-    /// How long the answer to a client that has left is read, so that the backend finishes and the toll is known.
+    /// The time that a response is read after its client has disconnected, so that the backend finishes and the toll is
+    /// known.
     pub(crate) unheard: Duration,
-    /// How long requests in flight may take to finish once the gate is told to stop.
+    /// The time that requests in flight have to finish during a shutdown.
     pub(crate) drain: Duration,
 }
 
 table! {
-    /// How long each phase of a connection may take.
+    /// Timeouts of each phase of a connection.
     struct TimeoutsTable {
-        /// From the first byte of a request's head to its last; also for the first byte on a new connection, and for TLS.
+        /// The time to receive a request head; also to receive the first byte on a new connection, and for the TLS
+        /// handshake.
         head: Span = "\"10s\"",
-        /// The longest silence within a request's body.
+        /// The time without a byte of a request body.
         body_idle: Span = "\"30s\"",
-        /// How long a client may take to accept the next bytes of an answer.
+        /// The time in which a client accepts no byte of a response.
         write: Span = "\"30s\"",
-        /// How long a connection may wait for its next request.
+        /// The time that an idle client connection is kept open.
         keep_alive: Span = "\"75s\"",
-        /// How long connecting to a backend may take.
+        /// The time to connect to a backend.
         connect: Span = "\"5s\"",
-        /// How long a backend may take from the end of the request to the head of its answer.
+        /// The time from the end of the request to the head of the backend's response.
         response_head: Span = "\"60s\"",
-        /// The longest silence within an answer's body, and the longest a backend may take to accept the next bytes.
+        /// The time without a byte of a response body, and in which a backend accepts no byte of a request.
         backend_idle: Span = "\"60s\"",
-        /// How long an unused connection to a backend is kept.
+        /// The time that an idle backend connection is kept open.
         backend_keep_alive: Span = "\"15s\"",
-        /// The longest silence in both directions after an upgrade, such as to a websocket.
+        /// The time without a byte in either direction after an upgrade, such as to a websocket.
         upgraded_idle: Span = "\"10min\"",
-        /// How long the answer to a client that has left is read, so that the backend finishes and its price is known.
+        /// The time that a response is read after its client has disconnected, so that the backend finishes and the
+        /// cost is known.
         unheard: Span = "\"30s\"",
-        /// How long requests at work may take to end once the gate is told to stop.
+        /// The time that requests in flight have to finish during a shutdown.
         drain: Span = "\"30s\"",
     }
 }
 
 impl TimeoutsTable {
-    pub(super) fn meaning(self, faults: &mut Collector) -> Timeouts {
-        let mut timeout = |span: Placed<Span>| Duration::from(nonzero(&span, faults).unwrap_or_default());
+    pub(super) fn resolve(self, errors: &mut ErrorCollector) -> Timeouts {
+        let mut timeout = |span: Located<Span>| Duration::from(nonzero(&span, errors).unwrap_or_default());
         Timeouts {
             head: timeout(self.head),
             body_idle: timeout(self.body_idle),

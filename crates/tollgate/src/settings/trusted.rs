@@ -1,4 +1,4 @@
-//! `trusted_proxies`: networks, names of lists, and files of networks.
+//! `trusted_proxies`: networks, named lists and files of networks.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use tollgate_core::network::{Network, NetworkSet};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::fault::{Collector, shown};
+use super::error::{ErrorCollector, shown};
 use super::read_file;
 use super::shape::Shape;
 use super::suggestion::did_you_mean;
 use super::table::Value;
 use super::value::{OneOrMany, read_text};
 
-/// Lists of networks that have a name.
+/// Named lists of networks.
 const NAMED: [(&str, &[&str]); 2] = [
     ("loopback", &["127.0.0.0/8", "::1"]),
     (
@@ -22,9 +22,9 @@ const NAMED: [(&str, &[&str]); 2] = [
         &["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "fc00::/7", "fe80::/10"],
     ),
 ];
-/// The networks that all files together may have: more than any CDN publishes.
+/// Maximum number of networks of all files together: more than any CDN publishes.
 const NETWORKS_MAX: usize = 65_536;
-/// Wrong lines of a file that are reported.
+/// Maximum number of invalid lines of a file that are reported.
 const LINES_SHOWN_MAX: usize = 5;
 
 /// One entry of the list.
@@ -42,7 +42,7 @@ impl TrustedEntry {
                 path if path.contains('\0') => Err("a path must not contain NUL".to_owned()),
                 path if path.starts_with('/') => Ok(Self::File(path.into())),
                 path => Err(format!(
-                    "{} is no absolute path: write one such as \"file:/etc/tollgate/proxies.txt\"",
+                    "{} is not an absolute path: write one such as \"file:/etc/tollgate/proxies.txt\"",
                     shown(path)
                 )),
             };
@@ -53,7 +53,8 @@ impl TrustedEntry {
         Network::parse(text).map(Self::Network).ok_or_else(|| {
             let hint = did_you_mean(text, NAMED.iter().map(|(name, _)| *name));
             format!(
-                "{} is no address or network{hint}: write one such as \"10.0.0.0/8\", \"private\", \"loopback\", or \"file:/path\" for a file with one network per line",
+                "{} is not an address or network{hint}: write one such as \"10.0.0.0/8\", \"private\", \"loopback\", \
+                 or \"file:/path\" for a file with one network per line",
                 shown(text)
             )
         })
@@ -68,29 +69,29 @@ impl Value for TrustedEntry {
         }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        read_text(value, faults, &Self::shape(), Self::parse)
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        read_text(value, errors, &Self::shape(), Self::parse)
     }
 }
 
-/// The networks that the entries stand for. Reads the files.
-pub(super) fn networks(entries: OneOrMany<TrustedEntry>, faults: &mut Collector) -> NetworkSet {
+/// The networks of all entries. Reads the files.
+pub(super) fn networks(entries: OneOrMany<TrustedEntry>, errors: &mut ErrorCollector) -> NetworkSet {
     let mut networks = Vec::new();
     for entry in entries.0 {
         match entry.value {
             TrustedEntry::Network(network) => networks.push(network),
             TrustedEntry::Named(list) => networks.extend(list.iter().filter_map(|text| Network::parse(text))),
-            TrustedEntry::File(path) => read_networks(&path, &entry.span, &mut networks, faults),
+            TrustedEntry::File(path) => read_networks(&path, &entry.span, &mut networks, errors),
         }
     }
     networks.into_iter().collect()
 }
 
-fn read_networks(path: &Path, span: &Range<usize>, networks: &mut Vec<Network>, faults: &mut Collector) {
+fn read_networks(path: &Path, span: &Range<usize>, networks: &mut Vec<Network>, errors: &mut ErrorCollector) {
     let file = path.display();
     let text = match read_file(path) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(message) => return faults.fault(span, format!("{file} {message}")),
+        Err(message) => return errors.report(span, format!("{file} {message}")),
     };
     let mut wrong = 0;
     for (number, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
@@ -100,20 +101,20 @@ fn read_networks(path: &Path, span: &Range<usize>, networks: &mut Vec<Network>, 
         }
         match Network::parse(entry) {
             Some(_) if networks.len() >= NETWORKS_MAX => {
-                return faults.fault(span, format!("{file} has too many networks: at most {NETWORKS_MAX} are read"));
+                return errors.report(span, format!("{file} has too many networks: at most {NETWORKS_MAX} are read"));
             }
             Some(network) => networks.push(network),
             None => {
                 wrong += 1;
                 if wrong <= LINES_SHOWN_MAX {
-                    let message = "is no address or network: write one per line, such as 10.0.0.0/8";
-                    faults.fault(span, format!("{file}:{}: {} {message}", number + 1, shown(entry)));
+                    let message = "is not an address or network: write one per line, such as 10.0.0.0/8";
+                    errors.report(span, format!("{file}:{}: {} {message}", number + 1, shown(entry)));
                 }
             }
         }
     }
     if wrong > LINES_SHOWN_MAX {
-        faults.fault(span, format!("{file}: {} more lines are wrong", wrong - LINES_SHOWN_MAX));
+        errors.report(span, format!("{file}: {} more lines are invalid", wrong - LINES_SHOWN_MAX));
     }
 }
 
@@ -123,7 +124,7 @@ mod tests {
 
     fn read(list: &str) -> Result<Settings, String> {
         let text = format!("[gate]\nbackend = 'http://a'\ntrusted_proxies = {list}\n");
-        Settings::parse("t.toml", &text).map_err(|faults| faults.to_string())
+        Settings::parse("t.toml", &text).map_err(|errors| errors.to_string())
     }
 
     fn trusts(settings: &Settings, address: &str) -> bool {
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn names_stand_for_lists_of_networks() {
+    fn a_name_is_replaced_by_its_list_of_networks() {
         let settings = read("['loopback', '192.0.2.1']").unwrap();
         for (address, expect) in
             [("127.0.0.9", true), ("::1", true), ("192.0.2.1", true), ("192.0.2.2", false), ("10.0.0.1", false)]
@@ -150,11 +151,11 @@ mod tests {
             assert_eq!(trusts(&settings, address), expect, "{address}");
         }
         assert!(read("['privat']").unwrap_err().contains("did you mean `private`?"));
-        assert!(read("['file:proxies.txt']").unwrap_err().contains("is no absolute path"));
+        assert!(read("['file:proxies.txt']").unwrap_err().contains("is not an absolute path"));
     }
 
     #[test]
-    fn a_file_has_one_network_per_line_and_wrong_lines_are_reported_with_their_numbers() {
+    fn a_file_has_one_network_per_line_and_invalid_lines_are_reported_with_their_numbers() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("proxies.txt");
         let list = format!("['file:{}', 'loopback']", path.display());
@@ -168,10 +169,10 @@ mod tests {
         std::fs::write(&path, "198.51.100.0/24\n198.51.100.0/33\nexample.org\n").unwrap();
         let message = read(&list).unwrap_err();
         for (line, text) in [(2, "`198.51.100.0/33`"), (3, "`example.org`")] {
-            assert!(message.contains(&format!("proxies.txt:{line}: {text} is no address")), "{message}");
+            assert!(message.contains(&format!("proxies.txt:{line}: {text} is not an address")), "{message}");
         }
         assert!(message.starts_with("t.toml:3:20: "), "{message}");
         std::fs::write(&path, "x\n".repeat(100)).unwrap();
-        assert!(read(&list).unwrap_err().contains("95 more lines are wrong"));
+        assert!(read(&list).unwrap_err().contains("95 more lines are invalid"));
     }
 }

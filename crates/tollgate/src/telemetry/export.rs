@@ -46,7 +46,7 @@ struct ExportCounts {
 
 impl TelemetryExporter {
     /// Opens the exporter for these settings. Returns the tracer too, which samples requests.
-    pub(crate) fn open(settings: &settings::Telemetry) -> io::Result<(Self, Option<Arc<Tracer>>)> {
+    pub(crate) fn open(settings: &settings::TelemetrySettings) -> io::Result<(Self, Option<Arc<Tracer>>)> {
         let counts = Arc::new(ExportCounts::default());
         let (tracer, finished) =
             settings.traces_millionths.map(|share| Tracer::new(share, counts.requests_dropped.clone())).unzip();

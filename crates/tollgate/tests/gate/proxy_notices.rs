@@ -26,7 +26,7 @@ fn config(backend: &Backend, lines: &str) -> String {
 }
 
 #[test]
-fn a_proxy_that_is_not_trusted_is_noticed_once_and_the_named_setting_resolves_it() {
+fn an_untrusted_proxy_is_noticed_once_and_the_suggested_setting_resolves_it() {
     let backend = Backend::saying("hello");
     let mut gate = Gate::start(&config(&backend, ""));
     visit(&gate, 31);
@@ -64,7 +64,7 @@ fn a_proxy_that_is_not_trusted_is_noticed_once_and_the_named_setting_resolves_it
 }
 
 #[test]
-fn a_reload_reads_the_file_of_networks_again_and_a_wrong_line_changes_nothing() {
+fn a_reload_reads_the_file_of_networks_again_and_an_invalid_line_changes_nothing() {
     let (backend, folder) = (Backend::saying("hello"), tempfile::tempdir().unwrap());
     let file = folder.path().join("proxies.txt");
     std::fs::write(&file, "192.0.2.0/24\n").unwrap();
@@ -76,7 +76,7 @@ fn a_reload_reads_the_file_of_networks_again_and_a_wrong_line_changes_nothing() 
     assert_eq!(forwarded(&gate), "127.0.0.1", "it is not trusted");
     std::fs::write(&file, "192.0.2.0/24\n127.0.0.0/33\n").unwrap();
     gate.signal("HUP");
-    assert!(gate.logged("settings not reloaded").contains("proxies.txt:2: `127.0.0.0/33` is no address or network"));
+    assert!(gate.logged("settings not reloaded").contains("proxies.txt:2: `127.0.0.0/33` is not an address or network"));
     std::fs::write(&file, "192.0.2.0/24\n127.0.0.0/8 # this machine\n").unwrap();
     gate.signal("HUP");
     eventually("it is trusted", || forwarded(&gate).starts_with("203.0.113.0, "));

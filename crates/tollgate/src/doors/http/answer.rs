@@ -1,4 +1,4 @@
-//! The answer to a check: the fields of a decision, those of Sharkey's LimitInfo, rate-limit header fields, and a ticket.
+//! The response to a check: the fields of a decision, those of Sharkey's LimitInfo, rate limit headers and a ticket.
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, Response};
@@ -7,16 +7,16 @@ use tollgate_core::time::Span;
 use tollgate_gatekeeper::limit_status::{self, Field};
 
 use super::body::Whole;
-use super::problem::Problem;
+use super::problem::DoorProblem;
 use crate::doors::station::Station;
 use crate::doors::tickets::TicketId;
 use crate::gate::{Refusal, Ruling};
 
-/// What is said of a request that nothing limits: the largest whole number that JavaScript has.
+/// `remaining` of a request without a limit: the largest integer that JavaScript represents exactly.
 const UNLIMITED: u64 = (1 << 53) - 1;
 
-/// An answer, not yet written.
-pub(super) struct Answer {
+/// The response to a check, before serialisation.
+pub(super) struct CheckAnswer {
     at_ms: u64,
     decision: &'static str,
     rule: Option<String>,
@@ -31,12 +31,12 @@ pub(super) struct Answer {
     band: Band,
     fields: Vec<(Field, Vec<u8>)>,
     retry_after_secs: Option<u64>,
-    /// What the end of the request is reported with.
+    /// The ticket for reporting the end of the request.
     pub(super) ticket: Option<TicketId>,
 }
 
-impl Answer {
-    /// The answer to a check that was decided.
+impl CheckAnswer {
+    /// The response with the decision of the rules.
     pub(super) fn of(ruling: &Ruling) -> Self {
         let (decision, now) = (&ruling.decision, ruling.at);
         let is_blocked = decision.verdict.is_refusal();
@@ -69,13 +69,13 @@ impl Answer {
         }
     }
 
-    /// The time for which a rule held the request is over.
+    /// Changes the response to an admission, after the hold of a rule.
     pub(super) fn goes_on(&mut self) {
         self.decision = "admit";
         self.hold_ms = 0;
     }
 
-    /// The rules admit the request, and the queue refuses it.
+    /// Changes the response to a refusal by the queue.
     pub(super) fn refused_by_queue(self, refusal: &Refusal) -> Self {
         let retry_after = refusal.retry_after.unwrap_or(Span::ZERO);
         Self {
@@ -93,7 +93,7 @@ impl Answer {
         }
     }
 
-    /// The answer to a check with the factor 0.
+    /// The response to a check with the factor 0.
     pub(super) fn unlimited(rule: Option<&str>) -> Self {
         Self {
             at_ms: Station::unix_ms(),
@@ -114,9 +114,9 @@ impl Answer {
         }
     }
 
-    /// Writes the answer as JSON.
+    /// Writes the response as JSON.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
-        let mut json = Json { out, digits: itoa::Buffer::new() };
+        let mut json = JsonWriter { out, digits: itoa::Buffer::new() };
         json.raw("{\"at_ms\": ");
         json.number(self.at_ms);
         json.raw(", \"decision\": \"");
@@ -159,8 +159,8 @@ impl Answer {
         json.raw("}");
     }
 
-    /// The header fields that the application may send on to its client.
-    fn write_headers(&self, json: &mut Json<'_>) {
+    /// The header fields for the application's own response.
+    fn write_headers(&self, json: &mut JsonWriter<'_>) {
         json.raw(", \"headers\": {");
         let mut between = "";
         for (field, value) in &self.fields {
@@ -179,7 +179,7 @@ impl Answer {
         json.raw("}");
     }
 
-    /// The answer to a call of one check.
+    /// The response to a call with one check.
     pub(super) fn response(&self) -> Response<Whole> {
         let mut out = Vec::with_capacity(512);
         self.write(&mut out);
@@ -197,7 +197,7 @@ impl Answer {
     }
 }
 
-/// A response with this JSON.
+/// A response with a JSON body.
 pub(super) fn json(mut out: Vec<u8>) -> Response<Whole> {
     out.push(b'\n');
     let mut response = Response::new(Whole::from(out));
@@ -207,22 +207,22 @@ pub(super) fn json(mut out: Vec<u8>) -> Response<Whole> {
     response
 }
 
-impl Problem {
-    /// Writes the problem in place of an answer, among other answers.
+impl DoorProblem {
+    /// Writes the problem as an element of an array of responses.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
-        let mut json = Json { out, digits: itoa::Buffer::new() };
+        let mut json = JsonWriter { out, digits: itoa::Buffer::new() };
         json.raw("{\"error\": ");
         json.text(self.detail());
         json.raw("}");
     }
 }
 
-struct Json<'a> {
+struct JsonWriter<'a> {
     out: &'a mut Vec<u8>,
     digits: itoa::Buffer,
 }
 
-impl Json<'_> {
+impl JsonWriter<'_> {
     fn raw(&mut self, text: &str) {
         self.out.extend_from_slice(text.as_bytes());
     }

@@ -1,8 +1,9 @@
-//! `/v1/auth`: forward-auth. A proxy asks about each request before it forwards it.
+//! `/v1/auth`: forward-auth. A proxy asks for a decision on each request before it forwards it.
 //!
-//! Traefik and Caddy describe the request in `X-Forwarded-Method`, `-Host`, `-Uri` and `-For`, and send any answer that is not 2xx to the client. nginx passes on the
-//! client's own header fields, so there a client could send `X-Forwarded-Uri` itself: under `/v1/auth/nginx` the fields that nginx is configured to
-//! set, `X-Original-Method` and `X-Original-URI`, go first. nginx takes only 401 and 403 for a refusal, so it gets 403 and the real status in `X-Tollgate-Status`.
+//! Traefik and Caddy send `X-Forwarded-Method`, `-Host`, `-Uri` and `-For`, and forward any response other than 2xx to
+//! the client. nginx forwards the client's header fields, so a client could forge `X-Forwarded-Uri`. Under
+//! `/v1/auth/nginx`, `X-Original-Method` and `X-Original-URI`, which the configuration of nginx sets, therefore take
+//! precedence. nginx accepts only 401 and 403 as refusals, so it gets 403, and the real status in `X-Tollgate-Status`.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +20,7 @@ use tollgate_gatekeeper::limit_status;
 use tollgate_wire::forwarded::client_by_x_forwarded_for;
 
 use super::body::Whole;
-use super::problem::Problem;
+use super::problem::DoorProblem;
 use crate::doors::metrics::Count;
 use crate::doors::station::Station;
 use crate::doors::tickets::TicketId;
@@ -28,21 +29,21 @@ use crate::settings::DEFAULT_DOMAIN;
 
 /// The header field with the ticket of an admitted request.
 const TICKET: HeaderName = HeaderName::from_static("x-tollgate-ticket");
-/// The header field with the status that the client is to get, for nginx.
+/// The header field with the status for the client, for nginx.
 const STATUS: HeaderName = HeaderName::from_static("x-tollgate-status");
 
-/// How a proxy asks, and what it understands.
+/// The kind of proxy that calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Proxy {
-    /// Traefik, Caddy, HAProxy: any status goes to the client.
+    /// Traefik, Caddy, HAProxy: any status is forwarded to the client.
     Plain,
     /// nginx: 403 is a refusal.
     Nginx,
 }
 
-/// What the query of the call asks for.
+/// The query parameters of the call.
 #[derive(Default, serde::Deserialize)]
-struct Wishes {
+struct AuthQuery {
     #[serde(default)]
     domain: Option<String>,
     #[serde(default)]
@@ -51,34 +52,34 @@ struct Wishes {
     deadline_ms: Option<u64>,
 }
 
-/// The longest time that a ticket is kept, in milliseconds: one hour.
+/// Maximum deadline of a ticket, in milliseconds: one hour.
 const DEADLINE_MS_MAX: u64 = 3_600_000;
 
-/// The token that a proxy shows: in a header field of its own, or in the query where a proxy cannot add one.
+/// The token of a proxy: in `X-Tollgate-Token`, or in the query if the proxy cannot add a header field.
 pub(super) fn token<B>(request: &HttpRequest<B>) -> Option<Cow<'_, [u8]>> {
     #[derive(serde::Deserialize)]
-    struct Shown {
+    struct TokenQuery {
         token: String,
     }
     let field = request.headers().get("x-tollgate-token").map(|value| Cow::Borrowed(value.as_bytes()));
-    let in_query = || serde_urlencoded::from_str::<Shown>(request.uri().query()?).ok();
-    field.or_else(|| in_query().map(|shown| Cow::Owned(shown.token.into_bytes())))
+    let in_query = || serde_urlencoded::from_str::<TokenQuery>(request.uri().query()?).ok();
+    field.or_else(|| in_query().map(|query| Cow::Owned(query.token.into_bytes())))
 }
 
-/// Answers a proxy. The answer is held until a rule that holds the request, or the queue, lets it go.
+/// Responds to a proxy. The response is delayed while a rule or the queue holds the request.
 pub(super) async fn auth<B>(
     station: &Station,
     peer: SocketAddr,
     call: &HttpRequest<B>,
     proxy: Proxy,
-) -> Result<Response<Whole>, Problem> {
-    let wishes: Wishes = serde_urlencoded::from_str(call.uri().query().unwrap_or_default())
-        .map_err(|_| Problem::malformed("the query may have `domain`, `queue`, `deadline_ms` and `token`"))?;
-    if wishes.deadline_ms.is_some_and(|millis| !(1..=DEADLINE_MS_MAX).contains(&millis)) {
-        return Err(Problem::malformed(format!("`deadline_ms` is not from 1 to {DEADLINE_MS_MAX}")));
+) -> Result<Response<Whole>, DoorProblem> {
+    let query: AuthQuery = serde_urlencoded::from_str(call.uri().query().unwrap_or_default())
+        .map_err(|_| DoorProblem::malformed("the query may have `domain`, `queue`, `deadline_ms` and `token`"))?;
+    if query.deadline_ms.is_some_and(|millis| !(1..=DEADLINE_MS_MAX).contains(&millis)) {
+        return Err(DoorProblem::malformed(format!("`deadline_ms` is not from 1 to {DEADLINE_MS_MAX}")));
     }
     let request = ForwardedRequest::new(station, peer, call, proxy);
-    let domain = wishes.domain.as_deref().unwrap_or(DEFAULT_DOMAIN);
+    let domain = query.domain.as_deref().unwrap_or(DEFAULT_DOMAIN);
     let inquiry = Inquiry { domain, count: 1, cpu: None, factor: None, has_key: false, may_hold: true };
     let since = station.decider.now();
     let mut ruling = station.decider.decide(inquiry, &request).await.map_err(no_ruling)?;
@@ -88,7 +89,7 @@ pub(super) async fn auth<B>(
         return Ok(refuse(station, &request, &ruling.refusal(), Some(&ruling), proxy));
     }
     let mut response = admit(&ruling);
-    let queues = wishes.queue.is_some_and(|queue| !matches!(&*queue, "0" | "false"));
+    let queues = query.queue.is_some_and(|queue| !matches!(&*queue, "0" | "false"));
     let is_open = ruling.is_open();
     let mut ticket = ruling.ticket();
     if queues && let Err(refusal) = station.decider.take_permit(&mut ticket, request.client, &request).await {
@@ -98,10 +99,10 @@ pub(super) async fn auth<B>(
     station.count(Count::Admitted);
     if queues || is_open {
         station.decider.account(&mut ticket, &request, since);
-        let id = station.keep(ticket, true, wishes.deadline_ms.map(Span::from_millis));
+        let id = station.keep(ticket, true, query.deadline_ms.map(Span::from_millis));
         response.headers_mut().insert(TICKET, ticket_value(id));
     } else {
-        // Nothing is open until its end, and a proxy gives nothing back.
+        // The ticket holds no permit and no count in flight, and a proxy never asks for a refund.
         station.decider.settle(ticket, None);
     }
     Ok(response)
@@ -111,15 +112,15 @@ fn ticket_value(id: TicketId) -> HeaderValue {
     HeaderValue::from_str(&id.to_string()).expect("a ticket's name is ASCII")
 }
 
-fn no_ruling(why: NoRuling) -> Problem {
+fn no_ruling(why: NoRuling) -> DoorProblem {
     match why {
-        NoRuling::UnknownDomain => Problem::unknown("there is no such `domain`"),
-        _ => Problem::impossible("the rules cannot be asked"),
+        NoRuling::UnknownDomain => DoorProblem::unknown("there is no such `domain`"),
+        _ => DoorProblem::impossible("the rules cannot decide"),
     }
 }
 
-/// The header fields that tell the client where it stands.
-fn tell(ruling: &Ruling, fields: &mut HeaderMap) {
+/// Adds the rate limit headers.
+fn write_limit_fields(ruling: &Ruling, fields: &mut HeaderMap) {
     let is_refusal = ruling.decision.verdict.is_refusal();
     let Some(standing) = ruling.standing() else { return };
     limit_status::write_fields(standing, is_refusal, |field, value| {
@@ -131,7 +132,7 @@ fn tell(ruling: &Ruling, fields: &mut HeaderMap) {
 
 fn admit(ruling: &Ruling) -> Response<Whole> {
     let mut response = Response::new(Whole::from(Vec::new()));
-    tell(ruling, response.headers_mut());
+    write_limit_fields(ruling, response.headers_mut());
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
@@ -156,7 +157,7 @@ fn refuse(
     };
     let fields = response.headers_mut();
     if let Some(ruling) = ruling {
-        tell(ruling, fields);
+        write_limit_fields(ruling, fields);
     }
     if let Some(secs) = retry_secs {
         fields.insert(RETRY_AFTER, secs.into());
@@ -167,14 +168,14 @@ fn refuse(
     response
 }
 
-/// The request that a proxy asks about.
+/// The request that a proxy wants to forward.
 struct ForwardedRequest<'a> {
     client: IpAddr,
     method: &'a [u8],
     target: &'a [u8],
     host: Option<&'a [u8]>,
     headers: &'a HeaderMap,
-    /// Header fields of several lines, each as one value.
+    /// The combined values of header fields with several lines.
     joined: Vec<(&'a HeaderName, Vec<u8>)>,
     normal_path: NormalPath,
 }
@@ -213,14 +214,15 @@ impl<'a> ForwardedRequest<'a> {
     }
 }
 
-/// The client: the address that the proxy names last, if that is no proxy which the gate trusts; the proxy itself if it names none.
+/// The client: the last address in `X-Forwarded-For` that is not a trusted proxy, or the proxy itself without that
+/// field.
 fn client(station: &Station, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
     let peer = unmapped(peer);
     let lines = headers.get_all("x-forwarded-for").into_iter().map(HeaderValue::as_bytes);
     client_by_x_forwarded_for(peer, lines, |address| station.decider.trusts(address))
 }
 
-/// The value of a header field that has several lines.
+/// The combined value of a header field with several lines. None if it has fewer than two.
 fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
     let mut lines = headers.get_all(name).into_iter().map(HeaderValue::as_bytes);
     let (first, second) = (lines.next()?, lines.next()?);

@@ -1,4 +1,4 @@
-//! Bodies of calls and of answers.
+//! Bodies of calls and responses.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -9,36 +9,36 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-use super::problem::Problem;
+use super::problem::DoorProblem;
 
-/// How large the body of a call may be: enough for a few hundred checks.
+/// Maximum size of the body of a call, in bytes: enough for a few hundred checks.
 const BODY_BYTES_MAX: usize = 128 << 10;
-/// How long it may take to arrive.
+/// Timeout for receiving the body of a call.
 const BODY_MAX: Duration = Duration::from_secs(10);
 
-/// The whole body of a call.
-pub(super) async fn read(body: Incoming) -> Result<Vec<u8>, Problem> {
-    tokio::time::timeout(BODY_MAX, read_all(body)).await.map_err(|_| Problem::slow())?
+/// Reads the body of a call.
+pub(super) async fn read(body: Incoming) -> Result<Vec<u8>, DoorProblem> {
+    tokio::time::timeout(BODY_MAX, read_all(body)).await.map_err(|_| DoorProblem::slow())?
 }
 
-async fn read_all(mut body: Incoming) -> Result<Vec<u8>, Problem> {
+async fn read_all(mut body: Incoming) -> Result<Vec<u8>, DoorProblem> {
     let expected = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if expected > BODY_BYTES_MAX {
-        return Err(Problem::too_large());
+        return Err(DoorProblem::too_large());
     }
     let mut bytes = Vec::with_capacity(expected);
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-        let frame = frame.map_err(|_| Problem::malformed("the body ends before its end"))?;
+        let frame = frame.map_err(|_| DoorProblem::malformed("the body is incomplete"))?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > BODY_BYTES_MAX {
-            return Err(Problem::too_large());
+            return Err(DoorProblem::too_large());
         }
         bytes.extend_from_slice(&data);
     }
     Ok(bytes)
 }
 
-/// A body that is all there.
+/// A complete body in memory.
 pub(super) struct Whole(Option<Bytes>);
 
 impl From<Vec<u8>> for Whole {

@@ -5,12 +5,12 @@ use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 
-/// How many checks one call may have.
+/// Maximum number of checks in one call.
 pub(super) const CHECKS_MAX: usize = 256;
-/// How many attributes a check may have.
+/// Maximum number of attributes of a check.
 pub(super) const ATTRIBUTES_MAX: usize = 64;
 
-/// One check, before its values are checked.
+/// One check, before its values are validated.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Check<'a> {
@@ -36,13 +36,13 @@ pub(super) struct Check<'a> {
     pub(super) deadline_ms: Option<u64>,
 }
 
-/// A text, or a number or truth value as text: ids are often numbers.
+/// A string, or an integer as a string: ids are often numbers.
 pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl<'de> Visitor<'de> for Reader {
+        struct TextVisitor;
+        impl<'de> Visitor<'de> for TextVisitor {
             type Value = Text<'de>;
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("a text or a whole number")
@@ -60,18 +60,18 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
                 Ok(Text(Cow::Owned(number.to_string())))
             }
         }
-        deserializer.deserialize_any(Reader)
+        deserializer.deserialize_any(TextVisitor)
     }
 }
 
-/// Names with texts, in the order of the call.
+/// The attributes of a check, in the order of the call.
 #[derive(Default)]
 pub(super) struct Attributes<'a>(pub(super) Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl<'de> Visitor<'de> for Reader {
+        struct AttributesVisitor;
+        impl<'de> Visitor<'de> for AttributesVisitor {
             type Value = Attributes<'de>;
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("an object of texts")
@@ -88,7 +88,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
                 Ok(Attributes(pairs))
             }
         }
-        deserializer.deserialize_map(Reader)
+        deserializer.deserialize_map(AttributesVisitor)
     }
 }
 
@@ -99,7 +99,7 @@ pub(super) enum Checks<'a> {
 }
 
 impl<'a> Checks<'a> {
-    /// Parses the body of a call, or returns why it is no check.
+    /// Parses the body of a call. The error is the message of the response.
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, String> {
         let wrong = |error: serde_json::Error| format!("no check: {error}");
         if bytes.trim_ascii_start().first() != Some(&b'[') {

@@ -5,16 +5,16 @@ use hyper::body::Incoming;
 
 use super::answer;
 use super::body::{self, Whole};
-use super::problem::Problem;
+use super::problem::DoorProblem;
 use crate::doors::grpc::{json, rate_limit};
 use crate::doors::station::Station;
 
 /// Answers a call: 200 within the limit, 429 over it.
-pub(super) async fn json(station: &Station, body: Incoming) -> Result<Response<Whole>, Problem> {
+pub(super) async fn json(station: &Station, body: Incoming) -> Result<Response<Whole>, DoorProblem> {
     let bytes = body::read(body).await?;
-    let request = json::request(&bytes).map_err(|error| Problem::malformed(format!("no request: {error}")))?;
+    let request = json::request(&bytes).map_err(|error| DoorProblem::malformed(format!("no request: {error}")))?;
     let response = rate_limit::should_rate_limit(station, &request).await;
-    let response = response.map_err(|bad| Problem::malformed(bad.0))?;
+    let response = response.map_err(|bad| DoorProblem::malformed(bad.0))?;
     let (text, is_over) = json::response(&response);
     let mut answer = answer::json(text);
     if is_over {

@@ -1,4 +1,4 @@
-//! The HTTP door: applications ask about requests, and report what they cost.
+//! The HTTP door: applications and proxies ask for decisions and report the cost of requests.
 
 mod answer;
 mod auth;
@@ -30,11 +30,11 @@ use super::connections::Usage;
 use super::metrics::Count;
 use super::station::Station;
 use body::Whole;
-use problem::Problem;
+use problem::DoorProblem;
 
-/// How long a request's head may take to arrive, and a connection may be idle. Clients keep connections for the next call.
+/// Timeout for the head of a call, and for an idle connection. Clients reuse connections.
 const HEAD_MAX: Duration = Duration::from_secs(60);
-/// How large a head may be.
+/// Maximum size of the head of a call, in bytes.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 
 /// Serves one connection until it ends.
@@ -48,7 +48,7 @@ pub(super) async fn converse(
     let answer = service_fn(|request| {
         let (station, usage) = (station.clone(), usage.clone());
         async move {
-            let serving = Serving::begin(&usage);
+            let serving = ServingGuard::begin(&usage);
             let response = answer(&station, &usage, peer, request).await;
             drop(serving);
             Ok::<_, Infallible>(response)
@@ -69,17 +69,17 @@ pub(super) async fn converse(
     }
 }
 
-/// A call that is being answered, until this is dropped.
-struct Serving<'a>(&'a Usage);
+/// Marks the connection as serving a call until this is dropped.
+struct ServingGuard<'a>(&'a Usage);
 
-impl<'a> Serving<'a> {
+impl<'a> ServingGuard<'a> {
     fn begin(usage: &'a Usage) -> Self {
         usage.set_serving(true);
         Self(usage)
     }
 }
 
-impl Drop for Serving<'_> {
+impl Drop for ServingGuard<'_> {
     fn drop(&mut self) {
         self.0.set_serving(false);
     }
@@ -87,11 +87,11 @@ impl Drop for Serving<'_> {
 
 async fn answer(station: &Station, usage: &Usage, peer: SocketAddr, request: Request<Incoming>) -> Response<Whole> {
     let is_auth = matches!(request.uri().path(), "/v1/auth" | "/v1/auth/nginx");
-    // The `Authorization` of a request that a proxy asks about is for the site behind the proxy.
-    let shown = if is_auth { auth::token(&request) } else { bearer(request.headers()).map(Cow::Borrowed) };
-    if !station.lets_in(shown.as_deref()) {
+    // In a call of a proxy, `Authorization` comes from the client and is meant for the backend of the proxy.
+    let token = if is_auth { auth::token(&request) } else { bearer(request.headers()).map(Cow::Borrowed) };
+    if !station.lets_in(token.as_deref()) {
         station.count(Count::Unauthorized);
-        return Problem::unauthorized().response();
+        return DoorProblem::unauthorized().response();
     }
     usage.is_of_use();
     let answered = route(station, peer, request).await;
@@ -101,35 +101,40 @@ async fn answer(station: &Station, usage: &Usage, peer: SocketAddr, request: Req
     })
 }
 
-async fn route(station: &Station, peer: SocketAddr, request: Request<Incoming>) -> Result<Response<Whole>, Problem> {
+async fn route(
+    station: &Station,
+    peer: SocketAddr,
+    request: Request<Incoming>,
+) -> Result<Response<Whole>, DoorProblem> {
     let path = request.uri().path();
     match path {
         "/v1/auth" => auth::auth(station, peer, &request, auth::Proxy::Plain).await,
         "/v1/auth/nginx" => auth::auth(station, peer, &request, auth::Proxy::Nginx).await,
-        // A proxy may report with the query alone, by whatever method it can.
+        // A proxy can report with the query alone, with any method.
         "/v1/report" if request.uri().query().is_some() => report::report_query(station, request.uri()),
         "/v1/check" | "/v1/report" | "/v1/load" | "/json" if request.method() != Method::POST => {
-            Err(Problem::method("POST"))
+            Err(DoorProblem::method("POST"))
         }
         "/v1/check" | "/v1/report" | "/v1/load" | "/json" if is_of_a_browser(station, request.headers()) => {
-            Err(Problem::browser())
+            Err(DoorProblem::browser())
         }
         "/json" => json::json(station, request.into_body()).await,
         "/v1/check" => check::check(station, request.into_body()).await,
         "/v1/load" => load::load(station, request.into_body()).await,
         "/v1/report" => report::report(station, request.into_body()).await,
-        _ => Err(Problem::absent()),
+        _ => Err(DoorProblem::absent()),
     }
 }
 
-/// The token that is shown.
+/// The token in `Authorization: Bearer`.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-/// Whether a page in a browser makes the call. Without a token, any page that an operator of this machine looks at could make it.
+/// Whether a page in a browser makes the call, while no token is required. Any page that is open in a browser on this
+/// machine could then call the door.
 fn is_of_a_browser(station: &Station, headers: &HeaderMap) -> bool {
     !station.asks_for_token() && (headers.contains_key(ORIGIN) || headers.contains_key("sec-fetch-site"))
 }

@@ -1,24 +1,24 @@
-//! Calls that cannot be answered, as problems (RFC 9457).
+//! Error responses of the HTTP door, as problem details (RFC 9457).
 
 use http::header::{ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 
 use super::body::Whole;
 
-/// Why a call cannot be answered.
+/// An error response.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(super) struct DoorProblem {
     status: StatusCode,
     detail: String,
     field: Option<(HeaderName, &'static str)>,
 }
 
-impl Problem {
+impl DoorProblem {
     fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self { status, detail: detail.into(), field: None }
     }
 
-    /// A body that is not what it has to be.
+    /// An invalid call.
     pub(super) fn malformed(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
@@ -28,7 +28,7 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, detail)
     }
 
-    /// A call that is understood and cannot be done.
+    /// A valid call that cannot be carried out.
     pub(super) fn impossible(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
     }
@@ -49,26 +49,26 @@ impl Problem {
     }
 
     pub(super) fn method(allowed: &'static str) -> Self {
-        let problem = Self::new(StatusCode::METHOD_NOT_ALLOWED, format!("this path takes {allowed}"));
+        let problem = Self::new(StatusCode::METHOD_NOT_ALLOWED, format!("this path needs the method {allowed}"));
         Self { field: Some((ALLOW, allowed)), ..problem }
     }
 
     pub(super) fn browser() -> Self {
-        let detail = "calls of browsers are refused while no token is asked for: set `token_file` in [doors]";
+        let detail = "calls from browsers need a token: set `token_file` in [doors]";
         Self::new(StatusCode::FORBIDDEN, detail)
     }
 
     pub(super) fn unauthorized() -> Self {
-        let problem = Self::new(StatusCode::UNAUTHORIZED, "this door asks for `Authorization: Bearer TOKEN`");
+        let problem = Self::new(StatusCode::UNAUTHORIZED, "this door requires `Authorization: Bearer TOKEN`");
         Self { field: Some((WWW_AUTHENTICATE, "Bearer")), ..problem }
     }
 
-    /// What is wrong, in words.
+    /// The message.
     pub(super) fn detail(&self) -> &str {
         &self.detail
     }
 
-    /// The problem as an answer.
+    /// Converts the problem to a response.
     pub(super) fn response(self) -> Response<Whole> {
         let title = self.status.canonical_reason().unwrap_or_default();
         let body = serde_json::json!({

@@ -1,4 +1,4 @@
-//! `POST /v1/report`: a request has ended.
+//! `POST /v1/report`: settles the tickets of requests that have ended.
 
 use std::borrow::Cow;
 
@@ -8,28 +8,28 @@ use hyper::body::Incoming;
 use super::answer::json;
 use super::body::{self, Whole};
 use super::check::cpu_of;
-use super::problem::Problem;
+use super::problem::DoorProblem;
 use crate::doors::metrics::Count;
 use crate::doors::station::Station;
 
-/// How many reports one call may have.
+/// Maximum number of reports in one call.
 const REPORTS_MAX: usize = 1024;
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Report<'a> {
+struct TicketReport<'a> {
     /// The ticket of the check.
     #[serde(borrow)]
     ticket: Cow<'a, str>,
-    /// CPU time of the request in milliseconds, if it is known.
+    /// The measured CPU time of the request, in milliseconds.
     #[serde(default)]
     toll_ms: Option<f64>,
-    /// Whether the request did not take place: its charge is given back.
+    /// Whether the charge is refunded, because the request was not served.
     #[serde(default)]
     refund: bool,
 }
 
-/// A report in a query.
+/// A report in the query of the URI.
 #[derive(serde::Deserialize)]
 struct QueryReport {
     ticket: String,
@@ -40,41 +40,41 @@ struct QueryReport {
 }
 
 /// Settles the tickets of a call.
-pub(super) async fn report(station: &Station, body: Incoming) -> Result<Response<Whole>, Problem> {
+pub(super) async fn report(station: &Station, body: Incoming) -> Result<Response<Whole>, DoorProblem> {
     let bytes = body::read(body).await?;
-    let wrong = |error: serde_json::Error| Problem::malformed(format!("no report: {error}"));
+    let wrong = |error: serde_json::Error| DoorProblem::malformed(format!("invalid report: {error}"));
     if bytes.trim_ascii_start().first() != Some(&b'[') {
-        let report: Report<'_> = serde_json::from_slice(&bytes).map_err(wrong)?;
+        let report: TicketReport<'_> = serde_json::from_slice(&bytes).map_err(wrong)?;
         return match settle(station, &report)? {
             true => Ok(json(b"{\"settled\": true}".to_vec())),
-            false => Err(Problem::unknown("no such ticket: it was settled already, or its deadline is over")),
+            false => Err(DoorProblem::unknown("unknown ticket: it is already settled, or it has expired")),
         };
     }
-    let reports: Vec<Report<'_>> = serde_json::from_slice(&bytes).map_err(wrong)?;
+    let reports: Vec<TicketReport<'_>> = serde_json::from_slice(&bytes).map_err(wrong)?;
     if reports.len() > REPORTS_MAX {
-        return Err(Problem::malformed(format!("more than {REPORTS_MAX} reports in one call")));
+        return Err(DoorProblem::malformed(format!("more than {REPORTS_MAX} reports in one call")));
     }
     for report in &reports {
         report.toll_ms.map(|millis| cpu_of(millis, "toll_ms")).transpose()?;
     }
     let settled = reports.iter().map(|report| Ok(format!("{{\"settled\": {}}}", settle(station, report)?)));
-    let settled: Vec<String> = settled.collect::<Result<_, Problem>>()?;
+    let settled: Vec<String> = settled.collect::<Result<_, DoorProblem>>()?;
     Ok(json(format!("[{}]", settled.join(", ")).into_bytes()))
 }
 
-/// Settles the ticket that the query names.
-pub(super) fn report_query(station: &Station, uri: &Uri) -> Result<Response<Whole>, Problem> {
+/// Settles the ticket in the query.
+pub(super) fn report_query(station: &Station, uri: &Uri) -> Result<Response<Whole>, DoorProblem> {
     let query = uri.query().unwrap_or_default();
     let report: QueryReport = serde_urlencoded::from_str(query).map_err(|_| {
-        Problem::malformed("no report: write `?ticket=TICKET`, and `&toll_ms=12` if the CPU time is known")
+        DoorProblem::malformed("invalid report: write `?ticket=TICKET`, and `&toll_ms=12` if the CPU time is known")
     })?;
     let QueryReport { ticket, toll_ms, refund } = report;
-    let is_settled = settle(station, &Report { ticket: ticket.into(), toll_ms, refund })?;
+    let is_settled = settle(station, &TicketReport { ticket: ticket.into(), toll_ms, refund })?;
     Ok(json(format!("{{\"settled\": {is_settled}}}").into_bytes()))
 }
 
-/// Whether the ticket was kept.
-fn settle(station: &Station, report: &Report<'_>) -> Result<bool, Problem> {
+/// Settles a ticket. Returns false if it is unknown.
+fn settle(station: &Station, report: &TicketReport<'_>) -> Result<bool, DoorProblem> {
     let cpu = report.toll_ms.map(|millis| cpu_of(millis, "toll_ms")).transpose()?;
     let Some(ticket) = station.take(&report.ticket) else { return Ok(false) };
     station.count(Count::Settled);

@@ -1,6 +1,7 @@
 //! Follows a file to which another program appends lines, through rotation and truncation.
 //!
-//! A disk can hang, so this is a thread of its own. It polls: a file system of another machine does not announce changes.
+//! A disk can hang, so this is a thread of its own. It polls: a file system of another machine does not announce
+//! changes.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};

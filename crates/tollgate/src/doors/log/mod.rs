@@ -1,8 +1,8 @@
 //! Costs from the access log of a proxy that asks [`/v1/auth`](super::http).
 //!
-//! A proxy that only asks before it forwards a request does not report its end. Most proxies can write the ticket of the
-//! request to their access log, though, so each line of the log settles one ticket. Lines arrive through a file that is
-//! followed ([`follow`]) or as syslog messages over UDP.
+//! A proxy that only asks before it forwards a request does not report its end. Most proxies can write the ticket of
+//! the request to their access log, though, so each line of the log settles one ticket. Lines arrive through a file
+//! that is followed ([`follow`]) or as syslog messages over UDP.
 //!
 //! Tickets have names that cannot be guessed. A forged or damaged line therefore settles nothing, and is counted.
 

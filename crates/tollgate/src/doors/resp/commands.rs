@@ -1,13 +1,14 @@
-//! Commands that clients send besides the ones that they came for.
+//! The commands besides `THROTTLE`, which Redis clients send when they connect.
 
 use tollgate_wire::resp::{Replies, Version};
 
 use super::session::Arguments;
 
-/// The version of Redis whose commands are spoken. Clients look at it to find out what they may send.
+/// The reported version of Redis. Clients derive the available commands from it.
 const REDIS_VERSION: &str = "7.0.0";
 
-/// The commands, as `COMMAND` describes them: name, number of arguments (at least so many if negative), and the place of the key.
+/// The commands, as `COMMAND` describes them: name, number of arguments (the minimum if negative), and position of the
+/// key.
 const COMMANDS: [(&str, i64, i64); 13] = [
     ("cl.throttle", -5, 1),
     ("throttle", -3, 1),
@@ -24,7 +25,7 @@ const COMMANDS: [(&str, i64, i64); 13] = [
     ("quit", -1, 0),
 ];
 
-/// Answers a command, whose name is in upper case.
+/// Replies to a command. `name` is in upper case.
 pub(super) fn answer(name: &[u8], arguments: Arguments<'_>, replies: &mut Replies<'_>) {
     match (name, arguments.count()) {
         (b"PING", 1) => replies.simple("PONG"),
@@ -33,7 +34,7 @@ pub(super) fn answer(name: &[u8], arguments: Arguments<'_>, replies: &mut Replie
         (b"INFO", _) => replies.bulk(info().as_bytes()),
         (b"COMMAND", _) => command(arguments, replies),
         (b"CONFIG", 3..) if arguments.at(1).eq_ignore_ascii_case(b"GET") => {
-            // redis-benchmark asks how the server is set up. There is nothing to tell.
+            // redis-benchmark reads the configuration. Every setting is empty.
             replies.map(1);
             replies.bulk(arguments.at(2));
             replies.bulk(b"");
@@ -108,7 +109,7 @@ fn describe((name, arity, key): &(&str, i64, i64), replies: &mut Replies<'_>) {
     [*key, *key, *key].into_iter().for_each(|place| replies.integer(place));
 }
 
-/// The answer to `HELLO`.
+/// The reply to `HELLO`.
 pub(super) fn hello(replies: &mut Replies<'_>, version: Version) {
     replies.map(7);
     let mut pair = |name: &str, value: &str| {

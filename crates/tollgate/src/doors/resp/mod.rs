@@ -1,7 +1,7 @@
-//! The RESP door: any Redis client asks with `CL.THROTTLE` or `THROTTLE`.
+//! The RESP door: `CL.THROTTLE` and `THROTTLE` for Redis clients.
 //!
-//! `CL.THROTTLE` answers exactly as redis-cell does, with limits that come with each call. `THROTTLE` with a rule's name decides by that rule. Commands of a pipeline are
-//! answered in order, and their replies are sent together.
+//! `CL.THROTTLE` has the arguments and replies of redis-cell; its limits come with each call. `THROTTLE` with the name
+//! of a rule uses that rule. The commands of a pipeline are executed in order, and their replies are sent together.
 
 mod commands;
 mod session;
@@ -19,17 +19,17 @@ use tollgate_wire::resp::{COMMAND_BYTES_MAX, Command, Replies};
 use super::connections::Usage;
 use super::metrics::Count;
 use super::station::Station;
-use session::{Next, Session};
+use session::{Next, RespSession};
 
-/// How much is read at once while a connection is quiet.
+/// Minimum size of a read, in bytes.
 const READ_BYTES: usize = 4 << 10;
-/// Replies that are written at once: a client that sends without reading waits from here on.
+/// Maximum size of unsent replies, in bytes. Beyond it, no command is read until the client has read replies.
 const REPLY_BYTES_MAX: usize = 64 << 10;
-/// How long a client may take to read its replies.
+/// Timeout for a client to read its replies.
 const WRITE_MAX: Duration = Duration::from_secs(30);
-/// How long a connection may be idle. Clients keep connections in pools.
+/// Timeout of an idle connection. Clients keep connections in pools.
 const IDLE_MAX: Duration = Duration::from_secs(600);
-/// How long the rest of a command may take to arrive.
+/// Timeout for the rest of a command.
 const COMMAND_MAX: Duration = Duration::from_secs(10);
 
 /// Serves one connection until it ends.
@@ -39,8 +39,8 @@ pub(super) async fn converse(
     usage: Rc<Usage>,
     mut drains: watch::Receiver<bool>,
 ) {
-    let mut session = Session::new(station.clone());
-    let mut buffer = Buffer::default();
+    let mut session = RespSession::new(station.clone());
+    let mut buffer = CommandBuffer::default();
     loop {
         let patience = if buffer.bytes.is_empty() { IDLE_MAX } else { COMMAND_MAX };
         let read = tokio::select! {
@@ -59,11 +59,11 @@ pub(super) async fn converse(
     }
 }
 
-/// Answers the commands that are all there. Returns whether the connection goes on.
+/// Replies to the complete commands in the buffer. Returns whether the connection stays open.
 async fn answer_all(
     stream: &mut TcpStream,
-    session: &mut Session,
-    buffer: &mut Buffer,
+    session: &mut RespSession,
+    buffer: &mut CommandBuffer,
     usage: &Usage,
 ) -> io::Result<bool> {
     let (mut out, mut command, mut at) = (Vec::new(), Command::default(), 0);
@@ -102,14 +102,14 @@ async fn send(stream: &mut TcpStream, out: &mut Vec<u8>) -> io::Result<()> {
     sent.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
-/// Bytes of commands that are not all there.
+/// Received bytes that are not processed yet.
 #[derive(Default)]
-struct Buffer {
+struct CommandBuffer {
     bytes: Vec<u8>,
 }
 
-impl Buffer {
-    /// Reads more. Never holds more than a command and what was read with its end.
+impl CommandBuffer {
+    /// Reads more bytes. The buffer never exceeds one command and the bytes that arrived with its end.
     async fn read(&mut self, stream: &mut TcpStream) -> io::Result<usize> {
         let room = self.bytes.len().clamp(READ_BYTES, COMMAND_BYTES_MAX);
         self.bytes.reserve(room);

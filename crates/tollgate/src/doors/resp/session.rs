@@ -1,4 +1,4 @@
-//! One connection's state, and which command is which.
+//! The state of one connection, and the dispatch of its commands.
 
 use std::rc::Rc;
 
@@ -9,26 +9,26 @@ use crate::doors::metrics::Count;
 use crate::doors::station::Station;
 
 /// The state of a connection.
-pub(super) struct Session {
+pub(super) struct RespSession {
     station: Rc<Station>,
     version: Version,
     is_let_in: bool,
     name: Vec<u8>,
 }
 
-/// Whether the connection goes on after a command.
+/// Whether the connection stays open after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     GoOn,
     Close,
 }
 
-/// A client may call its connection by a name of this length.
+/// Maximum length of a connection's name, in bytes. The rest is dropped.
 const NAME_BYTES_MAX: usize = 256;
-/// The longest name of a command.
+/// Maximum length of a command's name, in bytes. The rest is dropped.
 const COMMAND_NAME_BYTES_MAX: usize = 16;
 
-impl Session {
+impl RespSession {
     pub(super) fn new(station: Rc<Station>) -> Self {
         let is_let_in = !station.asks_for_token();
         Self { station, version: Version::Two, is_let_in, name: Vec::new() }
@@ -42,12 +42,12 @@ impl Session {
         self.version
     }
 
-    /// Whether the client may ask.
+    /// Whether the client is authorized.
     pub(super) fn is_let_in(&self) -> bool {
         self.is_let_in
     }
 
-    /// Answers one command, which was read from `bytes`.
+    /// Replies to one command, which was parsed from `bytes`.
     pub(super) async fn answer(&mut self, command: &Command, bytes: &[u8], out: &mut Vec<u8>) -> Next {
         let Some(name) = command.argument(bytes, 0) else { return Next::GoOn };
         let mut upper = [0; COMMAND_NAME_BYTES_MAX];
@@ -93,9 +93,9 @@ impl Session {
         }
     }
 
-    /// Lets the client in if it shows the token.
-    fn shows_token(&mut self, shown: &[u8]) -> bool {
-        let is_right = self.station.lets_in(Some(shown));
+    /// Authorizes the client if this is the token.
+    fn shows_token(&mut self, sent: &[u8]) -> bool {
+        let is_right = self.station.lets_in(Some(sent));
         if is_right {
             self.is_let_in = true;
         } else {
@@ -138,14 +138,16 @@ impl Session {
             }
         }
         if !self.is_let_in {
-            let text = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time";
+            let text = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
+                        AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
+                        version at the same time";
             return Replies::new(out, self.version).error(text);
         }
         self.version = version;
         commands::hello(&mut Replies::new(out, version), version);
     }
 
-    /// What clients say about themselves when they connect.
+    /// `CLIENT`: clients name themselves when they connect.
     fn client(&mut self, arguments: Arguments<'_>, out: &mut Vec<u8>) {
         let mut replies = Replies::new(out, self.version);
         if arguments.count() < 2 {
@@ -182,12 +184,12 @@ impl<'a> Arguments<'a> {
         self.command.count()
     }
 
-    /// The argument at this place; empty if there is none.
+    /// The argument at this position; empty if there is none.
     pub(super) fn at(&self, place: usize) -> &'a [u8] {
         self.command.argument(self.bytes, place).unwrap_or_default()
     }
 
-    /// The argument at this place as text, whatever its bytes are.
+    /// The argument at this position as text, with invalid UTF-8 replaced.
     pub(super) fn text(&self, place: usize) -> std::borrow::Cow<'a, str> {
         String::from_utf8_lossy(self.at(place))
     }

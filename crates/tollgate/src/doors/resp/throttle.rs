@@ -14,10 +14,10 @@ use crate::doors::station::Station;
 use crate::gate::{Inquiry, NoRuling, Ruling};
 use crate::settings::DEFAULT_DOMAIN;
 
-/// The class under which the watch sees callers that a limit of a call refuses.
+/// The class of the keys of `CL.THROTTLE` in the watch.
 const CALL_CLASS: &str = "cl.throttle";
 
-/// `CL.THROTTLE key max_burst count period [quantity]`, as redis-cell answers it.
+/// `CL.THROTTLE key max_burst count period [quantity]`, with the replies of redis-cell.
 pub(super) fn by_call(station: &Station, arguments: Arguments<'_>, replies: &mut Replies<'_>) {
     match decide(station, arguments) {
         Ok(reply) => write(&reply, replies),
@@ -52,7 +52,8 @@ fn number(arguments: Arguments<'_>, place: usize) -> Result<i64, String> {
     text.ok_or_else(|| format!("Store error: Couldn't parse as integer: {:.128}", arguments.text(place)))
 }
 
-/// `THROTTLE rule key [quantity]` decides by a rule of the settings. With the arguments of `CL.THROTTLE` it is that.
+/// `THROTTLE rule key [quantity]` uses a rule of the settings. With the arguments of `CL.THROTTLE` it is an alias of
+/// it.
 pub(super) async fn throttle(station: &Station, arguments: Arguments<'_>, replies: &mut Replies<'_>) {
     match arguments.count() {
         5 | 6 => by_call(station, arguments, replies),
@@ -74,7 +75,7 @@ async fn by_rule(station: &Station, arguments: Arguments<'_>) -> Result<CellRepl
     };
     let (name, key) = (arguments.text(1), key_of(arguments)?);
     let ask = |domain, rule| (Inquiry { domain, count, cpu: None, factor: None, has_key: true, may_hold: false }, rule);
-    // A rule of another domain is named after it.
+    // A rule of another domain is written `domain/rule`.
     let attempts = [Some(ask(DEFAULT_DOMAIN, &*name)), name.split_once('/').map(|(domain, rule)| ask(domain, rule))];
     for (inquiry, rule) in attempts.into_iter().flatten() {
         let request = DescribedRequest::new(Some(rule), Some(&key), &[]).map_err(|why| format!("ERR {why}"))?;
@@ -87,12 +88,13 @@ async fn by_rule(station: &Station, arguments: Arguments<'_>) -> Result<CellRepl
     Err(format!("ERR no rule '{name:.128}'"))
 }
 
-/// Keys of rules are text.
+/// The key, which must be UTF-8.
 fn key_of(arguments: Arguments<'_>) -> Result<Cow<'_, str>, String> {
     std::str::from_utf8(arguments.at(2)).map(Cow::Borrowed).map_err(|_| "ERR the key is not UTF-8".to_owned())
 }
 
-/// The reply to a decision. Redis clients report no end of their requests, so a budget is charged the expected cost, and requests in flight are not counted.
+/// Settles an admitted request and returns the reply. Redis clients do not report the end of a request, so a budget is
+/// charged the expected cost, and requests in flight are not counted.
 fn settled(station: &Station, ruling: Ruling) -> CellReply {
     let (decision, is_limited) = (&ruling.decision, ruling.decision.verdict.is_refusal());
     let info = decision.info.unwrap_or_default();

@@ -16,7 +16,7 @@ use tollgate_gatekeeper::shared::{Authority, Explained, Share, SharedTicket, Sha
 
 use super::masters::Masters;
 use super::redis::RedisLink;
-use crate::settings::{Domain, RuleSettings, State};
+use crate::settings::{Domain, RuleSettings, StateLocation};
 
 /// The charge of a request, local and shared.
 pub(crate) type Charge = SharedTicket;
@@ -45,9 +45,9 @@ impl RemoteState {
         clock: &Clock,
         before: Option<&Self>,
     ) -> Result<Self, SharingError> {
-        let has = |state: State| domain.rules.iter().any(|settings| settings.state == state);
-        let masters = links.masters.filter(|_| has(State::Master)).cloned();
-        let Some(link) = links.redis.filter(|_| has(State::Redis)) else {
+        let has = |state: StateLocation| domain.rules.iter().any(|settings| settings.state == state);
+        let masters = links.masters.filter(|_| has(StateLocation::Master)).cloned();
+        let Some(link) = links.redis.filter(|_| has(StateLocation::Redis)) else {
             return Ok(Self { redis: None, masters });
         };
         let names = (link.prefix(), domain.name.as_str());
@@ -127,5 +127,5 @@ impl RemoteState {
 
 fn share(settings: &RuleSettings) -> Option<Share> {
     let share = Share { lease_millionths: settings.lease_millionths, on_timeout: settings.on_timeout };
-    (settings.state == State::Redis).then_some(share)
+    (settings.state == StateLocation::Redis).then_some(share)
 }

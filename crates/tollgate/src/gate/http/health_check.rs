@@ -16,7 +16,7 @@ use super::worker::Worker;
 use crate::gate::net::buffer::ReadBuffer;
 use crate::gate::net::pace::Pace;
 use crate::gate::net::timer::Way;
-use crate::settings::{HealthCheck, Protocol};
+use crate::settings::{BackendProtocol, HealthCheck};
 
 /// The interval at which a gate without checks looks for new settings.
 const OFF_INTERVAL: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ pub(crate) async fn run(worker: Rc<Worker>) {
 }
 
 async fn check(backend: &Arc<Backend>, worker: &Worker, settings: &HealthCheck) -> Result<(), String> {
-    let status = if backend.url.protocol == Protocol::Http2 {
+    let status = if backend.url.protocol == BackendProtocol::Http2 {
         status_h2(backend, worker, settings).await?
     } else {
         status_h1(backend, worker, settings).await?

@@ -8,7 +8,7 @@ use tollgate_wire::http1::{Fault, Length, Name, RequestHead, ResponseHead};
 
 use super::pages::PageContent;
 use crate::gate::decide::refusal::{Cause, Refusal, jittered_secs};
-use crate::settings::Pages;
+use crate::settings::ErrorPages;
 
 /// The body of a response of the gate's own. Its head is in the exchange.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ impl OwnAnswer {
         refusal: &Refusal,
         request: &RequestHead,
         response: &mut ResponseHead,
-        pages: &Pages,
+        pages: &ErrorPages,
         random: u64,
     ) -> Self {
         response.clear();
@@ -52,7 +52,7 @@ impl OwnAnswer {
         detail: &str,
         retry_after_secs: Option<u64>,
         response: &mut ResponseHead,
-        pages: &Pages,
+        pages: &ErrorPages,
     ) -> Self {
         let answer = Self::fault(status, detail, retry_after_secs, request.is_head(), response);
         if !matches!(status, 502..=504) {
@@ -156,7 +156,7 @@ pub(crate) fn refusal_body(
     wants_html: bool,
     is_repeatable: bool,
     retry_secs: Option<u64>,
-    pages: &Pages,
+    pages: &ErrorPages,
 ) -> (&'static str, Vec<u8>) {
     if wants_html {
         return ("text/html; charset=utf-8", page(refusal, retry_secs, is_repeatable).render(pages));
@@ -263,13 +263,18 @@ mod tests {
     #[test]
     fn a_program_gets_a_problem_and_a_browser_a_page() {
         let mut response = ResponseHead::default();
-        let answer = OwnAnswer::refuse(&refusal(), &request(""), &mut response, &Pages::default(), 0);
+        let answer = OwnAnswer::refuse(&refusal(), &request(""), &mut response, &ErrorPages::default(), 0);
         assert_eq!(response.status, 429);
         assert_eq!(response.fields.find(b"retry-after"), Some(&b"3"[..]));
         let text = String::from_utf8(answer.body).unwrap();
         assert!(text.contains("#quota-exceeded\"") && text.contains("\"status\":429,"), "{text}");
-        let answer =
-            OwnAnswer::refuse(&refusal(), &request("Accept: text/html,*/*\r\n"), &mut response, &Pages::default(), 0);
+        let answer = OwnAnswer::refuse(
+            &refusal(),
+            &request("Accept: text/html,*/*\r\n"),
+            &mut response,
+            &ErrorPages::default(),
+            0,
+        );
         let text = String::from_utf8(answer.body).unwrap();
         assert!(text.contains("<meta http-equiv=\"refresh\" content=\"3\">"), "{text}");
     }
@@ -285,21 +290,21 @@ mod tests {
             ["grpc-status", "grpc-retry-pushback-ms", "retry-after", "content-type"].map(field)
         };
         let some = |text: &str| Some(text.to_owned());
-        let answer = OwnAnswer::refuse(&refusal(), &call, &mut response, &Pages::default(), 0);
+        let answer = OwnAnswer::refuse(&refusal(), &call, &mut response, &ErrorPages::default(), 0);
         assert!(response.status == 200 && answer.body.is_empty() && response.length == Length::Fixed(0));
         assert_eq!(fields(&response), [some("8"), some("3000"), some("3"), some("application/grpc+proto")]);
         let busy = Refusal { cause: Cause::ReducedCapacity, ..refusal() };
-        OwnAnswer::refuse(&busy, &call, &mut response, &Pages::default(), 0);
+        OwnAnswer::refuse(&busy, &call, &mut response, &ErrorPages::default(), 0);
         assert_eq!(fields(&response)[0], some("14"));
         let never = Refusal { retry_after: None, ..refusal() };
-        OwnAnswer::refuse(&never, &call, &mut response, &Pages::default(), 0);
+        OwnAnswer::refuse(&never, &call, &mut response, &ErrorPages::default(), 0);
         assert_eq!(fields(&response)[..3], [some("8"), some("-1"), None]);
-        OwnAnswer::fault_to(&call, 503, "no backend is up", Some(2), &mut response, &Pages::default());
+        OwnAnswer::fault_to(&call, 503, "no backend is up", Some(2), &mut response, &ErrorPages::default());
         assert_eq!(
             (response.status, fields(&response)[..3].to_vec()),
             (200, vec![some("14"), some("2000"), some("2")])
         );
-        OwnAnswer::fault_to(&call, 400, "no", None, &mut response, &Pages::default());
+        OwnAnswer::fault_to(&call, 400, "no", None, &mut response, &ErrorPages::default());
         assert_eq!((response.status, &fields(&response)[0]), (400, &None));
     }
 
@@ -309,7 +314,7 @@ mod tests {
         for (refusal, status, detail) in [(refusal(), 429, "is ahead of its share"), (full, 503, "The site is full")] {
             let text = |accept: &str| {
                 let mut response = ResponseHead::default();
-                let answer = OwnAnswer::refuse(&refusal, &request(accept), &mut response, &Pages::default(), 0);
+                let answer = OwnAnswer::refuse(&refusal, &request(accept), &mut response, &ErrorPages::default(), 0);
                 assert_eq!(response.status, status);
                 String::from_utf8(answer.body).unwrap()
             };
@@ -324,8 +329,14 @@ mod tests {
         for status in [502, 503, 504] {
             let mut response = ResponseHead::default();
             let mut answer = |accept: &str| {
-                let answer =
-                    OwnAnswer::fault_to(&request(accept), status, "why", Some(2), &mut response, &Pages::default());
+                let answer = OwnAnswer::fault_to(
+                    &request(accept),
+                    status,
+                    "why",
+                    Some(2),
+                    &mut response,
+                    &ErrorPages::default(),
+                );
                 let kind = response.fields.find(b"content-type").unwrap().to_vec();
                 assert_eq!((response.status, response.length), (status, Length::Fixed(answer.body.len() as u64)));
                 (String::from_utf8(kind).unwrap(), String::from_utf8(answer.body).unwrap())

@@ -3,7 +3,7 @@
 //! A page does not blame its reader: one address may have many users, and while the site is busy the reader's own
 //! requests are never the whole reason.
 
-use crate::settings::{Page, PagePart, Pages};
+use crate::settings::{ErrorPages, Page, PagePart};
 
 /// The content of a page.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ impl PageContent {
     }
 
     /// The operator's own page, or the built-in one.
-    pub(crate) fn render(&self, pages: &Pages) -> Vec<u8> {
+    pub(crate) fn render(&self, pages: &ErrorPages) -> Vec<u8> {
         match pages.of(self.status) {
             Some(page) => self.fill(page),
             None => self.built_in(),
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     fn text(content: PageContent) -> String {
-        String::from_utf8(content.render(&Pages::default())).unwrap()
+        String::from_utf8(content.render(&ErrorPages::default())).unwrap()
     }
 
     #[test]

@@ -33,7 +33,7 @@ use crate::gate::observe::proxy_detector::{ProxyDetector, ProxyNotice};
 use crate::gate::observe::reloads::Reloads;
 use crate::gate::observe::request_stats::RequestStats;
 use crate::mask;
-use crate::settings::{Domain, Gate as Settings, Redis, ResponseBuffer, State};
+use crate::settings::{Domain, Gate as Settings, Redis, ResponseBuffer, StateLocation};
 use crate::telemetry::Tracer;
 
 /// File descriptors that are neither for clients nor for backends: listeners, logs, files.
@@ -70,16 +70,17 @@ impl Orders {
     /// The shared store, if any rule needs one.
     fn redis(&self) -> Option<&Redis> {
         let others = self.other_domains.iter().flat_map(|domain| &domain.rules);
-        let is_needed = self.has(State::Redis) || others.into_iter().any(|rule| rule.state == State::Redis);
+        let is_needed =
+            self.has(StateLocation::Redis) || others.into_iter().any(|rule| rule.state == StateLocation::Redis);
         self.redis.as_ref().filter(|_| is_needed)
     }
 
     /// The masters, if any rule needs one.
     fn link(&self) -> Option<&LinkSettings> {
-        self.link.as_ref().filter(|_| self.has(State::Master))
+        self.link.as_ref().filter(|_| self.has(StateLocation::Master))
     }
 
-    fn has(&self, state: State) -> bool {
+    fn has(&self, state: StateLocation) -> bool {
         self.domain.rules.iter().any(|rule| rule.state == state)
     }
 }

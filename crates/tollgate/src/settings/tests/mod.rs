@@ -1,23 +1,23 @@
-//! What a file means, and what is said about one that means nothing.
+//! Tests of the settings file: conversion, errors and damaged files.
 
-mod faults;
-mod meaning;
+mod errors;
 mod mutations;
+mod resolution;
 mod websocket_recipe;
 
-use super::fault::Fault;
+use super::error::ConfigError;
 use super::*;
 
 /// The full example of the repository.
 const EVERYTHING: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/everything.toml"));
 
 fn read(text: &str) -> Settings {
-    Settings::parse("test.toml", text).unwrap_or_else(|faults| panic!("{faults}"))
+    Settings::parse("test.toml", text).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-/// The faults of a text, each as `line:column: message`.
-fn faults(text: &str) -> Vec<String> {
-    let faults = Settings::parse("test.toml", text).err();
-    let line = |fault: &Fault| format!("{}:{}: {}", fault.line, fault.column, fault.message);
-    faults.map(|faults| faults.iter().map(line).collect()).unwrap_or_default()
+/// The errors of a text, each as `line:column: message`.
+fn errors(text: &str) -> Vec<String> {
+    let errors = Settings::parse("test.toml", text).err();
+    let line = |error: &ConfigError| format!("{}:{}: {}", error.line, error.column, error.message);
+    errors.map(|errors| errors.iter().map(line).collect()).unwrap_or_default()
 }

@@ -1,10 +1,10 @@
-//! However a file is damaged, reading it ends, and what it says is about the file.
+//! A damaged file is parsed without a panic, and the positions of its errors are inside the file.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Damages a text at a place, in one of the ways that people and disks do.
+/// A change to a text, as made by typing mistakes and faulty disks.
 #[derive(Clone, Debug)]
 enum Damage {
     Remove(usize),
@@ -49,14 +49,14 @@ impl Damage {
     }
 }
 
-/// Every fault is at a character of the text, or right after the end of a line.
-fn assert_faults_are_inside(text: &str) {
-    let Err(faults) = Settings::parse("test.toml", text) else { return };
-    assert!(faults.iter().next().is_some());
-    for fault in faults.iter() {
-        let line = text.split('\n').nth(fault.line - 1).unwrap_or_else(|| panic!("no line {}", fault.line));
-        assert!(fault.column <= line.chars().count() + 1, "{fault:?}");
-        assert!(!fault.message.is_empty() && !fault.message.contains('\n'));
+/// Asserts that the position of every error is a character of the text or the end of a line.
+fn assert_errors_are_inside(text: &str) {
+    let Err(errors) = Settings::parse("test.toml", text) else { return };
+    assert!(errors.iter().next().is_some());
+    for error in errors.iter() {
+        let line = text.split('\n').nth(error.line - 1).unwrap_or_else(|| panic!("no line {}", error.line));
+        assert!(error.column <= line.chars().count() + 1, "{error:?}");
+        assert!(!error.message.is_empty() && !error.message.contains('\n'));
     }
 }
 
@@ -64,24 +64,26 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn a_damaged_file_has_faults_inside_it_or_none(
+    fn a_damaged_file_has_errors_inside_it_or_none(
         damages in prop::collection::vec((damage(), any::<prop::sample::Index>()), 1..6),
     ) {
         let mut text = EVERYTHING.to_string();
         for (damage, at) in damages {
             damage.apply(&mut text, at);
         }
-        assert_faults_are_inside(&text);
+        assert_errors_are_inside(&text);
     }
 
     #[test]
-    fn any_text_has_faults_inside_it_or_none(text in "(?s).{0,200}") {
-        assert_faults_are_inside(&text);
+    fn any_text_has_errors_inside_it_or_none(text in "(?s).{0,200}") {
+        assert_errors_are_inside(&text);
     }
 
     #[test]
     fn any_value_of_any_key_is_read_or_refused(
-        key in prop::sample::select(&["rate.rate", "rate.burst", "hold", "factor", "class", "name", "status", "when.path"][..]),
+        key in prop::sample::select(
+            &["rate.rate", "rate.burst", "hold", "factor", "class", "name", "status", "when.path"][..],
+        ),
         value in prop_oneof![
             "\"[0-9a-z./+ -]{0,12}\"",
             "-?[0-9]{1,22}",
@@ -89,6 +91,6 @@ proptest! {
             Just("nan".to_string()), Just("-inf".to_string()), Just("[]".to_string()), Just("{}".to_string()),
         ],
     ) {
-        assert_faults_are_inside(&format!("[[rule]]\n{key} = {value}\n"));
+        assert_errors_are_inside(&format!("[[rule]]\n{key} = {value}\n"));
     }
 }

@@ -35,7 +35,8 @@ impl Device {
         decision
     }
 
-    /// Reconnects at once until it is refused, then waits as announced. Gives how often it was admitted, and the wait in seconds.
+    /// Reconnects at once until it is refused, then waits as announced. Gives how often it was admitted, and the wait
+    /// in seconds.
     fn flap(&mut self, rule: &Rule, band: Band) -> (usize, u64) {
         let mut admitted = 0;
         loop {

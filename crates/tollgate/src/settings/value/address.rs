@@ -1,20 +1,20 @@
-//! Where to listen.
+//! Listening addresses.
 
 use std::net::SocketAddr;
 
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::super::fault::{Collector, shown};
+use super::super::error::{ErrorCollector, shown};
 use super::super::shape::Shape;
 use super::super::table::Value;
 use super::read_text;
 
 /// An address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Address(pub(in super::super) SocketAddr);
+pub(in super::super) struct ListenAddress(pub(in super::super) SocketAddr);
 
-impl Address {
+impl ListenAddress {
     fn parse(text: &str) -> Result<Self, String> {
         text.parse().map(Self).map_err(|_| {
             let instead = match text.rsplit_once(':') {
@@ -25,18 +25,18 @@ impl Address {
                 _ => "127.0.0.1:8888".to_string(),
             };
             let instead = if instead.parse::<SocketAddr>().is_ok() { instead } else { "127.0.0.1:8888".to_string() };
-            format!("{} is no address and port: write one such as \"{instead}\"", shown(text))
+            format!("{} is not an address and port: write one such as \"{instead}\"", shown(text))
         })
     }
 }
 
-impl Value for Address {
+impl Value for ListenAddress {
     fn shape() -> Shape {
         Shape::Text { what: "an address and port", example: "127.0.0.1:8888" }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        read_text(value, faults, &Self::shape(), Self::parse)
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        read_text(value, errors, &Self::shape(), Self::parse)
     }
 }
 
@@ -45,10 +45,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_near_address_is_told_what_to_write() {
-        assert!(Address::parse("[::1]:80").is_ok());
+    fn the_message_for_an_incomplete_address_contains_a_complete_one() {
+        assert!(ListenAddress::parse("[::1]:80").is_ok());
         let check = |text: &str, instead: &str| {
-            let message = Address::parse(text).unwrap_err();
+            let message = ListenAddress::parse(text).unwrap_err();
             assert!(message.contains(instead), "{text}: {message}");
         };
         check("localhost:80", "\"127.0.0.1:80\"");

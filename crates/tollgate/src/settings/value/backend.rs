@@ -1,50 +1,52 @@
-//! Where requests are forwarded to.
+//! URLs of backends.
 
 use std::fmt;
 
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::super::fault::{Collector, shown};
+use super::super::error::{ErrorCollector, shown};
 use super::super::shape::Shape;
 use super::super::suggestion::did_you_mean;
 use super::super::table::Value;
 use super::read_text;
 
-/// A backend's address: `http://host:port`, `https://host:port`, or `h2c://` and `h2://` for HTTP/2 without and with TLS.
+/// A backend's address: `http://host:port`, `https://host:port`, or `h2c://` and `h2://` for HTTP/2 without and with
+/// TLS.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BackendUrl {
     /// Host name or address, without brackets.
     pub(crate) host: String,
     /// The port.
     pub(crate) port: u16,
-    /// Whether to speak TLS.
+    /// Whether connections use TLS.
     pub(crate) tls: bool,
-    /// How it is spoken to.
-    pub(crate) protocol: Protocol,
+    /// The version of HTTP.
+    pub(crate) protocol: BackendProtocol,
 }
 
-/// How a backend is spoken to.
+/// The version of HTTP that a backend uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Protocol {
+pub(crate) enum BackendProtocol {
     /// HTTP/1.1.
     Http1,
-    /// HTTP/2, from the first byte.
+    /// HTTP/2 with prior knowledge.
     Http2,
 }
 
-/// The schemes, and what each means.
-const SCHEMES: [(&str, bool, Protocol); 4] = [
-    ("http", false, Protocol::Http1),
-    ("https", true, Protocol::Http1),
-    ("h2c", false, Protocol::Http2),
-    ("h2", true, Protocol::Http2),
+/// The schemes, whether each uses TLS, and its protocol.
+const SCHEMES: [(&str, bool, BackendProtocol); 4] = [
+    ("http", false, BackendProtocol::Http1),
+    ("https", true, BackendProtocol::Http1),
+    ("h2c", false, BackendProtocol::Http2),
+    ("h2", true, BackendProtocol::Http2),
 ];
 
 impl BackendUrl {
-    /// Reads `http://host:port`. The error is the message for a person.
+    /// Parses `http://host:port`. The error is a message for the operator.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let no_backend = |why: &str| format!("{} is no backend: {why}, as in \"http://127.0.0.1:8080\"", shown(text));
+        let no_backend =
+            |why: &str| format!("{} is not a backend: {why}, as in \"http://127.0.0.1:8080\"", shown(text));
         let (scheme, rest) = text.split_once("://").ok_or_else(|| no_backend("write its scheme"))?;
         let Some((_, tls, protocol)) = SCHEMES.into_iter().find(|(name, ..)| *name == scheme) else {
             let hint = did_you_mean(scheme, SCHEMES.map(|(name, ..)| name));
@@ -91,7 +93,7 @@ pub(in crate::settings) fn split_port(authority: &str) -> Option<(&str, Option<u
 
 impl fmt::Display for BackendUrl {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let same = |(_, tls, protocol): &&(&str, bool, Protocol)| (*tls, *protocol) == (self.tls, self.protocol);
+        let same = |(_, tls, protocol): &&(&str, bool, BackendProtocol)| (*tls, *protocol) == (self.tls, self.protocol);
         let scheme = SCHEMES.iter().find(same).map_or("", |(name, ..)| name);
         write!(formatter, "{scheme}://{}", self.authority())
     }
@@ -102,8 +104,8 @@ impl Value for BackendUrl {
         Shape::Text { what: "a URL", example: "http://127.0.0.1:8080" }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        read_text(value, faults, &Self::shape(), Self::parse)
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        read_text(value, errors, &Self::shape(), Self::parse)
     }
 }
 
@@ -112,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backend_reads_back_in_full() {
+    fn a_backend_is_displayed_with_scheme_and_port() {
         let check = |text: &str, full: &str| assert_eq!(BackendUrl::parse(text).unwrap().to_string(), full);
         check("http://127.0.0.1:8080", "http://127.0.0.1:8080");
         check("http://Site.example/", "http://site.example:80");
@@ -122,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_backend_says_why() {
+    fn the_message_for_an_invalid_backend_contains_the_reason() {
         let check = |text: &str, words: &str| {
             let message = BackendUrl::parse(text).unwrap_err();
             assert!(message.contains(words), "{text}: {message}");

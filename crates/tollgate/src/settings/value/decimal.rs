@@ -1,30 +1,30 @@
-//! A decimal number as it is written, without going through a float.
+//! Decimal numbers without the rounding of floats.
 
-use super::super::fault::shown;
+use super::super::error::shown;
 
 /// `mantissa` times ten to the power of `exponent`: never negative, always finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Decimal {
+pub(super) struct ExactDecimal {
     mantissa: u128,
     exponent: i32,
 }
 
-/// Why a number times a unit is no integer of 64 bits.
+/// The reason why a number times a unit is not a 64-bit integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inexact {
-    /// It is larger than 64 bits can hold.
+    /// It is larger than 64 bits.
     TooLarge,
-    /// It has a part that is smaller than one.
+    /// It has a fractional part.
     TooFine,
 }
 
-impl Decimal {
-    /// Reads `12`, `0.5`, `1e3`. The error is the message for a person.
+impl ExactDecimal {
+    /// Parses `12`, `0.5` or `1e3`. The error is a message for the operator.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let unsigned = text.strip_prefix('+').unwrap_or(text);
         let word = unsigned.trim_start_matches('-').to_ascii_lowercase();
         if word == "nan" || word.starts_with("inf") {
-            return Err(format!("{} is not a number to count with: write a finite one", shown(text)));
+            return Err(format!("{} is not a finite number: write a finite one", shown(text)));
         }
         let (negative, unsigned) = unsigned.strip_prefix('-').map_or((false, unsigned), |rest| (true, rest));
         let decimal = Self::parse_unsigned(unsigned).ok_or_else(|| format!("{} is not a number", shown(text)))?;
@@ -46,7 +46,8 @@ impl Decimal {
         let mut decimal = Self { mantissa: 0, exponent };
         for (index, digit) in whole.bytes().chain(fraction.trim_end_matches('0').bytes()).enumerate() {
             let digit = char::from(digit).to_digit(10)?;
-            // More digits than 38 are too large or too fine for every unit there is; the exponent alone says which.
+            // A mantissa of more than 38 digits is too large or too fine for every unit, so further digits only change
+            // the exponent.
             match decimal.mantissa.checked_mul(10).and_then(|m| m.checked_add(u128::from(digit))) {
                 Some(mantissa) if index >= whole.len() => {
                     decimal = Self { mantissa, exponent: decimal.exponent.saturating_sub(1) };
@@ -59,12 +60,12 @@ impl Decimal {
         Some(decimal)
     }
 
-    /// Whether it is nothing.
+    /// Whether the number is 0.
     pub(super) const fn is_zero(self) -> bool {
         self.mantissa == 0
     }
 
-    /// This many times `unit`, exactly.
+    /// The exact product with `unit`.
     pub(super) fn times(self, unit: u64) -> Result<u64, Inexact> {
         if self.is_zero() {
             return Ok(0);
@@ -83,7 +84,7 @@ impl Decimal {
         u64::try_from(exact).map_err(|_| Inexact::TooLarge)
     }
 
-    /// The same number as a fraction in lowest terms: so many per so many.
+    /// The number as a fraction in lowest terms: numerator and denominator.
     pub(super) fn fraction(self) -> Result<(u64, u64), Inexact> {
         if self.exponent >= 0 {
             return self.times(1).map(|count| (count, 1));
@@ -95,7 +96,7 @@ impl Decimal {
     }
 }
 
-/// An exponent that is too long to be kept is as good as the largest.
+/// Parses an exponent. One that does not fit becomes a very large one.
 fn parse_exponent(text: &str) -> Option<i32> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     fn times(text: &str, unit: u64) -> Result<u64, Inexact> {
-        Decimal::parse(text).unwrap().times(unit)
+        ExactDecimal::parse(text).unwrap().times(unit)
     }
 
     #[test]
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_fraction_is_in_lowest_terms() {
-        let fraction = |text: &str| Decimal::parse(text).unwrap().fraction();
+        let fraction = |text: &str| ExactDecimal::parse(text).unwrap().fraction();
         assert_eq!(fraction("0.5"), Ok((1, 2)));
         assert_eq!(fraction("2.50"), Ok((5, 2)));
         assert_eq!(fraction("60"), Ok((60, 1)));
@@ -150,13 +151,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused_with_a_reason() {
+    fn an_invalid_number_is_refused_with_a_reason() {
         for text in ["", ".", "1.", ".5", "1e", "e5", "0x10", "1_000", "1 000", "--1", "1.2.3", "1e1.5", "½", "１"] {
-            assert!(Decimal::parse(text).unwrap_err().contains("not a number"), "{text}");
+            assert!(ExactDecimal::parse(text).unwrap_err().contains("not a number"), "{text}");
         }
         for text in ["nan", "NaN", "-nan", "inf", "-inf", "+inf", "Infinity"] {
-            assert!(Decimal::parse(text).unwrap_err().contains("finite"), "{text}");
+            assert!(ExactDecimal::parse(text).unwrap_err().contains("finite"), "{text}");
         }
-        assert!(Decimal::parse("-5").unwrap_err().contains("negative"));
+        assert!(ExactDecimal::parse("-5").unwrap_err().contains("negative"));
     }
 }

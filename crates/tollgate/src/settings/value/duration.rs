@@ -1,17 +1,17 @@
-//! Lengths of time as people write them: `250ms`, `10s`, `5min`, `2 days`.
+//! Durations: `250ms`, `10s`, `5min`, `2 days`.
 
 use tollgate_core::time::Span;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::super::fault::{Collector, shown};
+use super::super::error::{ErrorCollector, shown};
 use super::super::shape::Shape;
 use super::super::suggestion::did_you_mean;
 use super::super::table::Value;
-use super::decimal::{Decimal, Inexact};
+use super::decimal::{ExactDecimal, Inexact};
 use super::read_text_or_number;
 
-/// A unit by the names it goes by, and its length in nanoseconds.
+/// The names of a unit, and its length in nanoseconds.
 type Unit = (&'static [&'static str], u64);
 
 const UNITS: [Unit; 8] = [
@@ -25,12 +25,12 @@ const UNITS: [Unit; 8] = [
     (&["w", "week", "weeks"], 604_800_000_000_000),
 ];
 
-/// The names of all units, each unit's first name first.
+/// The names of all units; the first of each is the usual one.
 pub(in super::super) fn unit_names() -> impl Iterator<Item = &'static [&'static str]> {
     UNITS.iter().map(|(names, _)| *names)
 }
 
-/// The unit of this name in nanoseconds, or the message for a person.
+/// The length of a unit in nanoseconds. The error is a message for the operator.
 pub(super) fn parse_unit(text: &str) -> Result<u64, String> {
     let unit = UNITS.iter().find(|(names, _)| names.contains(&text));
     unit.map(|(_, nanos)| *nanos).ok_or_else(|| {
@@ -43,7 +43,7 @@ pub(super) fn parse_unit(text: &str) -> Result<u64, String> {
 /// Splits `10 s` into its number and its unit, either of which may be empty.
 pub(super) fn split_number(text: &str) -> (&str, &str) {
     let text = text.trim();
-    // A sign or a word such as `nan` belongs to the number, so that what is wrong with it can be said.
+    // A sign or a word such as `nan` is part of the number, so that its error message is about the number.
     let word = ["nan", "inf"].iter().find(|word| text.trim_start_matches(['+', '-']).starts_with(**word));
     let end = match word {
         Some(_) => text.find(|c: char| c == '/' || c.is_whitespace()).unwrap_or(text.len()),
@@ -52,7 +52,7 @@ pub(super) fn split_number(text: &str) -> (&str, &str) {
     (&text[..end], text[end..].trim())
 }
 
-/// The length of the sign, digits and point that `text` begins with, and of an exponent if one follows.
+/// The length of the number at the start of `text`: sign, digits, point and exponent.
 fn number_length(text: &str) -> usize {
     let digits = text.find(|c: char| !matches!(c, '0'..='9' | '.' | '+' | '-')).unwrap_or(text.len());
     let exponent = &text[digits..];
@@ -65,7 +65,7 @@ fn number_length(text: &str) -> usize {
     }
 }
 
-/// Reads a duration. The error is the message for a person.
+/// Parses a duration. The error is a message for the operator.
 pub(in super::super) fn parse_duration(text: &str) -> Result<Span, String> {
     let (number, unit) = split_number(text);
     if number.is_empty() {
@@ -74,7 +74,7 @@ pub(in super::super) fn parse_duration(text: &str) -> Result<Span, String> {
             shown(text)
         ));
     }
-    let number_read = Decimal::parse(number)?;
+    let number_read = ExactDecimal::parse(number)?;
     if unit.is_empty() {
         return Err(format!(
             "a duration needs a unit: write \"{number}s\" for seconds or \"{number}ms\" for milliseconds"
@@ -92,8 +92,8 @@ impl Value for Span {
         Shape::Text { what: "a duration", example: "10s" }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        read_text_or_number(value, faults, &Self::shape(), parse_duration)
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        read_text_or_number(value, errors, &Self::shape(), parse_duration)
     }
 }
 
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_exactly() {
+    fn durations_are_parsed_exactly() {
         let check = |text: &str, nanos: u64| assert_eq!(parse_duration(text), Ok(Span::from_nanos(nanos)), "{text}");
         check("250ms", 250_000_000);
         check("10s", 10_000_000_000);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_says_what_to_write() {
+    fn the_message_for_an_invalid_duration_contains_the_correction() {
         let check = |text: &str, words: &str| {
             let message = parse_duration(text).unwrap_err();
             assert!(message.contains(words), "{text}: {message}");

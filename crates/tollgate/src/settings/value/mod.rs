@@ -1,6 +1,7 @@
-//! What single values of the file mean: durations, rates, sizes, numbers, words, addresses, classes.
+//! The types of single values: durations, rates, sizes, numbers, words, addresses and classes.
 //!
-//! Every number becomes an integer exactly, or is refused. A float would make `0.1` into something near it, and `1e308` into infinity.
+//! Every number is converted to an integer exactly, or is an error. A float would round `0.1`, and overflow to
+//! infinity.
 
 mod address;
 mod backend;
@@ -11,9 +12,9 @@ mod rate;
 pub(super) mod size;
 mod word;
 
-pub(super) use address::Address;
+pub(super) use address::ListenAddress;
 pub(super) use backend::split_port;
-pub(crate) use backend::{BackendUrl, Protocol};
+pub(crate) use backend::{BackendProtocol, BackendUrl};
 pub(super) use number::{Millionths, Thousandths};
 pub(super) use rate::PerTime;
 pub(super) use size::Size;
@@ -22,35 +23,35 @@ pub(super) use word::{Choice, CookieName, Glob, HeaderName, Map, Method, Name, O
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::fault::Collector;
+use super::error::ErrorCollector;
 use super::shape::Shape;
 use super::table::refuse;
 
-/// Reads a text and hands it to `parse`, whose error is the message of a fault.
+/// Parses a string with `parse`, whose error is the message to report.
 pub(super) fn read_text<T>(
     value: &Spanned<DeValue<'_>>,
-    faults: &mut Collector,
+    errors: &mut ErrorCollector,
     shape: &Shape,
     parse: impl FnOnce(&str) -> Result<T, String>,
 ) -> Option<T> {
     let DeValue::String(text) = value.get_ref() else {
-        refuse(value, shape, faults);
+        refuse(value, shape, errors);
         return None;
     };
-    parse(text).map_err(|message| faults.fault(&value.span(), message)).ok()
+    parse(text).map_err(|message| errors.report(&value.span(), message)).ok()
 }
 
-/// Reads a text as [`read_text`] does, and a bare number as if it had been written as one: `parse` then says what it lacks.
+/// As [`read_text`], but also accepts a bare number, so that the message of `parse` can name the missing unit.
 fn read_text_or_number<T>(
     value: &Spanned<DeValue<'_>>,
-    faults: &mut Collector,
+    errors: &mut ErrorCollector,
     shape: &Shape,
     parse: impl FnOnce(&str) -> Result<T, String>,
 ) -> Option<T> {
     let number = match value.get_ref() {
         DeValue::Integer(number) => number.to_string(),
         DeValue::Float(number) => number.as_str().to_string(),
-        _ => return read_text(value, faults, shape, parse),
+        _ => return read_text(value, errors, shape, parse),
     };
-    parse(&number).map_err(|message| faults.fault(&value.span(), message)).ok()
+    parse(&number).map_err(|message| errors.report(&value.span(), message)).ok()
 }

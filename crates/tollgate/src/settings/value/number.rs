@@ -5,15 +5,15 @@ use std::num::{NonZeroU8, NonZeroU32, NonZeroU64};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::super::fault::{Collector, shown};
+use super::super::error::{ErrorCollector, shown};
 use super::super::shape::Shape;
 use super::super::table::{Value, refuse};
-use super::decimal::{Decimal, Inexact};
+use super::decimal::{ExactDecimal, Inexact};
 
-/// A whole number from 1 to `max`, or a fault.
-fn read_count(value: &Spanned<DeValue<'_>>, max: u64, faults: &mut Collector) -> Option<u64> {
+/// A whole number from 1 to `max`.
+fn read_count(value: &Spanned<DeValue<'_>>, max: u64, errors: &mut ErrorCollector) -> Option<u64> {
     let DeValue::Integer(number) = value.get_ref() else {
-        refuse(value, &Shape::Integer { min: 1, max }, faults);
+        refuse(value, &Shape::Integer { min: 1, max }, errors);
         return None;
     };
     let message = match i128::from_str_radix(number.as_str(), number.radix()) {
@@ -22,7 +22,7 @@ fn read_count(value: &Spanned<DeValue<'_>>, max: u64, faults: &mut Collector) ->
         Ok(count) if count <= i128::from(max) => return u64::try_from(count).ok(),
         _ => format!("{} is too large: the most is {max}", shown(&number.to_string())),
     };
-    faults.fault(&value.span(), message);
+    errors.report(&value.span(), message);
     None
 }
 
@@ -33,8 +33,8 @@ macro_rules! count {
                 Shape::Integer { min: 1, max: u64::from(<$plain>::MAX) }
             }
 
-            fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-                let count = read_count(value, u64::from(<$plain>::MAX), faults)?;
+            fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+                let count = read_count(value, u64::from(<$plain>::MAX), errors)?;
                 <$plain>::try_from(count).ok().and_then(Self::new)
             }
         }
@@ -47,18 +47,18 @@ impl Value for bool {
         Shape::Flag
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
         match value.get_ref() {
             DeValue::Boolean(flag) => Some(*flag),
             _ => {
-                refuse(value, &Self::shape(), faults);
+                refuse(value, &Self::shape(), errors);
                 None
             }
         }
     }
 }
 
-/// A number above 0, kept as an integer of its `SCALE`th parts.
+/// A number above 0, stored as a multiple of 1 / `SCALE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Parts<const SCALE: u64>(pub(in super::super) u32);
 
@@ -69,7 +69,7 @@ pub(in super::super) type Millionths = Parts<1_000_000>;
 
 impl<const SCALE: u64> Parts<SCALE> {
     fn parse(text: &str) -> Result<Self, String> {
-        let number = Decimal::parse(text)?;
+        let number = ExactDecimal::parse(text)?;
         if number.is_zero() {
             return Err("must not be 0: write a number above 0".to_string());
         }
@@ -86,16 +86,16 @@ impl<const SCALE: u64> Value for Parts<SCALE> {
         Shape::Number
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
         let text = match value.get_ref() {
             DeValue::Float(number) => number.as_str().to_string(),
             DeValue::Integer(number) if number.radix() == 10 => number.as_str().to_string(),
             _ => {
-                refuse(value, &Self::shape(), faults);
+                refuse(value, &Self::shape(), errors);
                 return None;
             }
         };
-        Self::parse(&text).map_err(|message| faults.fault(&value.span(), message)).ok()
+        Self::parse(&text).map_err(|message| errors.report(&value.span(), message)).ok()
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fraction_is_kept_exactly_or_refused() {
+    fn a_fraction_is_exact_or_refused() {
         assert_eq!(Millionths::parse("0.1"), Ok(Parts(100_000)));
         assert_eq!(Thousandths::parse("2"), Ok(Parts(2_000)));
         assert_eq!(Thousandths::parse("+1.500"), Ok(Parts(1_500)));

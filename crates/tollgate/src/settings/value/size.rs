@@ -1,17 +1,17 @@
-//! Amounts of memory as people write them: `64MiB`.
+//! Sizes in bytes: `64MiB`.
 
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::super::fault::{Collector, shown};
+use super::super::error::{ErrorCollector, shown};
 use super::super::shape::Shape;
 use super::super::suggestion::did_you_mean;
 use super::super::table::Value;
-use super::decimal::{Decimal, Inexact};
+use super::decimal::{ExactDecimal, Inexact};
 use super::duration::split_number;
 use super::read_text;
 
-/// An amount of memory in bytes.
+/// A size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Size(pub(in super::super) u64);
 
@@ -31,13 +31,13 @@ pub(in super::super) fn unit_names() -> impl Iterator<Item = &'static str> {
     UNITS.iter().map(|(name, _)| *name)
 }
 
-/// Reads a size. The error is the message for a person.
+/// Parses a size. The error is a message for the operator.
 pub(in super::super) fn parse_size(text: &str) -> Result<Size, String> {
     let (number, unit) = split_number(text);
     if number.is_empty() {
         return Err(format!("{} is not a size: write a number and a unit such as \"64MiB\"", shown(text)));
     }
-    let number_read = Decimal::parse(number)?;
+    let number_read = ExactDecimal::parse(number)?;
     if unit.is_empty() {
         return Err(format!("a size needs a unit: write \"{number}MiB\", \"{number}KiB\" or \"{number}B\""));
     }
@@ -57,12 +57,12 @@ impl Value for Size {
         Shape::Text { what: "a size", example: "64MiB" }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
         if let DeValue::Integer(number) = value.get_ref() {
             let message = parse_size(&number.to_string());
-            return message.map_err(|message| faults.fault(&value.span(), message)).ok();
+            return message.map_err(|message| errors.report(&value.span(), message)).ok();
         }
-        read_text(value, faults, &Self::shape(), parse_size)
+        read_text(value, errors, &Self::shape(), parse_size)
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_exactly() {
+    fn sizes_are_parsed_exactly() {
         let check = |text: &str, bytes: u64| assert_eq!(parse_size(text), Ok(Size(bytes)), "{text}");
         check("64MiB", 64 << 20);
         check("1.5 GiB", 3 << 29);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_says_what_to_write() {
+    fn the_message_for_an_invalid_size_contains_the_correction() {
         let check = |text: &str, words: &str| {
             let message = parse_size(text).unwrap_err();
             assert!(message.contains(words), "{text}: {message}");

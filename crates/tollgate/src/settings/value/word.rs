@@ -1,4 +1,4 @@
-//! Words, names and patterns, alone or in lists and tables.
+//! Words, names and patterns, and lists and maps of values.
 
 use std::path::PathBuf;
 
@@ -7,15 +7,15 @@ use tollgate_core::network::Network;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::super::fault::{Collector, shown};
+use super::super::error::{ErrorCollector, shown};
 use super::super::shape::Shape;
 use super::super::suggestion::did_you_mean;
-use super::super::table::{Placed, Value, refuse};
+use super::super::table::{Located, Value, refuse};
 use super::read_text;
 
 /// One of a few words.
 pub(in super::super) trait Choice: Copy + 'static {
-    /// The words, and what each means.
+    /// The words and their values.
     const WORDS: &'static [(&'static str, Self)];
 }
 
@@ -24,19 +24,18 @@ impl<T: Choice> Value for T {
         Shape::Choice(T::WORDS.iter().map(|(word, _)| *word).collect())
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        read_text(value, faults, &Self::shape(), |text| {
-            let meaning = T::WORDS.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning);
-            meaning.ok_or_else(|| {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        read_text(value, errors, &Self::shape(), |text| {
+            let choice = T::WORDS.iter().find(|(word, _)| *word == text).map(|(_, choice)| *choice);
+            choice.ok_or_else(|| {
                 let hint = did_you_mean(text, T::WORDS.iter().map(|(word, _)| *word));
-                let hint = if hint.is_empty() { String::new() } else { hint };
                 format!("unknown word {}, expected {}{hint}", shown(text), Self::shape().words())
             })
         })
     }
 }
 
-/// What people call something: not empty, short, and in one line.
+/// A name: not empty, at most [`NAME_MAX`] bytes, without control characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Name(pub(in super::super) String);
 
@@ -47,8 +46,8 @@ impl Value for Name {
         Shape::Text { what: "a name", example: "api" }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        read_text(value, faults, &Self::shape(), |text| match text {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        read_text(value, errors, &Self::shape(), |text| match text {
             "" => Err("a name must not be empty".to_string()),
             text if text.len() > NAME_MAX => {
                 Err(format!("a name has at most {NAME_MAX} bytes, this has {}", text.len()))
@@ -66,13 +65,13 @@ impl Value for PathBuf {
         Shape::Text { what: "a path", example: "/path/to/file" }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        let path = read_text(value, faults, &Self::shape(), |text| match text {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        let path = read_text(value, errors, &Self::shape(), |text| match text {
             "" => Err("a path must not be empty".to_string()),
             text if text.contains('\0') => Err("a path must not contain NUL".to_string()),
             text => Ok(Self::from(text)),
         });
-        path.map(|path| faults.resolved(&path))
+        path.map(|path| errors.resolved(&path))
     }
 }
 
@@ -81,12 +80,13 @@ impl Value for Class {
         Shape::Text { what: "a class", example: "ip/32" }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        read_text(value, faults, &Self::shape(), |text| {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        read_text(value, errors, &Self::shape(), |text| {
             Self::parse(text).map_err(|no_class| match no_class {
                 ClassError::Unknown(part) => unknown_class(&part),
                 ClassError::Prefix(part) => format!(
-                    "{} is no network: write `ip/32`, `ip/24`, `ip/16`, or prefix lengths for IPv4 and IPv6 as in `ip/20,52`",
+                    "{} is not a network: write `ip/32`, `ip/24`, `ip/16`, or prefix lengths for IPv4 and IPv6 as in \
+                     `ip/20,52`",
                     shown(&part)
                 ),
                 ClassError::Nameless(part) => format!("{0} needs a name after the colon", shown(&part)),
@@ -112,15 +112,15 @@ impl Value for Network {
         Shape::Text { what: "an address or network", example: "10.0.0.0/8" }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        read_text(value, faults, &Self::shape(), |text| {
-            Self::parse(text)
-                .ok_or_else(|| format!("{} is no address or network: write one such as \"10.0.0.0/8\"", shown(text)))
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        read_text(value, errors, &Self::shape(), |text| {
+            let message = || format!("{} is not an address or network: write one such as \"10.0.0.0/8\"", shown(text));
+            Self::parse(text).ok_or_else(message)
         })
     }
 }
 
-/// A text in which `*` stands for anything.
+/// A pattern in which `*` matches any text.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Glob(pub(in super::super) String);
 
@@ -129,8 +129,8 @@ impl Value for Glob {
         Shape::Text { what: "a pattern", example: "/api/*" }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        read_text(value, faults, &Self::shape(), |text| match text {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        read_text(value, errors, &Self::shape(), |text| match text {
             "" => Err("an empty pattern matches nothing: write `*` for anything, or leave the key out".to_string()),
             text => Ok(Self(text.to_string())),
         })
@@ -146,12 +146,12 @@ impl Value for Method {
         Shape::Text { what: "a method", example: "POST" }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        read_text(value, faults, &Self::shape(), |text| {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        read_text(value, errors, &Self::shape(), |text| {
             if is_token(text) {
                 Ok(Self(text.to_ascii_uppercase()))
             } else {
-                Err(format!("{} is no method: write one such as \"POST\"", shown(text)))
+                Err(format!("{} is not a method: write one such as \"POST\"", shown(text)))
             }
         })
     }
@@ -166,7 +166,7 @@ impl HeaderName {
         if is_token(text) {
             Ok(Self(text.to_ascii_lowercase()))
         } else {
-            Err(format!("{} is no name of a header: write one such as \"x-api-key\"", shown(text)))
+            Err(format!("{} is not a header name: write one such as \"x-api-key\"", shown(text)))
         }
     }
 }
@@ -176,12 +176,12 @@ impl Value for HeaderName {
         Shape::Text { what: "the name of a header", example: "x-api-key" }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        read_text(value, faults, &Self::shape(), Self::parse)
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        read_text(value, errors, &Self::shape(), Self::parse)
     }
 }
 
-/// The name of a cookie. Cookies are told apart by case.
+/// The name of a cookie, case-sensitive.
 #[derive(Clone, Debug)]
 pub(in super::super) struct CookieName(pub(in super::super) String);
 
@@ -190,23 +190,23 @@ impl Value for CookieName {
         Shape::Text { what: "the name of a cookie", example: "session" }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        read_text(value, faults, &Self::shape(), |text| {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        read_text(value, errors, &Self::shape(), |text| {
             if is_token(text) {
                 Ok(Self(text.to_string()))
             } else {
-                Err(format!("{} is no name of a cookie: write one such as \"session\"", shown(text)))
+                Err(format!("{} is not a cookie name: write one such as \"session\"", shown(text)))
             }
         })
     }
 }
 
-/// A token of HTTP, as methods and names of headers are.
+/// Whether the text is a token of HTTP, as required for methods and header names.
 fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
-/// The status of an answer that refuses.
+/// The status of a refusal.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct StatusCode(pub(in super::super) u16);
 
@@ -215,12 +215,12 @@ impl Value for StatusCode {
         Shape::Integer { min: 400, max: 599 }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
         let number = value.get_ref().as_integer().and_then(|number| number.as_str().parse().ok());
         match number {
             Some(status @ 400..=599) => Some(Self(status)),
             _ => {
-                refuse(value, &Self::shape(), faults);
+                refuse(value, &Self::shape(), errors);
                 None
             }
         }
@@ -229,18 +229,18 @@ impl Value for StatusCode {
 
 /// One value, or a list of several.
 #[derive(Clone, Debug)]
-pub(in super::super) struct OneOrMany<T>(pub(in super::super) Vec<Placed<T>>);
+pub(in super::super) struct OneOrMany<T>(pub(in super::super) Vec<Located<T>>);
 
 impl<T: Value> Value for OneOrMany<T> {
     fn shape() -> Shape {
         Shape::Either(vec![T::shape(), Shape::List(Box::new(T::shape()))])
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
         if !matches!(value.get_ref(), DeValue::Array(_)) {
-            return T::read(value, faults).map(|one| Self(vec![Placed { value: one, span: value.span() }]));
+            return T::read(value, errors).map(|one| Self(vec![Located { value: one, span: value.span() }]));
         }
-        Vec::read(value, faults).map(Self)
+        Vec::read(value, errors).map(Self)
     }
 }
 
@@ -250,31 +250,31 @@ impl<T> OneOrMany<T> {
         self.0.is_empty()
     }
 
-    /// Each, without its place.
+    /// The values without their positions.
     pub(in super::super) fn values(self) -> impl Iterator<Item = T> {
-        self.0.into_iter().map(|placed| placed.value)
+        self.0.into_iter().map(|located| located.value)
     }
 }
 
-/// A table whose keys are free.
+/// A table with arbitrary keys.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Map<K, V>(pub(in super::super) Vec<(K, Placed<V>)>);
+pub(in super::super) struct Map<K, V>(pub(in super::super) Vec<(K, Located<V>)>);
 
 impl<K: Value, V: Value> Value for Map<K, V> {
     fn shape() -> Shape {
         Shape::Map { keys: Box::new(K::shape()), values: Box::new(V::shape()) }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
         let DeValue::Table(table) = value.get_ref() else {
-            refuse(value, &Self::shape(), faults);
+            refuse(value, &Self::shape(), errors);
             return None;
         };
         let read = table.iter().filter_map(|(key, value)| {
             let name = Spanned::new(key.span(), DeValue::String(key.get_ref().clone()));
-            let name_read = K::read(&name, faults);
-            let value_read = V::read(value, faults);
-            Some((name_read?, Placed { value: value_read?, span: value.span() }))
+            let name_read = K::read(&name, errors);
+            let value_read = V::read(value, errors);
+            Some((name_read?, Located { value: value_read?, span: value.span() }))
         });
         Some(Self(read.collect()))
     }

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use super::Backend;
 use crate::gate::net::socket::Transport;
 use crate::gate::net::tls::provider;
-use crate::settings::{BackendUrl, Protocol};
+use crate::settings::{BackendProtocol, BackendUrl};
 
 /// Connects to a backend.
 pub(crate) async fn connect(
@@ -40,7 +40,7 @@ async fn open(backend: &Backend, tls: &ArcSwap<rustls::ClientConfig>) -> io::Res
     }
     let name = ServerName::try_from(url.host.clone()).map_err(io::Error::other)?;
     let connector = tokio_rustls::TlsConnector::from(tls.load_full());
-    let protocol = if url.protocol == Protocol::Http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() };
+    let protocol = if url.protocol == BackendProtocol::Http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() };
     Ok(Transport::ClientTls(Box::new(connector.with_alpn(vec![protocol]).connect(name, stream).await?)))
 }
 

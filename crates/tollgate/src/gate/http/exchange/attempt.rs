@@ -19,7 +19,7 @@ use crate::gate::http::worker::Worker;
 use crate::gate::http::{forward, h2_head};
 use crate::gate::net::buffer::ReadBuffer;
 use crate::gate::net::pace::Pace;
-use crate::settings::{Gate as Settings, Protocol};
+use crate::settings::{BackendProtocol, Gate as Settings};
 
 /// How an attempt ended.
 pub(super) enum AttemptEnd {
@@ -81,7 +81,7 @@ impl Upstream {
         wanted: Wanted,
     ) -> io::Result<Self> {
         let backend = slot.backend.id;
-        if slot.backend.url.protocol == Protocol::Http2 {
+        if slot.backend.url.protocol == BackendProtocol::Http2 {
             if wanted != Wanted::New
                 && let Some(connection) = worker.h2_connections.pick(backend)
             {

@@ -1,4 +1,4 @@
-//! What is right means what it says.
+//! Valid files are converted to the settings that they describe.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn secs(secs: u64) -> Span {
 }
 
 #[test]
-fn the_share_of_a_budget_is_that_of_all_backends_together() {
+fn the_share_of_a_budget_is_a_share_of_all_backends_together() {
     let settings = read(
         "[gate]\ncores = 4\nbackend = [\"http://a\", \"http://b\"]\n\
          [[rule]]\nname = \"r\"\nclass = \"ip/32\"\nbudget = { share = 0.10, burst = \"30s\" }\n",
@@ -38,7 +38,7 @@ fn the_share_of_a_budget_is_that_of_all_backends_together() {
 }
 
 #[test]
-fn every_limit_becomes_the_limit_of_the_core() {
+fn every_limit_is_converted_to_a_limit_of_the_core() {
     let check = |body: &str, limit: Limit| assert_eq!(rule(body).rule.limit, limit, "{body}");
     let budget = |millionths| Limit::Budget(Budget::new(millionths, secs(30)).unwrap());
     check("budget = { share = 0.10, burst = \"30s\" }", budget(400_000));
@@ -95,8 +95,8 @@ fn everything_beside_the_limit_is_kept() {
     let unless = Condition { clients: vec![Network::parse("10.0.0.0/8").unwrap()], ..Condition::default() };
     assert_eq!(login.rule.unless, Some(unless));
     assert_eq!(login.rule.class, Class::parse("ip/32").unwrap());
-    assert_eq!((login.state, login.status, login.headers), (State::Local, None, true));
-    assert_eq!(rules[2].state, State::Redis);
+    assert_eq!((login.state, login.status, login.headers), (StateLocation::Local, None, true));
+    assert_eq!(rules[2].state, StateLocation::Redis);
     let reconnect = &rules[3].rule;
     assert_eq!(reconnect.when.upgrades, vec![Pattern::ignoring_case("websocket")]);
     let multiplier = |thousandths| Multiplier::new(thousandths).unwrap();
@@ -105,13 +105,14 @@ fn everything_beside_the_limit_is_kept() {
     assert_eq!(reconnect.warmup, Some(secs(30)));
     assert_eq!(rules[4].status, Some(503));
     let uploads = &settings.rules("uploads").unwrap()[0];
-    assert_eq!((uploads.rule.name.as_str(), uploads.state), ("per-client", State::Master));
+    assert_eq!((uploads.rule.name.as_str(), uploads.state), ("per-client", StateLocation::Master));
     assert_eq!(settings.rules("nobody"), None);
 }
 
 #[test]
-fn conditions_take_one_or_several_and_names_in_any_case() {
-    let body = "in_flight = 1\nwhen = { method = [\"get\", \"HEAD\"], host = \"*.Example\", header = { X-Kind = [\"b*\", \"c*\"] }, cookie = { Sid = \"*\" } }";
+fn conditions_accept_one_or_several_values_and_names_in_any_case() {
+    let body = "in_flight = 1\nwhen = { method = [\"get\", \"HEAD\"], host = \"*.Example\", \
+                header = { X-Kind = [\"b*\", \"c*\"] }, cookie = { Sid = \"*\" } }";
     let when = rule(body).rule.when;
     assert_eq!(when.methods, ["GET", "HEAD"]);
     assert_eq!(when.hosts, [Pattern::ignoring_case("*.Example")]);
@@ -120,7 +121,7 @@ fn conditions_take_one_or_several_and_names_in_any_case() {
 }
 
 #[test]
-fn a_rule_holds_as_long_as_it_says_and_by_default_by_its_limit() {
+fn the_default_of_hold_depends_on_the_limit() {
     let check = |body: &str, hold: Span| assert_eq!(rule(body).rule.hold_max, hold, "{body}");
     check("budget = { share = 0.1, burst = \"30s\" }", secs(5));
     check("rate = { rate = \"1/s\", burst = 1 }", secs(5));
@@ -130,13 +131,14 @@ fn a_rule_holds_as_long_as_it_says_and_by_default_by_its_limit() {
     check("bucket = { size = 1 }\nhold = \"10s\"", secs(10));
     check("rate = { rate = \"1/s\", burst = 1 }\nhold = \"0s\"", Span::ZERO);
     let short = read(
-        "[gate]\nhold = { max = \"2s\" }\n[[rule]]\nname = \"r\"\nclass = \"path\"\nrate = { rate = \"1/s\", burst = 1 }",
+        "[gate]\nhold = { max = \"2s\" }\n\
+         [[rule]]\nname = \"r\"\nclass = \"path\"\nrate = { rate = \"1/s\", burst = 1 }",
     );
     assert_eq!(short.domains[0].rules[0].rule.hold_max, secs(2));
 }
 
 #[test]
-fn a_rule_may_look_at_the_flag_of_an_account() {
+fn a_rule_may_depend_on_the_flag_of_an_account() {
     let rule = |line: &str| {
         format!("[[rule]]\nname = \"r\"\n{line}\nclass = \"ip/32\"\nrate = {{ rate = \"1/s\", burst = 1 }}\n")
     };
@@ -146,21 +148,22 @@ fn a_rule_may_look_at_the_flag_of_an_account() {
     assert_eq!(settings.domains[0].account, Some(Class::parse("header:x-api-key").unwrap()));
     let settings = read(&format!("{}{watch}", rule("unless = { flagged = true, path = \"/a\" }")));
     assert_eq!(settings.domains[0].rules[0].rule.unless.as_ref().unwrap().flagged, Some(true));
-    // Where no rule does, nobody is asked for an account.
+    // Without such a rule, the account of a request is not determined.
     assert_eq!(read(&format!("{}{watch}", rule(""))).domains[0].account, None);
     assert_eq!(read("[watch]\nstate = \"redis\"\n[redis]\nurl = \"redis://h\"").watch.state, FlagState::Redis);
 }
 
 #[test]
-fn a_priority_may_look_at_the_flag_of_an_account() {
-    let text = "[[priority]]\nname = \"flagged\"\nwhen = { flagged = true }\nweight = 0.1\n[watch]\naccount_class = \"ip/32\"\n";
+fn a_priority_may_depend_on_the_flag_of_an_account() {
+    let text = "[[priority]]\nname = \"flagged\"\nwhen = { flagged = true }\nweight = 0.1\n\
+                [watch]\naccount_class = \"ip/32\"\n";
     let domain = &read(text).domains[0];
     assert_eq!(domain.account, Some(Class::parse("ip/32").unwrap()));
     assert_eq!(domain.priorities[0].precedence, Precedence::Weight(100));
 }
 
 #[test]
-fn a_text_that_says_nothing_means_the_defaults() {
+fn an_empty_text_means_the_defaults() {
     for text in ["", "\n", "# nothing\n", "\u{feff}"] {
         assert_eq!(read(text), Settings::default(), "{text:?}");
     }
@@ -189,7 +192,7 @@ fn an_empty_gate_is_the_default_gate() {
 }
 
 #[test]
-fn a_gate_is_what_it_is_told_to_be() {
+fn the_values_of_a_gate_are_kept() {
     let gate = read(
         "[gate]
         listen = [\"0.0.0.0:80\", \"[::1]:443\"]
@@ -223,7 +226,7 @@ fn a_gate_is_what_it_is_told_to_be() {
 }
 
 #[test]
-fn the_memory_is_split_over_the_rules() {
+fn the_memory_is_divided_among_the_rules() {
     let text = |rules: usize| {
         let rule = |n| format!("[[rule]]\nname = \"{n}\"\nclass = \"path\"\nin_flight = 1\n");
         format!("[gate]\nmemory = \"64MiB\"\n{}", (0..rules).map(rule).collect::<String>())
@@ -233,7 +236,7 @@ fn the_memory_is_split_over_the_rules() {
     }
     let shared: u64 =
         read(EVERYTHING).domains.iter().flat_map(|domain| &domain.rules).map(|rule| rule.memory_bytes).sum();
-    assert_eq!(shared, 64 << 20, "eight tables, of which a legacy limit has two");
+    assert_eq!(shared, 64 << 20, "eight tables, two of them for a legacy limit");
     assert_eq!(rule("in_flight = 1\nmemory = \"1MiB\"").memory_bytes, 1 << 20);
 }
 
@@ -245,10 +248,12 @@ fn a_rule_that_did_not_change_compares_equal_whatever_changed_around_it() {
     assert_eq!((0..7).map(same).collect::<Vec<_>>(), [true, false, true, true, true, true, true]);
 }
 
-const LINKED: &str = "[[rule]]\nname = \"login\"\nclass = \"ip/32\"\nrate = { rate = \"1/s\", burst = 1 }\nstate = \"master\"\n\
-                      [[rule]]\nname = \"api\"\nclass = \"ip/24\"\nrate = { rate = \"1/s\", burst = 1 }\nstate = \"master\"\nwire_domain = \"old\"\n";
+const LINKED: &str = "\
+    [[rule]]\nname = \"login\"\nclass = \"ip/32\"\nrate = { rate = \"1/s\", burst = 1 }\nstate = \"master\"\n\
+    [[rule]]\nname = \"api\"\nclass = \"ip/24\"\nrate = { rate = \"1/s\", burst = 1 }\nstate = \"master\"\n\
+    wire_domain = \"old\"\n";
 
-/// Where each master is, and what it keeps the books of.
+/// The two addresses of each master, and the rules that it keeps.
 fn masters(text: &str) -> Vec<(String, String, Vec<String>)> {
     let link = read(&format!("{LINKED}{text}")).link.unwrap().settings;
     let kept = |rule: &LinkedRule| format!("{} as {}", rule.rule, rule.domain);

@@ -1,10 +1,10 @@
-//! What is wrong is said where it is, once, with what to write instead.
+//! Every error is reported once, at its position, with a correction.
 
 use super::*;
 
-/// The text has exactly these faults: each begins with its place and contains these words.
+/// Asserts that the text has exactly these errors: each starts with its position and contains these words.
 fn check(text: &str, expected: &[(&str, &str)]) {
-    let found = faults(text);
+    let found = errors(text);
     let fits = |(found, (place, words)): (&String, &(&str, &str))| {
         found.starts_with(&format!("{place}: ")) && found.contains(words)
     };
@@ -12,35 +12,27 @@ fn check(text: &str, expected: &[(&str, &str)]) {
     assert!(right, "{text}\nexpected {expected:#?}\nfound {found:#?}");
 }
 
-/// A rule with this line has one fault, in that line, with these words.
+/// Asserts that a rule with this line has one error, in that line, with these words.
 fn check_rule(line: &str, column: usize, words: &str) {
     check(&format!("[[rule]]\nname = \"r\"\nclass = \"ip/32\"\n{line}\n"), &[(&format!("4:{column}"), words)]);
 }
 
 #[test]
-fn a_removed_key_names_its_replacement() {
-    check(
-        "[gate]\nhold = { per_key = 16 }\n",
-        &[("2:10", "`per_key` was removed: requests are refused by estimated wait (`max`)")],
-    );
-}
-
-#[test]
-fn figures_that_make_no_limit() {
+fn invalid_values_of_a_limit_are_errors() {
     for (rate, words) in [
         ("\"0/s\"", "above 0"),
         ("\"-1/s\"", "negative"),
         ("\"nan/s\"", "finite"),
         ("\"inf/s\"", "finite"),
-        ("\"1e308/s\"", "more than can be counted"),
-        ("\"1e-300/s\"", "finer than can be counted"),
+        ("\"1e308/s\"", "too large to be exact"),
+        ("\"1e-300/s\"", "too small to be exact"),
         ("\"5/0s\"", "a period of 0"),
         ("\"5/mn\"", "did you mean"),
-        ("0", "say per what time"),
+        ("0", "add the time"),
         ("-1", "negative"),
         ("nan", "finite"),
         ("inf", "finite"),
-        ("1e308", "say per what time"),
+        ("1e308", "add the time"),
         ("5", "\"5/s\""),
         ("true", "a rate such as `\"5/min\"`"),
     ] {
@@ -79,14 +71,14 @@ fn figures_that_make_no_limit() {
     check_rule("legacy = { min_interval = \"0s\" }", 27, "must not be 0: for no limit, which 0 is in Sharkey,");
 }
 
-/// A rule with a limit and this line has one fault, in that line, with these words.
+/// Asserts that a rule with a limit and this line has one error, in that line, with these words.
 fn check_beside(line: &str, column: usize, words: &str) {
     let text = format!("[[rule]]\nname = \"r\"\nclass = \"ip/32\"\nrate = {{ rate = \"1/s\", burst = 1 }}\n{line}\n");
     check(&text, &[(&format!("5:{column}"), words)]);
 }
 
 #[test]
-fn what_a_rule_has_beside_its_limit() {
+fn invalid_values_of_a_rule_are_errors() {
     check_beside("bucket = { size = 1 }", 10, "has `rate` already");
     check_beside("factor = 0", 10, "above 0");
     check_beside("factor = -1", 10, "negative");
@@ -100,7 +92,8 @@ fn what_a_rule_has_beside_its_limit() {
     let fine =
         "[[rule]]\nname = \"r\"\nclass = \"path\"\nbucket = { size = 1, every = \"1500ns\" }\nstate = \"redis\"\n";
     check(&format!("{fine}[redis]\nurl = \"redis://h\""), &[("5:9", "whole microseconds")]);
-    let both = "[[rule]]\nname = \"r\"\nclass = \"path\"\nlegacy = { max = 1, duration = \"1s\", min_interval = \"1ms\" }\nmemory = \"64B\"";
+    let both = "[[rule]]\nname = \"r\"\nclass = \"path\"\n\
+                legacy = { max = 1, duration = \"1s\", min_interval = \"1ms\" }\nmemory = \"64B\"";
     check(both, &[("5:10", "write a larger `memory`")]);
     check_beside("memory = \"64B\"", 10, "have 64: write a larger `memory`");
     let wide =
@@ -108,7 +101,8 @@ fn what_a_rule_has_beside_its_limit() {
     check(wide, &[("1:1", "write a larger `memory`")]);
     let leased = |limit: &str, lease: &str| {
         format!(
-            "[redis]\nurl = 'redis://h'\n[[rule]]\nname = 'r'\nclass = 'path'\nstate = 'redis'\n{limit}\nlease = {lease}\n"
+            "[redis]\nurl = 'redis://h'\n[[rule]]\nname = 'r'\nclass = 'path'\nstate = 'redis'\n\
+             {limit}\nlease = {lease}\n"
         )
     };
     check(&leased("budget = { share = 0.1, burst = '1s' }", "0.1"), &[("8:9", "only a bucket, a rate or a window")]);
@@ -135,9 +129,9 @@ fn what_a_rule_has_beside_its_limit() {
         "paths are compared without their query, so no path matches `/login?x=*`: write `/login`",
     );
     check_beside("unless = { path = [\"/a\", \"b/*\"] }", 26, "write `/b/*`");
-    check_beside("when = { method = \"PO ST\" }", 19, "no method");
-    check_beside("when = { client = \"10.0.0.0/33\" }", 19, "no address or network");
-    check_beside("when = { header = { \"x y\" = \"1\" } }", 21, "no name of a header");
+    check_beside("when = { method = \"PO ST\" }", 19, "not a method");
+    check_beside("when = { client = \"10.0.0.0/33\" }", 19, "not an address or network");
+    check_beside("when = { header = { \"x y\" = \"1\" } }", 21, "not a header name");
     check_beside("when = \"POST\"", 8, "expected a table");
     check_beside("escalation = { critical = 1.5 }", 27, "below `elevated`");
     check_beside("escalation = { elevated = 0.5 }", 27, "at least 1");
@@ -150,7 +144,7 @@ fn what_a_rule_has_beside_its_limit() {
 }
 
 #[test]
-fn what_names_a_rule_and_its_class() {
+fn a_rule_needs_a_name_a_class_and_one_limit() {
     let rule = |head: &str| format!("[[rule]]\n{head}\nin_flight = 1\n");
     check(&rule("class = \"ip/32\""), &[("1:1", "missing key `name`")]);
     check(&rule("name = \"r\""), &[("1:1", "missing key `class`: write `class = \"ip/32\"`")]);
@@ -171,7 +165,7 @@ fn what_names_a_rule_and_its_class() {
 }
 
 #[test]
-fn one_mistake_is_one_fault() {
+fn one_mistake_is_one_error() {
     let rule = "[[rule]]\nname = \"r\"\nclass = \"ip/32\"\n";
     check(
         &format!("{rule}rate = {{ rate = \"1/s\", brust = 1 }}"),
@@ -187,7 +181,7 @@ fn one_mistake_is_one_fault() {
 }
 
 #[test]
-fn what_roles_need() {
+fn invalid_values_of_roles_are_errors() {
     check("[admin]\nlisten = \"0.0.0.0:9\"", &[("2:10", "needs a token")]);
     check("[admin]\nlisten = \"localhost:9\"", &[("2:10", "\"127.0.0.1:9\"")]);
     check("[master]\naccounting = \"0.0.0.0:9\"", &[("2:14", "`tollgate keys master.key`")]);
@@ -197,7 +191,7 @@ fn what_roles_need() {
     check(&format!("[master]\ngates = [\"{key}\"]"), &[("2:9", "`gates` needs `key_file`")]);
     let open = format!("[master]\ncontrol = \"0.0.0.0:9\"\ngates = [\"{key}\"]");
     check(&open, &[("2:11", "`tollgate keys master.key`")]);
-    check("[watch]\nwebhook_secret_file = \"/s\"", &[("2:23", "write where flags are announced")]);
+    check("[watch]\nwebhook_secret_file = \"/s\"", &[("2:23", "write the URL of the receiver")]);
     check("[watch]\nwebhook = \"https://h/\"", &[("2:11", "needs `webhook_secret_file`")]);
     check("[metrics]\ngraphite_prefix = \"p\"", &[("2:19", "`graphite_prefix` needs `graphite`")]);
     check("[metrics]\ngraphite_every = \"1s\"", &[("2:18", "`graphite = \"localhost:2003\"`")]);
@@ -205,13 +199,13 @@ fn what_roles_need() {
     check("[redis]\ndeadline = \"1ms\"", &[("1:1", "missing key `url`")]);
     check("[redis]\nurl = \"redis://h\"\ndeadline = \"0s\"", &[("3:12", "must not be 0")]);
     check("[redis]\nurl = \"redis+clustr://h\"", &[("2:7", "did you mean `redis+cluster`?")]);
-    check("[redis]\nurl = \"redis://\"", &[("2:7", "no URL of Redis")]);
+    check("[redis]\nurl = \"redis://\"", &[("2:7", "not a URL of Redis")]);
     check("[redis]\nurl = \"redis://h\"\nca_file = \"/ca\"", &[("3:11", "write `rediss`")]);
     check("[redis]\nurl = \"redis+sentinel://h\"", &[("2:7", "/name-of-the-master")]);
     check("[watch]\nflag_threshold = 0\nflag_window = \"0s\"", &[("2:18", "must not be 0"), ("3:15", "must not be 0")]);
     check("[gate]\nproxy_protocol = true", &[("2:18", "needs `trusted_proxies`")]);
     check("[gate]\ntls = { cert = \"a\" }", &[("2:7", "missing key `key`")]);
-    check("[gate]\nlisten = []", &[("2:10", "serves nobody")]);
+    check("[gate]\nlisten = []", &[("2:10", "needs an address for clients")]);
     check("[gate]\nbackend = \"127.0.0.1:80\"", &[("2:11", "write its scheme")]);
     check("[gate]\nin_flight = \"many\"", &[("2:13", "\"auto\"")]);
     check("[gate]\ncores = 0", &[("2:9", "above 0")]);
@@ -226,13 +220,13 @@ fn what_roles_need() {
         "[gate]\nfairness = { by = \"cookie:sid\", place = \"below\" }",
         &[("2:41", "`\"beneath\"` or `\"instead\"`")],
     );
-    check("[gate]\nbands = { elevated = \"1s\" }", &[("2:9", "critical load begins after")]);
+    check("[gate]\nbands = { elevated = \"1s\" }", &[("2:9", "`critical` must be longer than `elevated`")]);
     check("[gate]\ntimeouts = { head = \"0s\" }", &[("2:21", "must not be 0")]);
     check("[gate]\nbounds = { head = \"1GiB\" }", &[("2:19", "\"64KiB\"")]);
 }
 
 #[test]
-fn priorities_that_say_nothing_or_too_much() {
+fn invalid_priorities_are_errors() {
     let priority = |lines: &str| format!("[[priority]]\nname = \"p\"\nwhen = {{ path = \"/p\" }}\n{lines}\n");
     check(&priority(""), &[("1:1", "needs `weight = 4` or `exempt = true`")]);
     check(&priority("exempt = false"), &[("1:1", "needs `weight = 4` or `exempt = true`")]);
@@ -256,20 +250,20 @@ fn priorities_that_say_nothing_or_too_much() {
     check("[priority]\nname = \"p\"\nweight = 1\n", &[("1:1", "in two brackets")]);
     let flagged = "[[priority]]\nname = \"p\"\nwhen = { flagged = true }\nweight = 0.1\n";
     check(&format!("{flagged}[watch]\naccount_class = \"user\"\n"), &[("3:20", "`flagged` is about accounts")]);
-    check(&priority("weight = 4\nunless = { cookie = { \"a b\" = \"*\" } }"), &[("5:23", "no name of a cookie")]);
+    check(&priority("weight = 4\nunless = { cookie = { \"a b\" = \"*\" } }"), &[("5:23", "not a cookie name")]);
 }
 
 #[test]
-fn two_listeners_on_one_address() {
+fn two_listeners_on_one_address_are_an_error() {
     let text =
         "[gate]\nlisten = \"0.0.0.0:80\"\n[doors]\nhttp = \"127.0.0.1:80\"\n[admin]\nlisten = \"127.0.0.1:81\"\n";
     check(text, &[("4:8", "`gate.listen` and `doors.http`")]);
-    // The default of a gate is where its table is.
+    // The position of a default is that of its table.
     check("[admin]\nlisten = \"127.0.0.1:8888\"\n\n[gate]", &[("4:1", "`admin.listen` and `gate.listen`")]);
 }
 
 #[test]
-fn what_names_domains() {
+fn a_domain_needs_a_unique_name() {
     check("[[domain]]\nname = \"default\"", &[("2:8", "write its rules as `[[rule]]`")]);
     check("[[domain]]\nname = \"a\"\n[[domain]]\nname = \"a\"", &[("4:8", "another domain has this name")]);
     let nameless = "[[domain]]\n[[domain.rule]]\nname = \"r\"\nclass = \"pth\"\nin_flight = 1";
@@ -277,21 +271,21 @@ fn what_names_domains() {
 }
 
 #[test]
-fn what_is_no_toml() {
+fn syntax_errors_do_not_cause_further_errors() {
     check(
         "[gate\nlisten = \"0.0.0.0:80\"\nx = \n\n[gate]\ny = 1",
         &[("1:6", "expected `]`"), ("6:1", "unknown key `y`")],
     );
     check("a = 1\nb =\nc = \"\n", &[("1:1", "unknown key `a`"), ("2:4", "a value is missing"), ("3:6", "expected")]);
-    check("[gate]\nbackend = http\n", &[("2:11", "`http` is no value: text is written in quotes")]);
+    check("[gate]\nbackend = http\n", &[("2:11", "`http` is not a value: text is written in quotes")]);
     check("[gate]\nh2c = true\nh2c = false\n", &[("3:1", "duplicate key")]);
     check("[gate]\n[gate]\n", &[("2:2", "duplicate key")]);
-    // A rule of which a line is torn is not said to miss what may be in that line.
+    // A key that may be in a line with a syntax error is not reported as missing.
     check("[[rule]]\nname = \"r\nclass = \"path\"\nin_flight = 1\n", &[("2:10", "expected")]);
 }
 
 #[test]
-fn places_are_characters_not_bytes() {
+fn columns_are_counted_in_characters_not_bytes() {
     check("[gate] # ééé\nlisten = \"日本:80\" # é\n", &[("2:10", "`日本:80`")]);
     check("gate = { \"日本\" = 1, h2c = 2 }", &[("1:10", "unknown key `日本`"), ("1:26", "`true` or `false`")]);
     check("[gate]\n\"é\" = 1\n", &[("2:1", "unknown key `é`")]);
@@ -302,12 +296,12 @@ fn places_are_characters_not_bytes() {
 #[test]
 fn hostile_files_are_bounded() {
     let nested = format!("a = {}", "[".repeat(100_000));
-    assert!(!faults(&nested).is_empty());
+    assert!(!errors(&nested).is_empty());
     let dotted = format!("{} = 1", vec!["a"; 100_000].join("."));
-    assert!(!faults(&dotted).is_empty());
-    let many = faults(&"[[rule]]\n".repeat(100_000));
-    assert_eq!(many.len(), 100, "only so many are shown");
-    let long_line = faults(&format!("{} = 1", "k".repeat(500_000)));
+    assert!(!errors(&dotted).is_empty());
+    let many = errors(&"[[rule]]\n".repeat(100_000));
+    assert_eq!(many.len(), 100, "the number of shown errors is bounded");
+    let long_line = errors(&format!("{} = 1", "k".repeat(500_000)));
     assert!(long_line.len() == 1 && long_line[0].len() < 1000, "{}", long_line[0].len());
     for text in
         ["\"\\u001b[31m\" = 1", "a = x\u{1b}[31m", "a = \"\u{9b}31m", "[gate]\nlisten = \"\\u001b\"", "a = 'x\ty'"]
@@ -318,23 +312,23 @@ fn hostile_files_are_bounded() {
 }
 
 #[test]
-fn a_fault_is_shown_with_its_line() {
-    let faults = Settings::parse("t.toml", "[gate]\n  lisen = \"x\"\n").unwrap_err().to_string();
+fn an_error_is_shown_with_its_line() {
+    let errors = Settings::parse("t.toml", "[gate]\n  lisen = \"x\"\n").unwrap_err().to_string();
     assert_eq!(
-        faults,
+        errors,
         "t.toml:2:3: unknown key `lisen`, did you mean `listen`?\n  2 |   lisen = \"x\"\n    |   ^^^^^\n"
     );
 }
 
 #[test]
-fn a_fault_is_shown_without_the_passwords_of_its_line() {
+fn an_error_is_shown_without_the_passwords_of_its_line() {
     let check = |text: &str, column: usize, line: &str, carets: &str| {
         let shown = Settings::parse("t.toml", &format!("[redis]\n{text}\n")).unwrap_err().to_string();
         assert!(shown.starts_with(&format!("t.toml:2:{column}: ")), "{shown}");
         assert!(shown.ends_with(&format!("\n  2 | {line}\n    | {carets}\n")), "{shown}");
         assert!(!shown.contains("hidden"), "{shown}");
     };
-    // The fault is the value, or stands before or after it.
+    // The error is the value with the password, or is before or after it.
     check("url = 'htp://u:hidden@h'", 7, "url = 'htp://***@h'", "      ^^^^^^^^^^^^^");
     check("url = \"htp://hidden \\\" é'@hidden@h\"", 7, "url = \"htp://***@h\"", "      ^^^^^^^^^^^^^");
     check("urll = 'redis://u:hidden@h'", 1, "urll = 'redis://***@h'", "^^^^");
@@ -344,7 +338,7 @@ fn a_fault_is_shown_without_the_passwords_of_its_line() {
     let line = "  1 | redis = { url = 'redis://***@h', x = 'http://h', y = 1 }\n";
     assert!(shown.contains(&format!("{line}    | {}^\n", " ".repeat(33))), "{shown}");
     assert!(shown.contains(&format!("{line}    | {}^\n", " ".repeat(49))), "{shown}");
-    // What is no TOML has passwords as well, and so have values that a message repeats.
+    // Lines with a syntax error are masked too, and so are values that a message quotes.
     for torn in [
         "url = redis://u:hidden@h",
         "url = 'redis://u:hidden@h",
@@ -382,7 +376,7 @@ fn a_fault_is_shown_without_the_passwords_of_its_line() {
 }
 
 #[test]
-fn addresses_to_post_to_that_nobody_can_have() {
+fn a_url_to_post_to_needs_a_valid_host_and_port() {
     for url in [
         "https://h:99999/x",
         "https://h:0/x",
@@ -408,7 +402,7 @@ fn addresses_to_post_to_that_nobody_can_have() {
 }
 
 #[test]
-fn what_masters_cannot_keep_and_where_there_is_none() {
+fn invalid_links_to_masters_are_errors() {
     let rule = |body: &str| format!("[[rule]]\nname = \"r\"\nclass = \"ip/32\"\n{body}\n");
     let rate = "rate = { rate = \"1/s\", burst = 1 }\n";
     let linked = rule(&format!("{rate}state = \"master\""));
@@ -421,7 +415,7 @@ fn what_masters_cannot_keep_and_where_there_is_none() {
     let same = |text: &str| text.replace("state =", "wire_domain = \"x\"\nstate =");
     check(&format!("{}{}[master]", same(&linked), same(&other)), &[("12:9", "another rule has this `wire_domain`")]);
     let master = |body: &str| format!("{linked}[[link.master]]\n{body}");
-    check(&master("accounting = \"nowhere\""), &[("7:14", "no host and port")]);
+    check(&master("accounting = \"nowhere\""), &[("7:14", "not a host and port")]);
     check(&master("accounting = \"h:65535\""), &[("7:14", "write `control` too")]);
     let key = "key = \"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7\"";
     check(&master(key), &[("7:7", "write `key_file` in `[link]`")]);
@@ -431,7 +425,7 @@ fn what_masters_cannot_keep_and_where_there_is_none() {
 }
 
 #[test]
-fn flags_that_nobody_could_have_or_share() {
+fn flags_need_a_class_of_requests_and_a_redis_to_share_them() {
     let rule = "[[rule]]\nname = \"r\"\nclass = \"ip/32\"\nrate = { rate = \"1/s\", burst = 1 }\n";
     check(&format!("{rule}when = {{ flagged = true }}\n"), &[("5:20", "`watch.account_class`")]);
     check(&format!("{rule}unless = {{ flagged = 1 }}\n"), &[("5:22", "`true` or `false`")]);
@@ -440,7 +434,7 @@ fn flags_that_nobody_could_have_or_share() {
 }
 
 #[test]
-fn telemetry_needs_somebody_to_tell_and_tells_no_more_than_there_is() {
+fn telemetry_needs_a_receiver_and_a_share_of_at_most_one() {
     check("[telemetry]\ntraces = 0.5\n", &[("1:1", "otlp")]);
     check("[telemetry]\notlp = \"collector:4318\"\n", &[("2:8", "a URL")]);
     let otlp = "[telemetry]\notlp = \"http://127.0.0.1:4318\"\n";

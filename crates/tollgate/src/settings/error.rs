@@ -1,7 +1,8 @@
-//! What is wrong with a file: where, and what to write instead.
+//! Errors of a settings file: position, message and the line itself.
 //!
-//! A person who has made five mistakes wants to hear of five, not of one five times. So reading goes on after a fault, and the faults are
-//! sorted and shown together. What the parser made of a line that is not TOML is a guess: nothing more is said about such a line.
+//! The parser continues after an error, so that all errors of a file are reported together, in the order of the file.
+//! The result of the TOML parser for a line with a syntax error is a guess, so no further error of that line is
+//! reported.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,58 +10,59 @@ use std::path::{Path, PathBuf};
 
 use super::secret::{MASK, secrets, without};
 
-/// More faults than this are only counted: a file of another kind has one on every line.
+/// Maximum number of errors that are shown; the others are counted. A file of another format has one on every line.
 const SHOWN_MAX: usize = 100;
-/// How many characters of a line are shown.
+/// Maximum length of a shown line, in characters.
 const SNIPPET_MAX: usize = 100;
 
-/// One thing that is wrong, and what to write instead.
+/// One error of a settings file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct ConfigError {
     /// The line, from 1.
     pub(crate) line: usize,
     /// The character within the line, from 1.
     pub(crate) column: usize,
-    /// What is wrong and what to write instead.
+    /// The problem, and the correct syntax or value.
     pub(crate) message: String,
     snippet: Option<Snippet>,
 }
 
-/// The part of the file that a fault is about.
+/// The line of an error, or a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Snippet {
     line: String,
-    /// How many characters of `line` come before the fault.
+    /// Number of characters of `line` before the error.
     before: usize,
-    /// How many characters the fault is about.
+    /// Length of the error, in characters.
     length: usize,
 }
 
-/// Everything that is wrong with a file, in the order of the file.
+/// All errors of a file, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Faults {
+pub(crate) struct ConfigErrors {
     file: String,
-    faults: Vec<Fault>,
-    /// How many more there are that are not shown.
+    errors: Vec<ConfigError>,
+    /// Number of errors beyond [`SHOWN_MAX`].
     more: usize,
-    /// The faults of another file.
+    /// The errors of the next file.
     next: Option<Box<Self>>,
 }
 
-impl Faults {
-    /// A file that cannot be read at all. It has one fault, at its beginning, so that every fault has the same form.
+impl ConfigErrors {
+    /// The error of a file that cannot be read. Its position is the start of the file, so that all errors have one
+    /// format.
     pub(crate) fn unreadable(file: impl Into<String>, message: impl Into<String>) -> Self {
-        let fault = Fault { line: 1, column: 1, message: message.into(), snippet: None };
-        Self { file: file.into(), faults: vec![fault], more: 0, next: None }
+        let error = ConfigError { line: 1, column: 1, message: message.into(), snippet: None };
+        Self { file: file.into(), errors: vec![error], more: 0, next: None }
     }
 
-    /// Faults at lines and columns of a file.
-    pub(crate) fn at(file: &str, faults: impl IntoIterator<Item = (usize, usize, String)>) -> Self {
-        let fault = |(line, column, message)| Fault { line, column, message, snippet: None };
-        Self { file: file.to_owned(), faults: faults.into_iter().map(fault).collect(), more: 0, next: None }
+    /// Errors at these lines and columns of a file.
+    pub(crate) fn at(file: &str, errors: impl IntoIterator<Item = (usize, usize, String)>) -> Self {
+        let error = |(line, column, message)| ConfigError { line, column, message, snippet: None };
+        Self { file: file.to_owned(), errors: errors.into_iter().map(error).collect(), more: 0, next: None }
     }
 
-    /// The faults of several files, in their order.
+    /// The errors of several files, in their order.
     pub(crate) fn joined(before: Option<Self>, mut last: Self) -> Self {
         let Some(mut first) = before else { return last };
         last.next = None;
@@ -72,20 +74,20 @@ impl Faults {
         first
     }
 
-    /// Each fault, in the order of the file.
+    /// Each error, in the order of the file.
     #[cfg(test)]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Fault> {
-        self.faults.iter()
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ConfigError> {
+        self.errors.iter()
     }
 }
 
-impl fmt::Display for Faults {
+impl fmt::Display for ConfigErrors {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for fault in &self.faults {
-            writeln!(formatter, "{}:{}:{}: {}", self.file, fault.line, fault.column, fault.message)?;
-            if let Some(Snippet { line, before, length }) = &fault.snippet {
-                let gutter = " ".repeat(fault.line.to_string().len());
-                writeln!(formatter, "  {} | {line}", fault.line)?;
+        for error in &self.errors {
+            writeln!(formatter, "{}:{}:{}: {}", self.file, error.line, error.column, error.message)?;
+            if let Some(Snippet { line, before, length }) = &error.snippet {
+                let gutter = " ".repeat(error.line.to_string().len());
+                writeln!(formatter, "  {} | {line}", error.line)?;
                 writeln!(formatter, "  {gutter} | {}{}", " ".repeat(*before), "^".repeat(*length))?;
             }
         }
@@ -96,85 +98,87 @@ impl fmt::Display for Faults {
     }
 }
 
-/// A fault whose place is known by bytes.
-struct Raw {
+/// An error with its position in bytes.
+struct RawError {
     span: Range<usize>,
     message: String,
     syntax: bool,
 }
 
-/// Collects faults while a file is read.
+/// Collects errors while a file is parsed.
 #[derive(Default)]
-pub(super) struct Collector {
-    raw: Vec<Raw>,
-    /// Whether something of the file is not TOML.
-    torn: bool,
+pub(super) struct ErrorCollector {
+    raw: Vec<RawError>,
+    /// Whether the file has a TOML syntax error.
+    has_syntax_error: bool,
     /// The directory of the file.
     directory: PathBuf,
 }
 
-impl Collector {
+impl ErrorCollector {
     /// A collector for the file at `path`.
     pub(super) fn of(path: &Path) -> Self {
         Self { directory: path.parent().map(Path::to_owned).unwrap_or_default(), ..Self::default() }
     }
 
-    /// A path that the file has: relative ones are relative to the directory of the file, whatever the working directory is.
+    /// Resolves a path in the file. A relative path is relative to the directory of the file.
     pub(super) fn resolved(&self, path: &Path) -> PathBuf {
         self.directory.join(path)
     }
 
-    /// The value at `span` is wrong.
-    pub(super) fn fault(&mut self, span: &Range<usize>, message: impl Into<String>) {
-        self.raw.push(Raw { span: span.clone(), message: message.into(), syntax: false });
+    /// Reports an invalid value at `span`.
+    pub(super) fn report(&mut self, span: &Range<usize>, message: impl Into<String>) {
+        self.raw.push(RawError { span: span.clone(), message: message.into(), syntax: false });
     }
 
-    /// What is at `span` is not TOML.
+    /// Reports a TOML syntax error at `span`.
     pub(super) fn syntax(&mut self, span: Range<usize>, message: impl Into<String>) {
-        self.torn = true;
-        self.raw.push(Raw { span, message: message.into(), syntax: true });
+        self.has_syntax_error = true;
+        self.raw.push(RawError { span, message: message.into(), syntax: true });
     }
 
-    /// Something that should be near `span` is not there. After a line that is no TOML nobody knows whether it is.
+    /// Reports an absent key near `span`, unless the file has a syntax error: the key may be in the line with that
+    /// error.
     pub(super) fn missing(&mut self, span: &Range<usize>, message: impl Into<String>) {
-        if !self.torn {
-            self.fault(span, message);
+        if !self.has_syntax_error {
+            self.report(span, message);
         }
     }
 
-    /// Whether nothing is wrong.
+    /// Whether no error was reported.
     pub(super) fn is_empty(&self) -> bool {
         self.raw.is_empty()
     }
 
-    /// The faults with their lines and columns.
-    pub(super) fn place(mut self, file: &str, text: &str) -> Faults {
+    /// Converts byte positions to lines and columns.
+    pub(super) fn place(mut self, file: &str, text: &str) -> ConfigErrors {
         let lines = Lines::of(text);
         self.raw.sort_by_key(|raw| (!raw.syntax, raw.span.start));
-        // Lines of which nothing more is said, in order and apart: those that are no TOML, and what a torn header leaves homeless.
-        let mut spoilt: Vec<Range<usize>> = Vec::new();
+        // Ranges of lines whose other errors are dropped, sorted and disjoint: lines with a syntax error, and all lines
+        // below a header with one, because their table is unknown.
+        let mut unreliable: Vec<Range<usize>> = Vec::new();
         self.raw.retain(|raw| {
             let line = lines.line(raw.span.start);
-            let before = spoilt.partition_point(|range| range.start <= line);
-            let last = before.checked_sub(1).map(|index| &spoilt[index]);
+            let before = unreliable.partition_point(|range| range.start <= line);
+            let last = before.checked_sub(1).map(|index| &unreliable[index]);
             if raw.syntax {
                 let first_of_line = last.is_none_or(|last| last.start != line);
-                spoilt.extend(first_of_line.then(|| lines.spoilt_by(line)));
+                unreliable.extend(first_of_line.then(|| lines.unreliable_after(line)));
                 first_of_line
             } else {
                 last.is_none_or(|last| !last.contains(&line))
             }
         });
         self.raw.sort_by_key(|raw| raw.span.start);
-        // A legacy limit can be two rules, with the same to be said about both.
+        // A legacy limit can become two rules with the same error.
         self.raw.dedup_by(|a, b| a.span == b.span && a.message == b.message);
         let more = self.raw.len().saturating_sub(SHOWN_MAX);
-        let faults = self.raw.into_iter().take(SHOWN_MAX).map(|raw| lines.fault(raw)).collect();
-        Faults { file: file.to_string(), faults, more, next: None }
+        let errors = self.raw.into_iter().take(SHOWN_MAX).map(|raw| lines.locate(raw)).collect();
+        ConfigErrors { file: file.to_string(), errors, more, next: None }
     }
 }
 
-/// Where the lines of a text begin.
+/// A text and the byte offsets of its lines.
 struct Lines<'text> {
     text: &'text str,
     starts: Vec<usize>,
@@ -186,13 +190,14 @@ impl<'text> Lines<'text> {
         Self { text, starts }
     }
 
-    /// The line, from 0, that a byte is in.
+    /// The line that contains this byte, from 0.
     fn line(&self, at: usize) -> usize {
         self.starts.partition_point(|&start| start <= at).saturating_sub(1)
     }
 
-    /// The lines about which nothing is known when `line` is no TOML: that line, and if it was to be a header all up to the next header.
-    fn spoilt_by(&self, line: usize) -> Range<usize> {
+    /// The lines affected by a syntax error in `line`: that line, and if it is a header, all lines up to the next
+    /// header.
+    fn unreliable_after(&self, line: usize) -> Range<usize> {
         let is_header = |line: usize| self.text[self.starts[line]..].trim_start_matches([' ', '\t']).starts_with('[');
         if !is_header(line) {
             return line..line + 1;
@@ -201,7 +206,7 @@ impl<'text> Lines<'text> {
         line..next.unwrap_or(self.starts.len())
     }
 
-    fn fault(&self, raw: Raw) -> Fault {
+    fn locate(&self, raw: RawError) -> ConfigError {
         let at = self.text.floor_char_boundary(raw.span.start);
         let end = self.text.floor_char_boundary(raw.span.end);
         let line = self.line(at);
@@ -210,23 +215,23 @@ impl<'text> Lines<'text> {
         let whole = self.text[start..].lines().next().unwrap_or_default();
         let length = self.text[at..end.max(at)].lines().next().unwrap_or_default().len();
         let snippet = Snippet::of(whole, &(at - start..at - start + length));
-        Fault { line: line + 1, column: before + 1, message: raw.message, snippet }
+        ConfigError { line: line + 1, column: before + 1, message: raw.message, snippet }
     }
 }
 
 impl Snippet {
-    /// The line, or the part of a long one that the fault at these bytes is in, fit for a terminal and for those who are to know no passwords.
+    /// The line with the error at `place`, without secrets and control characters, shortened to [`SNIPPET_MAX`].
     fn of(line: &str, place: &Range<usize>) -> Option<Self> {
         let secrets = secrets(line);
-        let around = |at: usize| secrets.iter().find(|secret| secret.start < at && at < secret.end);
-        // How many characters are shown before a byte that is in no secret.
+        let secret_around = |at: usize| secrets.iter().find(|secret| secret.start < at && at < secret.end);
+        // Number of shown characters before this byte, which is not inside a secret.
         let shown_before = |at: usize| {
             let hidden = secrets.iter().filter(|secret| secret.end <= at);
             let length = |secret: &Range<usize>| line[secret.clone()].chars().count();
             hidden.fold(line[..at].chars().count(), |count, secret| count + MASK.len() - length(secret))
         };
-        let start = around(place.start).map_or(place.start, |secret| secret.start).min(line.len());
-        let end = around(place.end).map_or(place.end, |secret| secret.end).clamp(start, line.len());
+        let start = secret_around(place.start).map_or(place.start, |secret| secret.start).min(line.len());
+        let end = secret_around(place.end).map_or(place.end, |secret| secret.end).clamp(start, line.len());
         let before = shown_before(start);
         let length = shown_before(end) - before;
         let line = without(line, &secrets);
@@ -243,18 +248,18 @@ impl Snippet {
     }
 }
 
-/// A piece of the file inside a message: in backticks, short, and without secrets or characters that would disturb a terminal.
+/// Quotes a part of the file in a message: in backticks, shortened, without secrets and control characters.
 pub(super) fn shown(text: &str) -> String {
-    const LONGEST: usize = 60;
+    const LENGTH_MAX: usize = 60;
     let text = without(text, &secrets(text));
     let mut shown: String = text
         .chars()
-        .take(LONGEST)
+        .take(LENGTH_MAX)
         .flat_map(|c| {
             if c.is_control() { c.escape_default().to_string() } else { c.to_string() }.chars().collect::<Vec<_>>()
         })
         .collect();
-    if text.chars().nth(LONGEST).is_some() {
+    if text.chars().nth(LENGTH_MAX).is_some() {
         shown.push_str("...");
     }
     format!("`{shown}`")
