@@ -22,7 +22,7 @@ fn a_valid_file_prints_a_line_or_two() {
     let run = tollgate(["check", "examples/everything.toml"]);
     assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""));
     // Its account class is `user`, which no rule has. That is valid, and worth a note.
-    let note = "note: no rule has the class `user`: only refusals that others report lead to flags, unless `account_class` in [watch] is the class of a rule\n";
+    let note = "note: no rule has the class `user`: only refusals reported by other programs lead to flags, unless `account_class` in [watch] is the class of a rule\n";
     let door = |door: &str| format!("door: {door}, and asks for no token, because it is a loopback address\n");
     let doors = door("http will be open on 127.0.0.1:8890") + &door("resp will be open on 127.0.0.1:6380");
     assert_eq!(run.stdout, format!("examples/everything.toml: ok, 8 rules in 2 domains\n{doors}{note}"));
@@ -63,7 +63,7 @@ cores = nan                                                         # 9: finite
 
 [[rule]]
 name  = "login"
-class = "ip/33"                                                     # 9: is no network
+class = "ip/33"                                                     # 9: is not a network
 rate  = { rate = "0/min", burst = 10 }                              # 18: a rate of 0
 
 [[rule]]

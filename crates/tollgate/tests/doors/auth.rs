@@ -15,7 +15,7 @@ use crate::support::{Answer, Doors, call, check, eventually, root};
 
 const PAGE: &str = "docs/door-forward-auth.md";
 
-/// The configuration that the page begins with, on a port of its own.
+/// A process with the first configuration of the page, on a free port.
 fn documented(more: &str) -> (Doors, SocketAddr) {
     let config = blocks(PAGE, "toml")[0].replace("127.0.0.1:8890", "127.0.0.1:0");
     let mut doors = Doors::start(&format!("{config}\n{more}"));
@@ -23,7 +23,7 @@ fn documented(more: &str) -> (Doors, SocketAddr) {
     (doors, door)
 }
 
-/// A backend that answers after some time, and the most requests that it has had at once.
+/// A backend that responds after `pause`, and its maximum number of concurrent requests.
 fn backend(pause: Duration) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, most, now) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
@@ -47,7 +47,7 @@ fn free_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// A proxy that ends with the test.
+/// A proxy that is stopped at the end of the test.
 struct Proxy(Child);
 
 impl Proxy {
@@ -60,7 +60,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // nginx's master process ends its workers when it is asked to end, not when it is killed.
+        // The master process of nginx stops its workers on SIGTERM, not on SIGKILL.
         let _ = Command::new("kill").arg(self.0.id().to_string()).status();
         let _ = self.0.wait();
     }
@@ -89,7 +89,7 @@ fn login(site: SocketAddr, headers: &[(&str, &str)]) -> Answer {
 }
 
 #[test]
-fn traefik_and_caddy_get_an_answer_that_they_send_to_the_client() {
+fn traefik_and_caddy_get_a_response_for_the_client() {
     let (doors, door) = documented("");
     let ask = |client: &str, uri: &str, more: &[(&str, &str)]| {
         let mut headers = vec![
@@ -114,19 +114,19 @@ fn traefik_and_caddy_get_an_answer_that_they_send_to_the_client() {
     assert_eq!(refused.json()["violated-policies"], json!(["login"]));
     let page = ask("203.0.113.7", "/login", &[("Accept", "text/html")]);
     assert!(page.body.contains("One moment"), "{page:?}");
-    // Another client, another path; a client cannot hide behind an address that it writes itself.
+    // Another client and another path are admitted. A forged address does not change the client.
     assert_eq!(ask("203.0.113.8", "/login", &[]).status, 200);
     assert_eq!(ask("203.0.113.7", "/", &[]).status, 200);
     assert_eq!(ask("198.51.100.1, 203.0.113.7", "/login", &[]).status, 429);
     assert_eq!(ask("203.0.113.7", "/login", &[("X-Original-URI", "/")]).status, 429);
-    // The client's own credentials are not the door's.
+    // The credentials of the client are not the token of the door.
     assert_eq!(ask("203.0.113.9", "/login", &[("Authorization", "Bearer x")]).status, 200);
     assert_eq!(doors.metric("tollgate_door_refused_total"), 4);
     assert_eq!(call(door, "GET", "/v1/auth?domain=none", &[], "").status, 404);
 }
 
 #[test]
-fn a_proxy_shows_the_token_in_a_field_of_its_own_or_in_the_query() {
+fn a_proxy_sends_the_token_in_its_own_field_or_in_the_query() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("token"), "a-token-for-the-doors").unwrap();
     let mut doors = Doors::start_in(folder, "[doors]\nhttp = '127.0.0.1:0'\ntoken_file = 'FOLDER/token'\n");
@@ -149,14 +149,14 @@ fn nginx_turns_a_refusal_into_429_as_documented() {
     let refused = login(site, &[]);
     assert_eq!(refused.status, 429, "{refused:?}");
     assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 60);
-    // The client's own fields change neither the request that is checked nor its client.
+    // Header fields of the client change neither the checked request nor its client.
     let disguises = [("X-Forwarded-Uri", "/"), ("X-Original-URI", "/"), ("X-Forwarded-For", "203.0.113.1")];
     assert_eq!(login(site, &disguises).status, 429);
     assert_eq!(call(site, "GET", "/login", &[], "").status, 200);
 }
 
 #[test]
-fn haproxy_asks_with_its_http_client_as_documented_and_passes_requests_on_without_the_door() {
+fn haproxy_calls_the_door_as_documented_and_forwards_requests_without_it() {
     let (doors, door) = documented("");
     let (backend, _) = backend(Duration::ZERO);
     let site = free_port();
@@ -191,7 +191,8 @@ fn the_queue_behind_nginx_bounds_the_requests_at_the_backend() {
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
     assert_eq!(served, 60);
-    // Of permits that were reported, and none by their deadline; a request may be answered a moment before its permit is back.
+    // All permits were released by reports, none by its deadline. A response may arrive shortly before its permit is
+    // released.
     eventually("all tickets are settled", || doors.metric("tollgate_door_tickets") == 0);
     assert_eq!(doors.metric("tollgate_door_settled_total"), 60);
     let most = most.load(Ordering::SeqCst);
@@ -199,7 +200,7 @@ fn the_queue_behind_nginx_bounds_the_requests_at_the_backend() {
 }
 
 #[test]
-fn a_check_with_queue_is_answered_in_turn_and_a_report_or_the_deadline_lets_the_next_one_go() {
+fn a_check_with_queue_waits_for_a_report_or_the_deadline_of_the_one_before() {
     let (doors, door) = documented("[gate]\nin_flight = 1\ncores = 1\n");
     let ask = |client: &str, deadline: u64| {
         check(door, &json!({"attributes": {"client": client, "path": "/slow"}, "queue": true, "deadline_ms": deadline}))
@@ -212,13 +213,13 @@ fn a_check_with_queue_is_answered_in_turn_and_a_report_or_the_deadline_lets_the_
         let report = format!("/v1/report?ticket={}", first["ticket"].as_str().unwrap());
         assert_eq!(call(door, "GET", &report, &[], "").json(), json!({"settled": true}));
         assert_eq!(waiting.join().unwrap()["decision"], "admit");
-        // Nobody reports the second one.
+        // The second one is never reported.
         let begun = Instant::now();
         assert_eq!(ask("203.0.113.1", 400)["decision"], "admit");
         assert!(begun.elapsed() < Duration::from_secs(8), "after {:?}", begun.elapsed());
     });
     assert_eq!(doors.metric("tollgate_door_tickets_expired_total"), 1);
-    // A caller that leaves while it waits holds nothing.
+    // A caller that disconnects while it waits holds no permit.
     let body = r#"{"attributes": {"client": "203.0.113.5"}, "queue": true}"#;
     let call_text = format!("POST /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     let permit = ask("203.0.113.1", 60_000);

@@ -1,4 +1,4 @@
-//! Common to all doors: which are open, who may call them, reload and end.
+//! Common to all doors: addresses, tokens, reload and shutdown.
 
 use serde_json::json;
 
@@ -27,17 +27,17 @@ fn check_names_each_door_that_will_be_open() {
 }
 
 #[test]
-fn a_door_that_is_not_protected_or_wrong_is_refused() {
+fn an_unprotected_or_invalid_door_is_refused() {
     for (lines, place, words) in [
-        ("grpc = '0.0.0.0:8081'", "2:8", "beyond loopback, where a token is needed: write `token_file`"),
+        ("grpc = '0.0.0.0:8081'", "2:8", "beyond loopback and needs a token: write `token_file`"),
         ("resp = 6380\nratelimit = 'a.yaml'", "3:13", "nobody can ask for these limits"),
         ("grpc = 8081\nratelimit_state = 'redis'", "3:19", "needs a `[redis]` table"),
         ("grpc = 8081\nratelimit_state = 'master'", "3:19", "a master keeps no such limits"),
-        ("http = '0.0.0.0:8890'", "2:8", "beyond loopback, where a token is needed: write `token_file`"),
-        ("http = 0", "2:8", "0 is no port"),
-        ("http = 65536", "2:8", "65536 is no port"),
+        ("http = '0.0.0.0:8890'", "2:8", "beyond loopback and needs a token: write `token_file`"),
+        ("http = 0", "2:8", "0 is not a port"),
+        ("http = 65536", "2:8", "65536 is not a port"),
         ("tickets = 10", "1:1", "no door has an address"),
-        ("http = 8890\nticket_deadline = '2h'", "3:19", "one hour at most"),
+        ("http = 8890\nticket_deadline = '2h'", "3:19", "at most one hour"),
         ("htpp = 8890", "2:1", "did you mean `http`?"),
     ] {
         let (code, text) = verdict(&format!("[doors]\n{lines}\n"));
@@ -47,7 +47,7 @@ fn a_door_that_is_not_protected_or_wrong_is_refused() {
 }
 
 #[test]
-fn a_door_with_a_token_lets_in_only_clients_that_show_it_also_after_it_was_changed() {
+fn a_door_with_a_token_accepts_only_clients_with_it_also_after_a_change() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
     std::fs::write(&token, "a-token-for-the-doors\n").unwrap();
@@ -79,7 +79,7 @@ fn a_page_in_a_browser_cannot_call_a_door_without_a_token() {
 }
 
 #[test]
-fn doors_alone_are_ready_reload_their_rules_and_end_in_order() {
+fn doors_without_a_gate_start_reload_and_stop() {
     let config = |size: u32| {
         format!("[doors]\nhttp = '127.0.0.1:0'\n{RULE}[[domain]]\nname = 'uploads'\n[[domain.rule]]\nname = 'size'\n")
             + &format!("class = 'identifier'\nbucket = {{ size = {size}, drip = 1, every = '1h' }}\n")
@@ -91,7 +91,7 @@ fn doors_alone_are_ready_reload_their_rules_and_end_in_order() {
     let first = check(door, &upload);
     assert_eq!((first["decision"].as_str(), first["rule"].as_str()), (Some("admit"), Some("size")));
     assert_eq!(check(door, &upload)["decision"], "refuse");
-    // A rule that did not change keeps its state, another begins empty.
+    // An unchanged rule keeps its state; a changed one starts empty.
     assert_eq!(check(door, &json!({"rule": "api", "key": "u1"}))["remaining"], 1);
     doors.rewrite(&config(3));
     doors.signal("HUP");

@@ -19,7 +19,7 @@ fn rule(name: &str, class: &str, limit: &str) -> String {
 }
 
 #[test]
-fn a_named_rule_answers_with_the_fields_of_a_decision_and_of_limit_info() {
+fn a_named_rule_responds_with_the_fields_of_a_decision_and_of_limit_info() {
     let (doors, door) = start(&rule("notes", "descriptor:user", "bucket = { size = 2, drip = 1, every = '60s' }"));
     let ask = || check(door, &json!({"rule": "notes", "key": "u1"}));
     let first = ask();
@@ -29,7 +29,7 @@ fn a_named_rule_answers_with_the_fields_of_a_decision_and_of_limit_info() {
     assert_eq!((&first["fullResetSec"], &first["clear_ms"]), (&json!(60), &first["fullResetMs"]));
     assert!(first["ticket"].is_string() && first["at_ms"].as_u64().unwrap() > 1_700_000_000_000);
     assert_eq!(first["headers"]["ratelimit-policy"], "\"notes\";q=2;w=120");
-    // The call that fills the bucket is admitted, and says when the next one fits.
+    // The call that fills the bucket is admitted; `reset_ms` is the time until the next one fits.
     let second = ask();
     assert_eq!((&second["blocked"], &second["remaining"]), (&json!(false), &json!(0)));
     assert!(second["resetMs"].as_u64().unwrap() > 50_000, "{second}");
@@ -40,12 +40,12 @@ fn a_named_rule_answers_with_the_fields_of_a_decision_and_of_limit_info() {
     assert_eq!((&third["remaining"], &third["ticket"]), (&json!(0), &Value::Null));
     let reset_ms = third["resetMs"].as_u64().unwrap();
     assert_eq!(third["resetSec"].as_u64().unwrap(), reset_ms.div_ceil(1000));
-    // A millisecond may pass between the two.
+    // A millisecond may pass between the two calls.
     assert!(third["retry_after_ms"].as_u64().unwrap().abs_diff(reset_ms) <= 20, "{third}");
     assert!(third["fullResetMs"].as_u64().unwrap() > 110_000 && third["fullResetSec"].as_u64().unwrap() <= 120);
     assert_eq!(answer.header("retry-after"), third["headers"]["retry-after"].as_str());
     assert!(answer.header("ratelimit").unwrap().starts_with("\"notes\";r=0;t="), "{answer:?}");
-    // Another caller has its own bucket; a toll of 0 only looks.
+    // Another key has its own bucket. A toll of 0 charges nothing.
     assert_eq!(check(door, &json!({"rule": "notes", "key": "u2", "toll": 0}))["remaining"], 2);
     assert_eq!(check(door, &json!({"rule": "notes", "key": 42, "toll": 2}))["remaining"], 0);
     assert_eq!(doors.metric("tollgate_door_refused_total"), 1);
@@ -53,7 +53,7 @@ fn a_named_rule_answers_with_the_fields_of_a_decision_and_of_limit_info() {
 }
 
 #[test]
-fn a_refused_caller_is_seen_by_the_watch() {
+fn a_refused_key_is_recorded_by_the_watch() {
     let (doors, door) = start(&rule("notes", "descriptor:user", "bucket = { size = 1, drip = 1, every = '1h' }"));
     for _ in 0..5 {
         check(door, &json!({"attributes": {"user": "u1"}}));
@@ -66,7 +66,7 @@ fn a_refused_caller_is_seen_by_the_watch() {
 }
 
 #[test]
-fn a_described_request_meets_every_rule_that_applies_to_it() {
+fn a_described_request_is_subject_to_every_rule_that_applies() {
     let rules = rule("network", "ip/24", "bucket = { size = 3, drip = 1, every = '1h' }")
         + &rule(
             "login",
@@ -80,7 +80,7 @@ fn a_described_request_meets_every_rule_that_applies_to_it() {
     };
     let (admit, refuse) = (|rule: &str| ("admit".into(), rule.into()), |rule: &str| ("refuse".into(), rule.into()));
     assert_eq!(ask("203.0.113.7", "POST"), admit("login"));
-    // A refusal by one rule spends nothing of another.
+    // A refusal by one rule does not charge another.
     assert_eq!(ask("203.0.113.7", "POST"), refuse("login"));
     assert_eq!(ask("203.0.113.7", "GET"), admit("network"));
     assert_eq!(ask("203.0.113.8", "GET"), admit("network"));
@@ -113,7 +113,7 @@ fn a_client_is_the_same_through_the_gate_and_through_a_door() {
 }
 
 #[test]
-fn many_checks_in_one_call_are_answered_in_order_and_a_wrong_one_charges_nothing() {
+fn the_checks_of_a_call_are_decided_in_order_and_an_invalid_one_charges_nothing() {
     let (_doors, door) = start(&rule("api", "identifier", "bucket = { size = 2, drip = 1, every = '1h' }"));
     let one = json!({"rule": "api", "key": "u1"});
     let wrong = call(door, "POST", "/v1/check", &[], &json!([one, {"key": "u1"}]).to_string());
@@ -143,7 +143,7 @@ fn a_report_ends_a_request_and_so_does_the_deadline_of_its_ticket() {
 }
 
 #[test]
-fn the_reported_cost_is_charged_to_a_budget_and_a_refund_gives_a_charge_back() {
+fn the_reported_cost_is_charged_to_a_budget_and_a_refund_reverts_a_charge() {
     let rules = rule("cpu", "descriptor:user", "budget = { cores = 0.1, burst = '1s' }\nhold = '0s'")
         + &rule("count", "identifier", "bucket = { size = 1, drip = 1, every = '1h' }");
     let (_doors, door) = start(&rules);
@@ -180,7 +180,7 @@ fn a_factor_scales_a_limit_and_zero_lifts_it() {
 }
 
 #[test]
-fn a_hold_tells_how_long_to_wait_and_is_a_refusal_for_callers_that_do_not() {
+fn a_hold_has_a_duration_and_is_a_refusal_for_callers_that_do_not_wait() {
     let (_doors, door) = start(&rule("calm", "identifier", "rate = { rate = '1/s', burst = 1 }\nhold = '5s'"));
     let ask = |hold: bool| check(door, &json!({"rule": "calm", "key": "u1", "hold": hold}));
     assert_eq!(ask(true)["decision"], "admit");
@@ -190,12 +190,12 @@ fn a_hold_tells_how_long_to_wait_and_is_a_refusal_for_callers_that_do_not() {
     assert_eq!((&held["decision"], &held["blocked"]), (&json!("hold"), &json!(false)));
     let wait = held["hold_ms"].as_u64().unwrap();
     assert!((500..=1_000).contains(&wait), "{held}");
-    // The refused call was given back, so the next one is held for one interval more.
+    // The refused call was refunded, so the next one is held for one more interval.
     assert!((1_500..=2_000).contains(&ask(true)["hold_ms"].as_u64().unwrap()));
 }
 
 #[test]
-fn wrong_calls_say_what_is_wrong() {
+fn the_response_to_an_invalid_call_contains_the_reason() {
     let rules = rule("api", "identifier", "bucket = { size = 2, drip = 1, every = '1h' }")
         + &rule("joined", "identifier+path", "bucket = { size = 2, drip = 1, every = '1h' }");
     let (_doors, door) = start(&rules);
@@ -205,7 +205,7 @@ fn wrong_calls_say_what_is_wrong() {
         (r#"{"rule": "api"}"#, 400, "no key of the class"),
         (r#"{"rule": "joined", "key": "u1"}"#, 400, "no key of the class"),
         (r#"{"key": "u1"}"#, 400, "is the key of a `rule`"),
-        (r#"{"attributes": {"client": "nobody"}}"#, 400, "no IP address"),
+        (r#"{"attributes": {"client": "nobody"}}"#, 400, "not an IP address"),
         (r#"{"attributes": {"user": ["u1"]}}"#, 400, "a text or a whole number"),
         (r#"{"rull": "api"}"#, 400, "unknown field `rull`"),
         (r#"{"toll": 1e300}"#, 400, "no check"),
@@ -226,7 +226,7 @@ fn wrong_calls_say_what_is_wrong() {
 }
 
 #[test]
-fn threads_admit_together_exactly_what_fits() {
+fn all_threads_together_admit_exactly_the_limit() {
     let (_doors, door) = start(&rule("api", "identifier", "bucket = { size = 50, drip = 1, every = '1h' }"));
     let begun = Instant::now();
     let admitted: usize = std::thread::scope(|scope| {

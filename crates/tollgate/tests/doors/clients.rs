@@ -1,17 +1,17 @@
-//! The examples of docs/door-http.md, run as they stand.
+//! Runs the examples of docs/door-http.md.
 
 use std::process::Command;
 
 use crate::support::{Doors, root};
 
-/// The blocks of the page that are fenced as `language`.
+/// The code blocks of the page in `language`.
 pub(crate) fn blocks(page: &str, language: &str) -> Vec<String> {
     let text = std::fs::read_to_string(root().join(page)).unwrap();
     let fence = format!("\n```{language}\n");
     text.split(&fence).skip(1).map(|rest| rest.split("\n```\n").next().unwrap().to_owned() + "\n").collect()
 }
 
-/// A process with the configuration that the page begins with, on a port of its own.
+/// A process with the first configuration of the page, on a free port.
 fn documented() -> Doors {
     Doors::start(&blocks("docs/door-http.md", "toml")[0].replace("127.0.0.1:8890", "127.0.0.1:0"))
 }

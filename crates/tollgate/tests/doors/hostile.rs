@@ -1,4 +1,4 @@
-//! Input that means harm: the door answers others, and its memory stays where it is.
+//! Hostile input: other clients are served, and memory does not grow.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use crate::support::{Doors, call, check};
 const CONFIG: &str = "[doors]\nhttp = '127.0.0.1:0'\nconnections = 64\n\
     [[rule]]\nname = 'api'\nclass = 'identifier'\nbucket = { size = 1000, drip = 1, every = '1h' }\n";
 
-/// A sequence that is the same in every run.
+/// Pseudorandom bytes from a fixed seed.
 fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
@@ -57,7 +57,7 @@ fn garbage_on_the_http_door_leaves_memory_flat_and_other_clients_served() {
 }
 
 #[test]
-fn connections_that_ask_nothing_make_room_for_those_that_do() {
+fn silent_connections_are_closed_for_new_ones() {
     let mut doors = Doors::start(CONFIG);
     let door = doors.door("http");
     let mut good = TcpStream::connect(door).unwrap();
@@ -70,7 +70,7 @@ fn connections_that_ask_nothing_make_room_for_those_that_do() {
         assert!(bytes[..read].starts_with(b"HTTP/1.1 200 OK"), "{}", String::from_utf8_lossy(&bytes[..read]));
     };
     answered(&mut good);
-    // Half a head, half a body, or nothing at all: none of them ends by itself.
+    // Half a head, half a body, or nothing at all: none of these connections closes by itself.
     let halves: [&[u8]; 3] = [b"POST /v1/check HT", b"POST /v1/check HTTP/1.1\r\nHost: a\r\n", b""];
     let silent: Vec<_> = (0..500)
         .map(|place| {
@@ -80,7 +80,7 @@ fn connections_that_ask_nothing_make_room_for_those_that_do() {
         })
         .collect();
     is_served(door);
-    // A connection that was of use is kept while there are others.
+    // A connection with a valid call stays open while there are others.
     answered(&mut good);
     assert!(doors.metric("tollgate_door_connections_closed_total") >= 400);
     drop(silent);

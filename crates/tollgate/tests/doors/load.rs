@@ -1,4 +1,4 @@
-//! Load that applications report, a band that an operator sets, and callers told apart by a parameter of the query.
+//! The load that applications report, a pinned band, and query parameters as keys.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn band(doors: &Doors) -> String {
 }
 
 #[test]
-fn a_reported_load_raises_the_band_and_an_operator_sets_another() {
+fn a_reported_load_raises_the_band_and_an_operator_can_pin_it() {
     let config = |lines: &str| format!("[doors]\nhttp = '127.0.0.1:0'\n[gate]\n{lines}");
     let mut doors = Doors::start(&config(""));
     let door = doors.door("http");
@@ -28,7 +28,7 @@ fn a_reported_load_raises_the_band_and_an_operator_sets_another() {
 }
 
 #[test]
-fn a_device_is_one_caller_however_its_parameter_is_written() {
+fn every_spelling_of_a_query_parameter_is_the_same_key() {
     let rule = "[[rule]]\nname = 'devices'\nclass = 'query:device'\nbucket = { size = 9, drip = 1, every = '1h' }\n";
     let mut doors = Doors::start(&format!("[doors]\nhttp = '127.0.0.1:0'\n{rule}"));
     let door = doors.door("http");

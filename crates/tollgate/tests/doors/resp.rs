@@ -20,7 +20,7 @@ fn start(lines: &str) -> (Doors, SocketAddr) {
     (doors, door)
 }
 
-/// A connection that sends lines and reads lines.
+/// A connection that writes and reads lines.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -40,7 +40,7 @@ impl Client {
         line.trim_end().to_owned()
     }
 
-    /// One command as words, and its reply: a line, or five integers.
+    /// Sends a command and returns its reply: a line, or five integers.
     fn ask(&mut self, command: &str) -> String {
         self.send(format!("{command}\r\n").as_bytes());
         let first = self.line();
@@ -52,7 +52,7 @@ impl Client {
 }
 
 #[test]
-fn cl_throttle_answers_as_redis_cell_does() {
+fn cl_throttle_replies_as_redis_cell_does() {
     let (doors, door) = start("");
     let mut client = Client::connect(door);
     for (command, reply) in [
@@ -96,7 +96,7 @@ fn the_documented_door_answers_redis_cells_example() {
 }
 
 #[test]
-fn throttle_with_the_name_of_a_rule_decides_by_that_rule_and_its_state() {
+fn throttle_with_the_name_of_a_rule_uses_that_rule_and_its_state() {
     let domain = "[[domain]]\nname = 'uploads'\n[[domain.rule]]\nname = 'size'\nclass = 'identifier'\n\
         bucket = { size = 9, drip = 1, every = '1s' }\n";
     let mut doors = Doors::start(&format!("[doors]\nresp = '127.0.0.1:0'\nhttp = '127.0.0.1:0'\n{RULE}{domain}"));
@@ -114,7 +114,7 @@ fn throttle_with_the_name_of_a_rule_decides_by_that_rule_and_its_state() {
 }
 
 #[test]
-fn commands_of_a_pipeline_are_answered_in_order_however_they_arrive() {
+fn pipelined_commands_get_their_replies_in_order() {
     let (_doors, door) = start("");
     let mut client = Client::connect(door);
     let one = b"*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nk\r\n$3\r\n999\r\n$1\r\n1\r\n$2\r\n60\r\n";
@@ -122,7 +122,7 @@ fn commands_of_a_pipeline_are_answered_in_order_however_they_arrive() {
     let writer = client.0.get_ref().try_clone().unwrap();
     let sent = std::thread::spawn(move || {
         let mut writer = writer;
-        // Pieces that end in the middle of commands.
+        // Pieces that split commands.
         for piece in all.chunks(997) {
             writer.write_all(piece).unwrap();
         }
@@ -135,7 +135,7 @@ fn commands_of_a_pipeline_are_answered_in_order_however_they_arrive() {
 }
 
 #[test]
-fn the_commands_that_clients_send_when_they_connect_are_answered() {
+fn the_connection_commands_of_clients_get_replies() {
     let (_doors, door) = start("");
     let mut client = Client::connect(door);
     for (command, reply) in [
@@ -147,7 +147,8 @@ fn the_commands_that_clients_send_when_they_connect_are_answered() {
         ("COMMAND COUNT", ":13"),
         (
             "AUTH x",
-            "-ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
+            "-ERR AUTH <password> called without any password configured for the default user. Are you sure your \
+             configuration is correct?",
         ),
         ("HELLO 4", "-NOPROTO unsupported protocol version"),
         ("GET key", "-ERR unknown command 'GET', with args beginning with: 'key'"),
@@ -168,7 +169,7 @@ fn the_commands_that_clients_send_when_they_connect_are_answered() {
 }
 
 #[test]
-fn a_door_with_a_token_asks_for_it() {
+fn a_resp_door_with_a_token_requires_auth() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("token"), "a-token-for-the-doors").unwrap();
     let mut doors = Doors::start_in(folder, "[doors]\nresp = '127.0.0.1:0'\ntoken_file = 'FOLDER/token'\n");
@@ -192,7 +193,7 @@ fn redis_cli(door: SocketAddr, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn redis_cli_asks_in_both_versions_of_the_protocol() {
+fn redis_cli_works_in_both_versions_of_the_protocol() {
     let (_doors, door) = start(RULE);
     assert_eq!(redis_cli(door, &["CL.THROTTLE", "k", "1", "1", "60"]), "0\n2\n1\n-1\n60\n");
     assert_eq!(redis_cli(door, &["-3", "CL.THROTTLE", "k", "1", "1", "60"]), "0\n2\n0\n-1\n120\n");
@@ -216,7 +217,7 @@ fn redis_benchmark_runs_with_pipelines_and_without() {
     assert_eq!((answered, doors.metric("tollgate_door_malformed_total")), (9_600, 0));
 }
 
-/// A Python with redis-py, installed into the target directory when it is not there yet.
+/// A Python with redis-py, installed into the target directory if it is missing.
 fn python() -> &'static PathBuf {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     PYTHON.get_or_init(|| {
@@ -251,7 +252,7 @@ fn redis_py_runs_the_documented_example_in_both_versions_of_the_protocol() {
     }
 }
 
-/// A folder with ioredis, fetched by npm when it is not there yet.
+/// A folder with ioredis, installed by npm if it is missing.
 fn ioredis() -> &'static PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -267,11 +268,12 @@ fn ioredis() -> &'static PathBuf {
 }
 
 #[test]
-fn ioredis_asks_in_a_pipeline() {
+fn ioredis_works_with_a_pipeline() {
     let (_doors, door) = start(RULE);
     let script = format!(
         "const Redis = require('ioredis'); const redis = new Redis({});\n\
-         redis.pipeline().call('CL.THROTTLE', 'k', 1, 1, 60).call('THROTTLE', 'api', 'u1').call('NONE').exec().then((all) => {{\n\
+         redis.pipeline().call('CL.THROTTLE', 'k', 1, 1, 60)\
+         .call('THROTTLE', 'api', 'u1').call('NONE').exec().then((all) => {{\n\
          console.log(JSON.stringify(all.map(([error, reply]) => error ? error.message : reply))); redis.quit(); }});",
         door.port()
     );
@@ -305,7 +307,7 @@ fn garbage_on_the_resp_door_leaves_memory_flat_and_other_clients_served() {
         let noise: Vec<u8> = (0..4096_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8 ^ seed).collect();
         let _ = stream.write_all(&noise);
     }
-    // Half of a command, or of nothing: none of them ends by itself.
+    // Half a command, or nothing: none of these connections closes by itself.
     let silent: Vec<_> = (0..300)
         .map(|place| {
             let mut stream = TcpStream::connect(door).unwrap();
@@ -316,7 +318,7 @@ fn garbage_on_the_resp_door_leaves_memory_flat_and_other_clients_served() {
     let mut other = Client::connect(door);
     assert_eq!(other.ask("PING"), "+PONG");
     assert_eq!(good.ask("PING"), "+PONG");
-    // A client that never reads its replies waits; nobody else does.
+    // A client that never reads its replies blocks only itself.
     let mut deaf = TcpStream::connect(door).unwrap();
     deaf.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let commands = b"INFO\r\n".repeat(100_000);

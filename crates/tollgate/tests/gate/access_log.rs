@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::support::http2::{connect, request, run, send};
 use crate::support::{Backend, Gate, PATIENCE, eventually, roundtrip};
 
-/// A backend that reports a cost of 5 ms and takes a little longer.
+/// A backend that reports a cost of 5 ms and takes longer than that.
 fn costly() -> Backend {
     Backend::answering(|request, stream| {
         std::thread::sleep(Duration::from_millis(20));
@@ -23,12 +23,13 @@ fn costly() -> Backend {
 fn config(backend: &Backend, log: &str) -> String {
     format!(
         "[gate]\nworkers = 1\ncores = 1\nh2c = true\nbackend = \"{}\"\n[gate.access_log]\n{log}\n\
-         [[rule]]\nname = \"login\"\nclass = \"ip/32\"\nwhen = {{ path = \"/login\" }}\nwindow = {{ max = 1, per = \"60s\" }}\n",
+         [[rule]]\nname = \"login\"\nclass = \"ip/32\"\nwhen = {{ path = \"/login\" }}\n\
+         window = {{ max = 1, per = \"60s\" }}\n",
         backend.url()
     )
 }
 
-/// The lines of the file, once there are so many.
+/// Waits until the file has `count` lines, and returns them.
 fn lines(path: &Path, count: usize) -> Vec<String> {
     let mut lines = Vec::new();
     eventually(&format!("{count} lines in {}", path.display()), || {
@@ -83,7 +84,7 @@ fn every_request_has_a_json_line_with_its_cost_decision_and_rule() {
         let mut sender = connect(gate.address).await;
         send(&mut sender, request("POST", "/h2").body(()).unwrap(), b"hello").await.unwrap();
     });
-    // The client leaves while the backend works.
+    // The client disconnects while the backend works.
     let mut gone = gate.connect();
     gone.write_all(b"GET /gone HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     eventually("the backend has it", || backend.requests().iter().any(|request| request.path() == "/gone"));
@@ -149,7 +150,7 @@ fn a_rotated_log_is_reopened_on_sigusr1_and_on_sighup() {
         lines(&log.path(), 1);
         let old = log.folder.path().join(format!("access.{round}"));
         std::fs::rename(log.path(), &old).unwrap();
-        // Until the signal comes, lines go to the renamed file.
+        // Before the signal, lines are written to the renamed file.
         gate.get("/between");
         lines(&old, 2);
         gate.signal(signal);
@@ -192,14 +193,14 @@ fn a_reload_turns_the_log_on_and_off_and_a_path_that_cannot_be_opened_changes_no
     assert_eq!(std::fs::metadata(log.path()).unwrap().len(), length);
 }
 
-/// Nobody reads from the pipe, so the writer blocks; requests do not.
+/// The pipe is not read, so the writer blocks. Requests must not block.
 #[test]
 fn a_log_that_blocks_delays_no_request_and_dropped_lines_are_counted_and_reported() {
     let (backend, log) = (Backend::saying("hello"), Logged::new());
     assert!(Command::new("mkfifo").arg(log.path()).status().unwrap().success());
     let mut pipe = std::fs::OpenOptions::new().read(true).write(true).open(log.path()).unwrap();
     let mut gate = Gate::start(&config(&backend, &format!("{}\nbuffer = \"256KiB\"", log.settings("json"))));
-    // Each line has 8 KiB: the pipe and the buffer are full after 40 of them.
+    // A line has 8 KiB, so the pipe and the buffer are full after 40 lines.
     let agent = "x".repeat(4096);
     let ask =
         format!("GET / HTTP/1.1\r\nHost: a\r\nUser-Agent: {agent}\r\nReferer: {agent}\r\nConnection: close\r\n\r\n");
@@ -207,7 +208,7 @@ fn a_log_that_blocks_delays_no_request_and_dropped_lines_are_counted_and_reporte
         (0..20).for_each(|_| assert_eq!(roundtrip(gate.connect(), ask.as_bytes()).status, 200));
         gate.metric("tollgate_access_log_dropped_total") > 0
     });
-    // The writer reports it when it gets on.
+    // The writer reports the dropped lines when it can write again.
     let reader = std::thread::spawn(move || {
         let mut bytes = vec![0; 64 << 10];
         while !matches!(pipe.read(&mut bytes), Ok(0) | Err(_)) {}

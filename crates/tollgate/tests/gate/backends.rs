@@ -1,4 +1,4 @@
-//! Backends that die, hang, lie and come back.
+//! Backends that crash, hang, send invalid responses, and recover.
 
 use std::io::{BufReader, Read, Write};
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use crate::support::client::{connect_from, is_closed};
 use crate::support::{Backend, Gate, closed, eventually, read_response, roundtrip};
 
 #[test]
-fn fault_11_answers_that_cannot_be_trusted_are_502_and_their_connection_is_not_used_again() {
+fn fault_11_ambiguous_responses_are_502_and_their_connection_is_not_reused() {
     for answer in [
         &b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc"[..],
         b"HTTP/1.1 200 OK\r\nContent-Length : 2\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
@@ -40,7 +40,7 @@ fn fault_11_answers_that_cannot_be_trusted_are_502_and_their_connection_is_not_u
 }
 
 #[test]
-fn a_body_after_the_answer_to_head_is_not_read_as_an_answer() {
+fn a_body_after_the_response_to_head_is_not_parsed_as_a_response() {
     let backend = Backend::connecting(|mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while let Some(request) = read_request(&mut reader) {
@@ -65,7 +65,7 @@ fn a_body_after_the_answer_to_head_is_not_read_as_an_answer() {
 }
 
 #[test]
-fn an_answer_that_breaks_off_is_never_made_to_look_whole() {
+fn a_truncated_response_is_never_forwarded_as_complete() {
     for head in ["Content-Length: 100", "Transfer-Encoding: chunked"] {
         let backend = Backend::connecting(move |mut stream| {
             let mut reader = BufReader::new(stream.try_clone().unwrap());
@@ -82,11 +82,11 @@ fn an_answer_that_breaks_off_is_never_made_to_look_whole() {
 }
 
 #[test]
-fn a_connection_that_the_backend_closed_while_idle_is_replaced_unseen() {
+fn a_request_on_a_closed_idle_connection_is_retried_on_a_new_one() {
     let rounds = Arc::new(AtomicUsize::new(0));
     let counted = rounds.clone();
     let backend = Backend::connecting(move |mut stream| {
-        // One answer, then the next request finds the connection closed: seen only when it has been sent.
+        // One response, then the connection is closed. The gate notices only after it has sent the next request.
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         if read_request(&mut reader).is_some() {
             counted.fetch_add(1, Ordering::Relaxed);
@@ -102,7 +102,7 @@ fn a_connection_that_the_backend_closed_while_idle_is_replaced_unseen() {
         assert_eq!(read_response(&mut reader).unwrap().status, 200);
     }
     assert_eq!(gate.metric("tollgate_backend_retries_total"), 4);
-    // A request that must not be sent twice is not.
+    // A request that is not idempotent is not retried.
     let before = rounds.load(Ordering::Relaxed);
     stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi").unwrap();
     let response = read_response(&mut reader).unwrap();
@@ -110,7 +110,7 @@ fn a_connection_that_the_backend_closed_while_idle_is_replaced_unseen() {
 }
 
 #[test]
-fn a_request_that_breaks_on_a_new_connection_is_not_sent_again() {
+fn a_request_that_fails_on_a_new_connection_is_not_retried() {
     let seen = Arc::new(AtomicUsize::new(0));
     let counted = seen.clone();
     let backend = Backend::connecting(move |stream| {
@@ -125,11 +125,11 @@ fn a_request_that_breaks_on_a_new_connection_is_not_sent_again() {
 }
 
 #[test]
-fn a_connection_that_the_backend_has_closed_is_seen_before_it_is_used() {
+fn a_closed_backend_connection_is_detected_before_its_next_use() {
     let closed = Arc::new(AtomicUsize::new(0));
     let counted = closed.clone();
     let backend = Backend::connecting(move |mut stream| {
-        // It does not say that it will close.
+        // The backend does not announce that it will close the connection.
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         if read_request(&mut reader).is_some() {
             respond(&mut stream, "ok").unwrap();
@@ -142,20 +142,20 @@ fn a_connection_that_the_backend_has_closed_is_seen_before_it_is_used() {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut served = 0;
     for _ in 0..20 {
-        // Not to be sent twice, so a closed connection would be an error.
+        // Not idempotent, so a closed connection would be an error.
         let before = closed.load(Ordering::Relaxed);
         stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi").unwrap();
         let is_served = read_response(&mut reader).unwrap().status == 200;
         eventually("it is closed", || !is_served || closed.load(Ordering::Relaxed) > before);
         served += usize::from(is_served);
     }
-    // That it was closed may be known here a moment before it is known there.
+    // The gate may learn of the close slightly later than this test.
     assert!(served >= 15, "{served} of 20");
     assert_eq!(gate.metric("tollgate_backend_retries_total"), 0);
 }
 
 #[test]
-fn a_connection_that_nobody_uses_is_closed_after_its_time() {
+fn an_idle_backend_connection_is_closed_after_its_timeout() {
     let closed = Arc::new(AtomicUsize::new(0));
     let counted = closed.clone();
     let backend = Backend::connecting(move |mut stream| {
@@ -176,7 +176,7 @@ fn a_connection_that_nobody_uses_is_closed_after_its_time() {
 }
 
 #[test]
-fn bytes_behind_an_answer_are_nobody_s_answer() {
+fn bytes_after_a_response_are_not_the_next_response() {
     let backend = Backend::connecting(|mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while read_request(&mut reader).is_some() {
@@ -194,11 +194,11 @@ fn bytes_behind_an_answer_are_nobody_s_answer() {
         stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         assert_eq!(read_response(&mut reader).unwrap().text(), "ok");
     }
-    assert_eq!(backend.connections(), 10, "none of them is used again");
+    assert_eq!(backend.connections(), 10, "no connection is reused");
 }
 
 #[test]
-fn fault_46_a_dead_backend_is_told_at_once_probed_and_used_again() {
+fn fault_46_a_dead_backend_is_reported_at_once_probed_and_used_again() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -208,7 +208,7 @@ fn fault_46_a_dead_backend_is_told_at_once_probed_and_used_again() {
         assert_eq!(response.status, 502);
         assert!(matches!(response.field("retry-after"), Some("1" | "2")), "{response:?}");
     }
-    // Now it is not even tried: a backend that is tried and not there is a 502.
+    // The backend is not tried any more: a failed attempt would be a 502.
     let response = gate.get("/");
     assert_eq!(response.status, 503);
     assert!(response.field("retry-after").is_some());
@@ -216,8 +216,8 @@ fn fault_46_a_dead_backend_is_told_at_once_probed_and_used_again() {
     assert_eq!(gate.admin("/healthz").status, 200);
     let metrics = gate.admin("/metrics").text();
     let toll = metrics.lines().find_map(|line| line.strip_prefix("tollgate_toll_seconds_total ")).unwrap();
-    assert_eq!(toll.parse(), Ok(0.0), "nobody has paid for it");
-    // It comes back, and a probe finds out.
+    assert_eq!(toll.parse(), Ok(0.0), "no client is charged for it");
+    // A probe finds that the backend is up again.
     let listener = TcpListener::bind(address).unwrap();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
@@ -233,7 +233,7 @@ fn fault_46_a_dead_backend_is_told_at_once_probed_and_used_again() {
     eventually("it is ready", || gate.admin("/readyz").status == 200);
 }
 
-/// Otherwise the most expensive requests, those that crash or time out, would be free.
+/// Otherwise the most expensive requests, those that crash or time out, would not be charged.
 #[test]
 fn fault_46_a_request_that_a_broken_backend_received_counts_once() {
     let broken = Arc::new(AtomicBool::new(true));
@@ -273,16 +273,16 @@ fn fault_46_a_request_that_a_broken_backend_received_counts_once() {
     assert_eq!(statuses, [200, 200, 429], "eight of eleven were charged");
 }
 
-/// A page that always breaks off in the middle is one page.
+/// A single page that is always truncated must not affect other pages.
 #[test]
-fn answers_that_break_off_do_not_make_a_backend_down() {
+fn truncated_responses_do_not_mark_a_backend_as_down() {
     let begun = AtomicUsize::new(0);
     let backend = Backend::connecting(move |mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while let Some(request) = read_request(&mut reader) {
             if request.path() == "/breaks" {
                 let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
-                // All of five have begun before the first breaks off.
+                // All five responses have begun before the first is truncated.
                 let last = begun.fetch_add(1, Ordering::Relaxed) / 5 * 5 + 5;
                 eventually("five have begun", || begun.load(Ordering::Relaxed) >= last);
                 return;
@@ -303,7 +303,7 @@ fn answers_that_break_off_do_not_make_a_backend_down() {
 }
 
 #[test]
-fn a_backend_that_answers_is_up_before_its_answer_has_been_read() {
+fn a_backend_is_up_when_the_head_of_its_response_arrives() {
     let (taken, address) = closed();
     let mut gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{address}\"\n"));
     (0..3).for_each(|_| assert_eq!(gate.get("/").status, 502));
@@ -318,7 +318,7 @@ fn a_backend_that_answers_is_up_before_its_answer_has_been_read() {
                     if request.path() == "/events" {
                         let head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n";
                         stream.write_all(head).unwrap();
-                        // Until the client leaves.
+                        // Until the client disconnects.
                         let _ = reader.read(&mut [0]);
                         return;
                     }
@@ -339,9 +339,9 @@ fn a_backend_that_answers_is_up_before_its_answer_has_been_read() {
     drop(events);
 }
 
-/// Clients that are all told the same moment come back as a crowd, to a backend that has just come up.
+/// With the same `Retry-After`, all clients would return at once to a backend that has just recovered.
 #[test]
-fn who_is_told_that_no_backend_is_up_comes_back_at_another_moment_than_others() {
+fn retry_after_is_jittered_while_no_backend_is_up() {
     let (_taken, address) = closed();
     let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{address}\"\n"));
     let told: std::collections::BTreeSet<(u16, String)> = (1..60)
@@ -356,7 +356,7 @@ fn who_is_told_that_no_backend_is_up_comes_back_at_another_moment_than_others() 
 }
 
 #[test]
-fn a_hanging_backend_is_a_504_within_its_time() {
+fn a_hanging_backend_is_a_504_after_the_timeout() {
     let backend = Backend::connecting(|stream| {
         let mut reader = BufReader::new(stream);
         while read_request(&mut reader).is_some() {}
@@ -370,7 +370,7 @@ fn a_hanging_backend_is_a_504_within_its_time() {
 }
 
 #[test]
-fn errors_of_a_backend_are_its_answers_and_go_through() {
+fn error_responses_of_a_backend_are_forwarded() {
     let backend =
         Backend::answering(|_, stream| stream.write_all(b"HTTP/1.1 500 Oops\r\nContent-Length: 4\r\n\r\noops"));
     let gate = Gate::before(&backend);
@@ -381,7 +381,7 @@ fn errors_of_a_backend_are_its_answers_and_go_through() {
 }
 
 #[test]
-fn requests_go_to_the_backend_that_has_the_fewest() {
+fn requests_go_to_the_backend_with_the_fewest_in_flight() {
     let stuck = Arc::new(AtomicBool::new(true));
     let waits = stuck.clone();
     let slow = Backend::answering(move |_, stream| {
@@ -397,7 +397,7 @@ fn requests_go_to_the_backend_that_has_the_fewest() {
         fast.url()
     ));
     let mut held = gate.connect();
-    // Two requests at once: one of them is at the slow backend.
+    // Of two concurrent requests, one is at the slow backend.
     let mut held_too = gate.connect();
     for stream in [&mut held, &mut held_too] {
         stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
@@ -413,7 +413,7 @@ fn requests_go_to_the_backend_that_has_the_fewest() {
 }
 
 #[test]
-fn a_backend_that_cannot_be_reached_costs_no_request_while_another_can() {
+fn an_unreachable_backend_fails_no_request_while_another_is_up() {
     let (_taken, closed) = closed();
     let alive = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(100));
@@ -424,7 +424,7 @@ fn a_backend_that_cannot_be_reached_costs_no_request_while_another_can() {
         alive.url()
     ));
     let body = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
-    // Also while the other has more to do.
+    // Also while the other backend has more requests in flight.
     std::thread::scope(|scope| {
         for _ in 0..20 {
             scope.spawn(|| assert_eq!(roundtrip(gate.connect(), body.as_bytes()).text(), "alive"));
@@ -432,7 +432,7 @@ fn a_backend_that_cannot_be_reached_costs_no_request_while_another_can() {
     });
 }
 
-/// A backend with one worker that takes `millis` for a request, and the time that it was busy, in microseconds.
+/// A backend with one worker that takes `millis` for a request, and its busy time in microseconds.
 fn with_one_worker(millis: u64) -> (Backend, Arc<AtomicUsize>) {
     let (worker, busy) = (std::sync::Mutex::new(()), Arc::new(AtomicUsize::new(0)));
     let measured = busy.clone();
@@ -448,7 +448,7 @@ fn with_one_worker(millis: u64) -> (Backend, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn two_backends_of_different_speed_each_get_as_much_as_they_can_serve() {
+fn two_backends_of_different_speed_are_both_kept_busy() {
     let ((fast, fast_busy), (slow, slow_busy)) = (with_one_worker(5), with_one_worker(50));
     let gate =
         Gate::start(&format!("[gate]\nworkers = 1\ncores = 1\nbackend = [\"{}\", \"{}\"]\n", fast.url(), slow.url()));
@@ -479,7 +479,7 @@ fn two_backends_of_different_speed_each_get_as_much_as_they_can_serve() {
         for (before, after) in before.into_iter().zip(after) {
             let (count, busy) = (after.0 - before.0, after.1 - before.1);
             served += count;
-            // A backend that is always busy serves one request in the time that one takes.
+            // A backend that is always busy completes one request per service time.
             possible += elapsed / (busy / count);
         }
         assert!(served >= 0.9 * possible, "{served} of {possible}: {before:?} {after:?} {rows}");

@@ -15,7 +15,7 @@ use crate::tls::{certificate, shake_hands, write};
 
 const BIG: usize = 30_000_000;
 
-/// Bytes of which no part looks like another.
+/// Bytes without repetition, so that a misplaced part is noticed.
 pub(crate) fn pattern() -> &'static [u8] {
     static PATTERN: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
     PATTERN.get_or_init(|| {
@@ -75,7 +75,7 @@ pub(crate) fn gate(backend: SocketAddr, lines: &str) -> Gate {
     Gate::start(&format!("[gate]\nworkers = 1\nin_flight = 2\nbackend = \"http://{backend}\"\n{lines}\n"))
 }
 
-/// A client that has requested this and does not read.
+/// A client that has sent a request for this path and does not read.
 pub(crate) fn not_reading(gate: &Gate, client: u8, path: &str) -> TcpStream {
     let from = IpAddr::from([127, 5, 5, client]);
     let mut stream = socket_from(from, gate.address, |socket| socket.set_recv_buffer_size(4096));
@@ -83,7 +83,7 @@ pub(crate) fn not_reading(gate: &Gate, client: u8, path: &str) -> TcpStream {
     stream
 }
 
-/// Others are served without a wait for the slow clients.
+/// Asserts that other clients are served while the slow ones do not read.
 pub(crate) fn assert_others_are_served(gate: &Gate) {
     for _ in 0..20 {
         let started = Instant::now();
@@ -99,7 +99,7 @@ pub(crate) fn buffered(gate: &Gate) -> (u64, u64) {
 }
 
 #[test]
-fn clients_that_do_not_read_keep_no_worker_of_the_backend() {
+fn clients_that_do_not_read_occupy_no_worker_of_the_backend() {
     for path in ["/big", "/chunked"] {
         let gate = gate(two_workers(), "");
         let slow = [1, 2].map(|client| not_reading(&gate, client, path));
@@ -109,7 +109,7 @@ fn clients_that_do_not_read_keep_no_worker_of_the_backend() {
         assert_eq!(gate.metric("tollgate_requests_at_backend"), 0);
         let (memory, spool) = buffered(&gate);
         assert!(memory > 0 && spool > 40_000_000, "{memory} and {spool} bytes");
-        // Now they read, and nothing is missing.
+        // The clients read now, and get every byte.
         for stream in slow {
             let response = read_response(&mut BufReader::new(stream)).unwrap();
             assert!(response.body == pattern(), "{path}: {} bytes arrived", response.body.len());
@@ -120,7 +120,7 @@ fn clients_that_do_not_read_keep_no_worker_of_the_backend() {
     }
 }
 
-/// A connection on which one stream that is not read leaves room for others.
+/// A connection whose window is larger than that of one stream, so that an unread stream does not block others.
 async fn connect_windowed(gate: &Gate, stream_window: u32) -> h2::client::SendRequest<Bytes> {
     let stream = tokio::net::TcpStream::connect(gate.address).await.unwrap();
     let mut builder = h2::client::Builder::new();
@@ -131,7 +131,7 @@ async fn connect_windowed(gate: &Gate, stream_window: u32) -> h2::client::SendRe
 }
 
 #[test]
-fn streams_whose_client_does_not_read_keep_no_worker_of_the_backend() {
+fn streams_whose_client_does_not_read_occupy_no_worker_of_the_backend() {
     let gate = gate(two_workers(), "h2c = true");
     run(async {
         let client = connect_windowed(&gate, 65_535).await;
@@ -141,7 +141,7 @@ fn streams_whose_client_does_not_read_keep_no_worker_of_the_backend() {
             let (response, _) = ready.send_request(request("GET", path).body(()).unwrap(), true).unwrap();
             streams.push(response.await.unwrap().into_body());
         }
-        // The connection's window is used up, so another connection asks.
+        // The window of the connection is used up, so another connection is used.
         let mut second = connect(gate.address).await;
         for _ in 0..10 {
             let answer = send(&mut second, request("GET", "/").body(()).unwrap(), b"");
@@ -181,7 +181,7 @@ fn a_slow_reader_over_http_2_gets_every_byte_through_the_spool() {
 }
 
 #[test]
-fn a_full_spool_holds_the_backend_and_loses_nothing() {
+fn a_full_spool_blocks_the_backend_and_loses_nothing() {
     let gate = gate(two_workers(), "buffer = { memory = \"1MiB\", spool = \"2MiB\" }");
     let stream = not_reading(&gate, 1, "/big");
     eventually("the spool is full", || buffered(&gate).1 > 1 << 20);
@@ -195,9 +195,9 @@ fn a_full_spool_holds_the_backend_and_loses_nothing() {
     eventually("nothing is left", || buffered(&gate) == (0, 0));
 }
 
-/// Long before `timeouts.write`, which is 30 s.
+/// The block ends long before `timeouts.write`, which is 30 s.
 #[test]
-fn clients_that_do_not_read_hold_the_backend_up_for_a_few_seconds_when_the_spool_is_full() {
+fn with_a_full_spool_clients_that_do_not_read_block_the_backend_for_a_few_seconds() {
     let gate = gate(two_workers(), "buffer = { memory = \"1MiB\", spool = \"2MiB\" }\nhold = { max = \"20s\" }");
     let slow = [1, 2].map(|client| not_reading(&gate, client, "/big"));
     eventually("both are at the backend", || gate.metric("tollgate_backend_in_flight") == 2);
@@ -207,7 +207,7 @@ fn clients_that_do_not_read_hold_the_backend_up_for_a_few_seconds_when_the_spool
 }
 
 #[test]
-fn a_client_that_does_not_read_is_cut_off_with_a_full_spool_and_with_an_empty_one() {
+fn a_client_that_does_not_read_is_disconnected_with_a_full_and_with_an_empty_spool() {
     for spool in ["1MiB", "1GiB"] {
         let lines = format!("timeouts = {{ write = \"500ms\" }}\nbuffer = {{ spool = \"{spool}\" }}");
         let gate = gate(two_workers(), &lines);
@@ -221,7 +221,7 @@ fn a_client_that_does_not_read_is_cut_off_with_a_full_spool_and_with_an_empty_on
 }
 
 #[test]
-fn without_a_directory_for_the_spool_memory_is_used_and_the_log_says_so_once() {
+fn without_a_spool_directory_memory_is_used_and_one_line_is_logged() {
     let mut gate = gate(two_workers(), "buffer = { memory = \"4MiB\", dir = \"/nonexistent/spool\" }");
     gate.logged("responses cannot be spooled");
     let streams = [1, 2].map(|client| not_reading(&gate, client, "/big"));
@@ -235,7 +235,7 @@ fn without_a_directory_for_the_spool_memory_is_used_and_the_log_says_so_once() {
 }
 
 #[test]
-fn one_address_fills_its_part_of_the_spool_and_not_that_of_others() {
+fn one_address_fills_only_its_part_of_the_spool() {
     let gate = gate(two_workers(), "buffer = { per_address = \"3MiB\" }");
     let _greedy = not_reading(&gate, 1, "/big");
     eventually("its part is full", || {
@@ -269,7 +269,7 @@ fn streaming_responses_are_not_buffered() {
 }
 
 #[test]
-fn a_client_that_leaves_gives_its_buffer_back() {
+fn the_buffer_of_a_disconnected_client_is_released() {
     let gate = gate(two_workers(), "");
     let stream = not_reading(&gate, 1, "/big");
     eventually("the backend is done", || buffered(&gate).1 > 10_000_000);

@@ -1,4 +1,4 @@
-//! One caller that looks like many, and many that look like one.
+//! One client that looks like many, and many that look like one.
 
 use std::io::{BufReader, Write};
 use std::net::{Ipv6Addr, TcpStream};
@@ -13,7 +13,7 @@ fn gate(backend: &Backend, rest: &str) -> Gate {
     Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"{}\"\n{rest}", backend.url()))
 }
 
-/// A proxy in front of the gate that says for whom it asks, over one connection.
+/// A trusted proxy that sends requests of several clients over one connection.
 struct Proxy {
     stream: TcpStream,
     reader: BufReader<TcpStream>,
@@ -28,7 +28,7 @@ impl Proxy {
         Self { stream, reader }
     }
 
-    /// What the gate answers to this client with this user agent.
+    /// The response to a request of this client with this user agent.
     fn ask(&mut self, client: &str, agent: &str, path: &str) -> Response {
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\nUser-Agent: {agent}\r\n\r\n");
@@ -38,14 +38,15 @@ impl Proxy {
 }
 
 #[test]
-fn fault_17_streams_of_one_connection_count_as_requests_of_their_key_and_as_requests_at_once() {
+fn fault_17_streams_of_one_connection_count_as_requests_of_their_key_and_as_requests_in_flight() {
     let backend = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(300));
         respond(stream, "ok")
     });
     let rules = "h2c = true\nin_flight = 100\n\
                  [[rule]]\nname = 'at-once'\nwhen = { path = '/at-once' }\nclass = 'ip/32'\nin_flight = 4\n\
-                 [[rule]]\nname = 'in-all'\nwhen = { path = '/in-all' }\nclass = 'ip/32'\nwindow = { max = 7, per = '900s' }\n";
+                 [[rule]]\nname = 'in-all'\nwhen = { path = '/in-all' }\nclass = 'ip/32'\n\
+                 window = { max = 7, per = '900s' }\n";
     let gate = gate(&backend, rules);
     let served = |path: &'static str, streams: usize| {
         let address = gate.address;
@@ -76,10 +77,11 @@ fn fault_17_streams_of_one_connection_count_as_requests_of_their_key_and_as_requ
 #[test]
 fn fault_21_addresses_of_one_ipv6_network_are_one_key_whatever_their_number() {
     let backend = Backend::saying("ok");
-    // The path says which rule is asked: /64, then /56, then /48.
+    // The path selects the rule: /64, then /56, then /48.
     let rule = |name: &str, class: &str| {
         format!(
-            "[[rule]]\nname = '{name}'\nwhen = {{ path = '/{name}' }}\nclass = '{class}'\nwindow = {{ max = 3, per = '900s' }}\n"
+            "[[rule]]\nname = '{name}'\nwhen = {{ path = '/{name}' }}\nclass = '{class}'\n\
+             window = {{ max = 3, per = '900s' }}\n"
         )
     };
     let rules = [rule("address", "ip/32"), rule("network", "ip/24"), rule("block", "ip/16")].concat();
@@ -92,7 +94,7 @@ fn fault_21_addresses_of_one_ipv6_network_are_one_key_whatever_their_number() {
     {
         let mut admitted = 0;
         for number in 0..10_000_u128 {
-            // Spread over all the bits that are not the key's.
+            // Spread over all bits outside of the key.
             let address = Ipv6Addr::from_bits(prefix | (number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060) % others));
             assert!(u128::from(address) >> varied_bits == prefix >> varied_bits);
             admitted += u32::from(proxy.ask(&address.to_string(), "x", path).status == 200);
@@ -101,13 +103,13 @@ fn fault_21_addresses_of_one_ipv6_network_are_one_key_whatever_their_number() {
         let neighbour = Ipv6Addr::from_bits(prefix + others);
         assert_eq!(proxy.ask(&neighbour.to_string(), "x", path).status, 200, "{neighbour} is somebody else");
     }
-    // Tables of fixed size, whose memory is there once it is touched.
+    // The tables have a fixed size, but their memory becomes resident only when it is used.
     let grown_kb = gate.rss_kb().saturating_sub(before_kb);
     assert!(grown_kb < 24 * 1024, "grew by {grown_kb} kB");
 }
 
 #[test]
-fn a_class_may_say_for_ipv4_and_for_ipv6_what_is_one_client() {
+fn a_class_may_have_prefix_lengths_for_ipv4_and_for_ipv6() {
     let backend = Backend::saying("ok");
     let rule = "[[rule]]\nname = 'wide'\nclass = 'ip/20,52'\nwindow = { max = 1, per = '900s' }\n";
     let gate = gate(&backend, &format!("{}{rule}", Proxy::TRUSTED));
@@ -133,8 +135,8 @@ fn fault_25_an_office_behind_one_address_is_not_refused() {
         respond(stream, "ok")
     });
     let gate = gate(&backend, "");
-    // Thirty people, each with a browser that opens six connections and asks for a page and what is on it. Together they need less
-    // than the backend has.
+    // Thirty people, each with a browser that opens six connections for a page and its assets. Together they need less
+    // than the capacity of the backend.
     std::thread::scope(|scope| {
         for person in 0..30 {
             let gate = &gate;
@@ -159,11 +161,12 @@ fn fault_25_an_office_behind_one_address_is_not_refused() {
 }
 
 #[test]
-fn fault_26_a_crawler_that_spreads_itself_is_caught_by_what_it_has_in_common() {
+fn fault_26_a_crawler_with_many_addresses_is_limited_by_a_common_property() {
     let backend = Backend::saying("ok");
     let rule = |name: &str, class: &str, unless: &str| {
         format!(
-            "[[rule]]\nname = '{name}'\nwhen = {{ path = '/{name}/*' }}\n{unless}class = '{class}'\nbucket = {{ size = 20, drip = 1, every = '900s' }}\n"
+            "[[rule]]\nname = '{name}'\nwhen = {{ path = '/{name}/*' }}\n{unless}class = '{class}'\n\
+             bucket = {{ size = 20, drip = 1, every = '900s' }}\n"
         )
     };
     let rules = [
@@ -180,7 +183,7 @@ fn fault_26_a_crawler_that_spreads_itself_is_caught_by_what_it_has_in_common() {
             proxy.ask(&client, &agent, &format!("{path}/{number}")).status == 200
         });
         let admitted = admitted.count();
-        // A person somewhere else, with a browser of her own.
+        // A person at another address, with another browser.
         (admitted, proxy.ask("198.51.100.7", "Browser", &format!("{path}/7")).status)
     };
     let network = |number: u32| (format!("203.0.113.{}", number % 250), format!("agent {number}"));
@@ -189,7 +192,8 @@ fn fault_26_a_crawler_that_spreads_itself_is_caught_by_what_it_has_in_common() {
     assert_eq!(crawl("/many-agents", &agents), (20, 200));
     let addresses = |number: u32| (format!("10.{}.{number}.1", number % 7), "crawler".to_owned());
     assert_eq!(crawl("/one-agent", &addresses), (20, 200));
-    // Nothing in common but what it is after: all that is left is to bound that, and to let those pass who are known.
+    // The only common property is the path: the remaining defence is a limit on the path, with an exception for known
+    // clients.
     let nothing = |number: u32| (format!("10.{number}.1.1"), format!("agent {number}"));
     assert_eq!(crawl("/one-address-each", &nothing), (20, 429));
     let known = b"GET /one-address-each/7 HTTP/1.1\r\nHost: a\r\nCookie: known=me\r\nConnection: close\r\n\r\n";

@@ -1,4 +1,4 @@
-//! What the log says about who was held and refused.
+//! The log lines about held and refused requests.
 
 use std::io::Write;
 use std::time::Duration;
@@ -12,7 +12,7 @@ fn gate(backend: &Backend, rules: &str) -> Gate {
     Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"{}\"\n{rules}", backend.url()))
 }
 
-/// Ends the gate, so that everything it has counted is written, and gives the engagements of its log.
+/// Stops the gate, so that all counts are written, and returns the engagements of its log.
 fn engagements(gate: Gate) -> Vec<Value> {
     let lines = gate.end();
     lines
@@ -23,7 +23,7 @@ fn engagements(gate: Gate) -> Vec<Value> {
 }
 
 #[test]
-fn a_refusal_is_one_line_with_everything_and_those_that_follow_are_one_more() {
+fn the_first_refusal_is_one_log_line_and_the_following_are_summarized_in_another() {
     let backend = Backend::saying("ok");
     let rule = "[[rule]]\nname = 'login'\nclass = 'ip/32'\nbucket = { size = 2, drip = 1, every = '100s' }\n";
     let mut gate = gate(&backend, rule);
@@ -47,10 +47,12 @@ fn a_refusal_is_one_line_with_everything_and_those_that_follow_are_one_more() {
 }
 
 #[test]
-fn a_hold_and_what_a_rule_that_observes_would_do_are_told() {
+fn a_hold_and_the_decision_of_an_observing_rule_are_logged() {
     let backend = Backend::saying("ok");
-    let rules = "[[rule]]\nname = 'calm'\nwhen = { path = '/calm' }\nclass = 'ip/32'\nrate = { rate = '2/s', burst = 1 }\n\
-                 [[rule]]\nname = 'trial'\nmode = 'observe'\nwhen = { path = '/trial' }\nclass = 'ip/32'\nwindow = { max = 1, per = '60s' }\n";
+    let rules = "[[rule]]\nname = 'calm'\nwhen = { path = '/calm' }\nclass = 'ip/32'\n\
+                 rate = { rate = '2/s', burst = 1 }\n\
+                 [[rule]]\nname = 'trial'\nmode = 'observe'\nwhen = { path = '/trial' }\nclass = 'ip/32'\n\
+                 window = { max = 1, per = '60s' }\n";
     let gate = gate(&backend, rules);
     for path in ["/calm", "/calm", "/trial", "/trial"] {
         assert_eq!(gate.get(path).status, 200);
@@ -65,9 +67,10 @@ fn a_hold_and_what_a_rule_that_observes_would_do_are_told() {
 }
 
 #[test]
-fn escalation_is_told_with_its_level_and_its_backoff() {
+fn escalation_is_logged_with_its_level_and_its_backoff() {
     let backend = Backend::saying("ok");
-    let rule = "show_values = true\n[[rule]]\nname = 'reconnect'\nclass = 'header:x-device-id'\nwindow = { max = 1, per = '1s' }\n\
+    let rule = "show_values = true\n[[rule]]\nname = 'reconnect'\nclass = 'header:x-device-id'\n\
+                window = { max = 1, per = '1s' }\n\
                 escalation = { backoff = '40s', backoff_max = '60s', levels = 3, release = '30s' }\n";
     let gate = gate(&backend, rule);
     let ask =
@@ -81,7 +84,7 @@ fn escalation_is_told_with_its_level_and_its_backoff() {
 }
 
 #[test]
-fn what_the_queue_holds_and_refuses_is_told() {
+fn holds_and_refusals_of_the_queue_are_logged() {
     let backend = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(400));
         respond(stream, "ok")
@@ -107,7 +110,7 @@ fn what_the_queue_holds_and_refuses_is_told() {
 }
 
 #[test]
-fn a_storm_of_callers_writes_a_bounded_number_of_lines_and_loses_no_count() {
+fn a_storm_of_keys_writes_a_bounded_number_of_lines_and_loses_no_count() {
     let backend = Backend::saying("ok");
     let rule = "[[rule]]\nname = 'keys'\nclass = 'header:x-key'\nwindow = { max = 1, per = '900s' }\n";
     let gate = gate(&backend, rule);

@@ -1,4 +1,4 @@
-//! What goes through, and how it looks on the other side.
+//! Requests and responses as the other side receives them.
 
 use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
@@ -13,15 +13,22 @@ fn send(gate: &Gate, request: &str) -> Response {
 }
 
 #[test]
-fn fields_for_one_hop_stay_on_it_and_the_others_go_through() {
+fn hop_by_hop_fields_are_removed_and_the_others_are_forwarded() {
     let backend = Backend::answering(|_, stream| {
         let head = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Kept: 1\r\nConnection: X-Private\r\nX-Private: 1\r\n";
-        stream.write_all(format!("{head}Keep-Alive: timeout=5\r\nProxy-Authenticate: Basic\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\n\r\nok").as_bytes())
+        stream.write_all(
+            format!(
+                "{head}Keep-Alive: timeout=5\r\nProxy-Authenticate: Basic\r\nSet-Cookie: a=1\r\n\
+                                  Set-Cookie: b=2\r\n\r\nok"
+            )
+            .as_bytes(),
+        )
     });
     let gate = Gate::before(&backend);
     let response = send(
         &gate,
-        "GET /a?b=%20 HTTP/1.1\r\nHost: site\r\nX-Kept: 1\r\nCookie: a=b\r\nKeep-Alive: 1\r\nTE: gzip\r\nProxy-Connection: x\r\nProxy-Authorization: x\r\n\r\n",
+        "GET /a?b=%20 HTTP/1.1\r\nHost: site\r\nX-Kept: 1\r\nCookie: a=b\r\nKeep-Alive: 1\r\nTE: gzip\r\n\
+         Proxy-Connection: x\r\nProxy-Authorization: x\r\n\r\n",
     );
     let request = backend.requests().pop().unwrap();
     assert_eq!(request.line, "GET /a?b=%20 HTTP/1.1");
@@ -40,7 +47,7 @@ fn fields_for_one_hop_stay_on_it_and_the_others_go_through() {
 }
 
 #[test]
-fn the_backend_does_not_see_sessions_of_the_console() {
+fn the_session_cookie_of_the_console_is_not_forwarded() {
     let backend = Backend::saying("ok");
     let gate = Gate::before(&backend);
     for (cookies, forwarded) in [
@@ -53,10 +60,11 @@ fn the_backend_does_not_see_sessions_of_the_console() {
     }
 }
 
-/// What looks like a request, and is the body of one.
+/// A body that looks like a request.
 const HIDDEN: &str = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// The statuses of the answers to a request with that body, small enough to be read, and to the one that follows on the connection, which is kept.
+/// The statuses of a request with that body, which is small enough to be read and discarded, and of the next request on
+/// the same connection.
 fn statuses_around_hidden(gate: &Gate) -> Vec<u16> {
     let mut stream = gate.connect();
     let request = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{HIDDEN}", HIDDEN.len());
@@ -66,7 +74,8 @@ fn statuses_around_hidden(gate: &Gate) -> Vec<u16> {
     all_responses(stream).iter().map(|response| response.status).collect()
 }
 
-/// The answer to a request with that body after more than is read, or after a body of unknown length: it is the only one, and ends the connection.
+/// The responses to a request with that body behind more bytes than the gate discards, and behind a body of unknown
+/// length. Each must be the only response of its connection.
 fn answers_before_hidden(gate: &Gate) -> Vec<Response> {
     let lengths = [format!("Content-Length: {}", 1 << 20), "Transfer-Encoding: chunked".to_owned()];
     lengths
@@ -81,8 +90,8 @@ fn answers_before_hidden(gate: &Gate) -> Vec<Response> {
 }
 
 #[test]
-fn fault_6_the_body_of_a_request_that_is_not_forwarded_is_never_read_as_a_request() {
-    // Nobody listens on this backend's port.
+fn fault_6_the_body_of_a_request_that_is_not_forwarded_is_never_parsed_as_a_request() {
+    // The port of this backend has no listener.
     let (_taken, closed) = crate::support::closed();
     let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{closed}\"\n"));
     let statuses = statuses_around_hidden(&gate);
@@ -90,9 +99,10 @@ fn fault_6_the_body_of_a_request_that_is_not_forwarded_is_never_read_as_a_reques
     answers_before_hidden(&gate);
 }
 
-const ONE_POST: &str = "[[rule]]\nname = 'one'\nwhen = { method = 'POST' }\nclass = 'ip/32'\nbucket = { size = 1, drip = 1, every = '1h' }\n";
+const ONE_POST: &str = "[[rule]]\nname = 'one'\nwhen = { method = 'POST' }\nclass = 'ip/32'\n\
+                        bucket = { size = 1, drip = 1, every = '1h' }\n";
 
-/// A gate in front of this backend that has let its one POST through.
+/// A gate whose rule admits one POST, which has been sent.
 fn used_up(backend: &Backend) -> Gate {
     let gate = Gate::with(backend, ONE_POST);
     assert_eq!(send(&gate, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n").status, 200);
@@ -100,7 +110,7 @@ fn used_up(backend: &Backend) -> Gate {
 }
 
 #[test]
-fn fault_6_the_body_of_a_request_that_a_rule_refuses_is_never_read_as_a_request() {
+fn fault_6_the_body_of_a_request_that_a_rule_refuses_is_never_parsed_as_a_request() {
     let backend = Backend::saying("ok");
     let gate = used_up(&backend);
     assert_eq!(statuses_around_hidden(&gate), [429, 200]);
@@ -110,7 +120,7 @@ fn fault_6_the_body_of_a_request_that_a_rule_refuses_is_never_read_as_a_request(
 }
 
 #[test]
-fn fault_7_bytes_sent_ahead_of_an_upgrade_that_is_not_granted_are_a_request_of_their_own() {
+fn fault_7_bytes_after_a_rejected_upgrade_are_parsed_as_the_next_request() {
     let backend = Backend::saying("no upgrade");
     let gate = Gate::before(&backend);
     let mut stream = gate.connect();
@@ -130,7 +140,8 @@ fn fault_7_bytes_sent_ahead_of_an_upgrade_that_is_not_granted_are_a_request_of_t
 fn an_upgrade_to_http_2_in_the_clear_is_not_forwarded() {
     let backend = Backend::saying("ok");
     let gate = Gate::before(&backend);
-    let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n";
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\
+                   HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n";
     assert_eq!(send(&gate, request).status, 200);
     let request = backend.requests().pop().unwrap();
     assert_eq!(
@@ -155,7 +166,7 @@ fn an_upgraded_connection_is_a_tunnel_for_any_bytes() {
     });
     let gate = Gate::before(&backend);
     let mut stream = gate.connect();
-    // Sent ahead of the answer: it waits for the tunnel.
+    // Bytes before the response wait for the tunnel.
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nahead\0\xff").unwrap();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let response = read_response(&mut reader).unwrap();
@@ -175,16 +186,16 @@ fn an_upgraded_connection_is_a_tunnel_for_any_bytes() {
     }
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     assert!(is_closed(&stream));
-    assert_eq!(gate.metric("tollgate_requests_at_backend"), 0, "an upgraded connection is not work at the backend");
+    assert_eq!(gate.metric("tollgate_requests_at_backend"), 0, "an upgraded connection holds no permit");
 }
 
 #[test]
-fn an_idle_tunnel_is_closed_and_a_busy_one_is_not() {
+fn an_idle_tunnel_is_closed_and_a_busy_one_stays_open() {
     let backend = Backend::connecting(|mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         read_head(&mut reader).unwrap();
         stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n").unwrap();
-        // Only this way is there traffic, for a while.
+        // Traffic in one direction only, for a while.
         for _ in 0..12 {
             stream.write_all(b".").unwrap();
             std::thread::sleep(Duration::from_millis(100));
@@ -204,12 +215,13 @@ fn an_idle_tunnel_is_closed_and_a_busy_one_is_not() {
 }
 
 #[test]
-fn fault_8_a_client_cannot_nominate_our_fields_away() {
+fn fault_8_a_client_cannot_remove_our_fields_with_the_connection_header() {
     let backend = Backend::saying("ok");
     let gate = Gate::before(&backend);
     send(
         &gate,
-        "GET / HTTP/1.1\r\nHost: a\r\nConnection: X-Forwarded-For, X-Client-Id, Forwarded\r\nX-Client-Id: 9\r\nX-Forwarded-For: 6.6.6.6\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: X-Forwarded-For, X-Client-Id, Forwarded\r\nX-Client-Id: 9\r\n\
+         X-Forwarded-For: 6.6.6.6\r\n\r\n",
     );
     let request = backend.requests().pop().unwrap();
     assert_eq!(request.field("x-client-id"), None);
@@ -218,7 +230,7 @@ fn fault_8_a_client_cannot_nominate_our_fields_away() {
 }
 
 #[test]
-fn fault_9_who_waits_for_100_continue_gets_it_from_the_backend_or_a_final_answer() {
+fn fault_9_a_client_that_expects_100_continue_gets_it_from_the_backend_or_a_final_response() {
     let backend = Backend::connecting(|mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while let Some(request) = read_head(&mut reader) {
@@ -245,7 +257,7 @@ fn fault_9_who_waits_for_100_continue_gets_it_from_the_backend_or_a_final_answer
     stream.write_all(request("/refused").as_bytes()).unwrap();
     let response = read_any_response(&mut reader, false).unwrap();
     assert_eq!((response.status, response.field("connection")), (413, Some("close")), "no 100 before a final answer");
-    // Nobody to forward it to: our own answer comes without a 100 as well.
+    // Without a backend, the gate's own response comes without a 100 as well.
     let (_taken, closed) = crate::support::closed();
     let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{closed}\"\n"));
     let mut stream = gate.connect();
@@ -255,7 +267,7 @@ fn fault_9_who_waits_for_100_continue_gets_it_from_the_backend_or_a_final_answer
 }
 
 #[test]
-fn fault_9_who_waits_for_100_continue_and_is_refused_by_a_rule_gets_the_refusal_alone() {
+fn fault_9_a_client_that_expects_100_continue_gets_only_the_refusal_of_a_rule() {
     let backend = Backend::saying("ok");
     let gate = used_up(&backend);
     let mut stream = gate.connect();
@@ -268,14 +280,18 @@ fn fault_9_who_waits_for_100_continue_and_is_refused_by_a_rule_gets_the_refusal_
 }
 
 #[test]
-fn trailers_go_through_both_ways() {
+fn trailers_are_forwarded_in_both_directions() {
     let backend = Backend::answering(|_, stream| {
-        stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 9\r\nContent-Length: 7\r\n\r\n")
+        stream.write_all(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n3\r\nabc\r\n0\r\n\
+                           X-Sum: 9\r\nContent-Length: 7\r\n\r\n",
+        )
     });
     let gate = Gate::before(&backend);
     let response = send(
         &gate,
-        "POST / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: TE\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nX-Check: 1\r\nHost: evil\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: TE\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n\
+         0\r\nX-Check: 1\r\nHost: evil\r\n\r\n",
     );
     assert_eq!(response.body, b"abc");
     assert_eq!(response.trailers, [("x-sum".to_owned(), "9".to_owned())]);
@@ -287,7 +303,7 @@ fn trailers_go_through_both_ways() {
 }
 
 #[test]
-fn head_and_bodiless_answers_keep_their_length_and_have_no_body() {
+fn head_and_bodiless_responses_keep_their_length_and_have_no_body() {
     let backend = Backend::answering(|request, stream| match request.path() {
         "/304" => stream.write_all(b"HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\nContent-Length: 9\r\n\r\n"),
         "/204" => stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n"),
@@ -310,7 +326,7 @@ fn head_and_bodiless_answers_keep_their_length_and_have_no_body() {
 }
 
 #[test]
-fn early_hints_reach_the_client() {
+fn early_hints_are_forwarded() {
     let backend = Backend::answering(|_, stream| {
         stream.write_all(
             b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
@@ -326,7 +342,7 @@ fn early_hints_reach_the_client() {
 }
 
 #[test]
-fn http_1_0_clients_are_served_as_they_can_read() {
+fn http_1_0_clients_get_responses_without_chunks() {
     let backend = Backend::answering(|_, stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
     });
@@ -337,7 +353,7 @@ fn http_1_0_clients_are_served_as_they_can_read() {
     stream.read_to_string(&mut text).unwrap();
     assert!(text.ends_with("\r\n\r\nabc") && !text.contains("chunked"), "{text}");
     assert_eq!(backend.requests()[0].field("host"), Some(backend.address.to_string().as_str()));
-    // Kept, if it asks and the answer says how long it is.
+    // Kept open if the client asks for it and the response has a length.
     let backend = Backend::saying("ok");
     let gate = Gate::before(&backend);
     let mut stream = gate.connect();
@@ -349,7 +365,7 @@ fn http_1_0_clients_are_served_as_they_can_read() {
 }
 
 #[test]
-fn an_answer_that_ends_with_its_connection_is_made_to_end_for_the_client() {
+fn a_response_delimited_by_close_is_forwarded_with_a_framed_end() {
     let backend = Backend::connecting(|mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         read_head(&mut reader).unwrap();
@@ -366,7 +382,7 @@ fn an_answer_that_ends_with_its_connection_is_made_to_end_for_the_client() {
 }
 
 #[test]
-fn an_answer_can_come_before_the_request_has_ended() {
+fn a_response_can_arrive_before_the_end_of_the_request() {
     let backend = Backend::connecting(|mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         read_head(&mut reader).unwrap();

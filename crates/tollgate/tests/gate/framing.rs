@@ -1,6 +1,6 @@
-//! Requests that two readers could read in two ways are read in none.
+//! Requests that two parsers could interpret differently are refused.
 //!
-//! One law covers them all: whatever a client sends, the backend never sees more requests than the client gets answers.
+//! One property covers them all: the backend never receives more requests than the client gets responses.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -20,12 +20,12 @@ impl Vectors {
         Self { backend, gate }
     }
 
-    /// Sends bytes on a connection of their own and gives all answers. The backend must have seen no more requests than there are
-    /// answers with its text.
+    /// Sends bytes on a new connection and returns all responses. Asserts that the backend received no more requests
+    /// than there are responses with its text.
     fn send(&self, bytes: &[u8]) -> Vec<Response> {
         let before = self.backend.requests().len();
         let mut stream = self.gate.connect();
-        // A gate that refuses early may reset the connection while we still write.
+        // The gate may refuse and reset the connection during this write.
         let _ = stream.write_all(bytes);
         let _ = stream.write_all(b"");
         let reading = stream.try_clone().unwrap();
@@ -43,7 +43,8 @@ impl Vectors {
         responses
     }
 
-    /// The request is refused with one of these, nothing is forwarded, and the connection is closed.
+    /// Asserts that the request is refused with one of these statuses, that nothing is forwarded, and that the
+    /// connection is closed.
     fn refuses(&self, bytes: &[u8], statuses: &[u16]) {
         let before = self.backend.requests().len();
         let responses = self.send(bytes);
@@ -53,7 +54,7 @@ impl Vectors {
         assert_eq!(self.backend.requests().len(), before, "forwarded: {}", bytes.escape_ascii());
     }
 
-    /// A POST with these fields, and a request hidden in what follows.
+    /// The same for a POST with these fields, whose body looks like a request.
     fn refuses_fields(&self, fields: &str, statuses: &[u16]) {
         let hidden = "GET /hidden HTTP/1.1\r\nHost: site\r\n\r\n";
         let request = format!("POST / HTTP/1.1\r\nHost: site\r\n{fields}\r\n0\r\n\r\n{hidden}");
@@ -173,7 +174,7 @@ fn fault_5_white_space_controls_and_bare_line_feeds_are_refused() {
     ] {
         vectors.refuses(bytes, &[400, 505]);
     }
-    // HTTP/0.9 has no answer that we could give.
+    // HTTP/0.9 has no error response.
     vectors.refuses(b"GET /\r\n\r\n", &[400]);
 }
 
@@ -197,7 +198,7 @@ fn fault_10_there_is_one_host_and_it_agrees_with_the_target() {
 }
 
 #[test]
-fn fault_13_what_is_too_large_is_refused_with_its_status() {
+fn fault_13_oversized_requests_are_refused_with_their_status() {
     let vectors = Vectors::new();
     vectors.refuses(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "a".repeat(100 * 1024)).as_bytes(), &[414]);
     vectors.refuses(format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "a".repeat(1024 * 1024)).as_bytes(), &[431]);
@@ -212,7 +213,7 @@ fn fault_13_what_is_too_large_is_refused_with_its_status() {
 }
 
 #[test]
-fn pipelined_requests_are_answered_one_by_one_in_order() {
+fn pipelined_requests_get_their_responses_in_order() {
     let backend = Backend::answering(|request, stream| crate::support::backend::respond(stream, request.path()));
     let gate = Gate::before(&backend);
     let mut stream = gate.connect();
@@ -229,7 +230,7 @@ fn pipelined_requests_are_answered_one_by_one_in_order() {
 }
 
 #[test]
-fn a_connection_is_closed_when_the_client_asks_and_kept_otherwise() {
+fn a_connection_is_closed_when_the_client_asks_and_kept_open_otherwise() {
     let vectors = Vectors::new();
     let mut stream = vectors.gate.connect();
     for _ in 0..3 {
@@ -244,7 +245,7 @@ fn a_connection_is_closed_when_the_client_asks_and_kept_otherwise() {
     assert_eq!(vectors.backend.connections(), 1, "the connection to the backend is kept");
 }
 
-/// A small generator of numbers: the same seed, the same numbers.
+/// A small pseudorandom generator with a fixed seed.
 struct Random(u64);
 
 impl Random {
@@ -254,7 +255,7 @@ impl Random {
     }
 }
 
-/// Requests with bodies of every kind, one after the other, in which bytes are changed, inserted, left out and doubled.
+/// Several requests with bodies of every kind, with bytes changed, inserted, removed and doubled.
 fn mutated(random: &mut Random) -> Vec<u8> {
     const REQUESTS: [&[u8]; 5] = [
         b"GET /a HTTP/1.1\r\nHost: site\r\n\r\n",
@@ -298,9 +299,9 @@ fn mutated(random: &mut Random) -> Vec<u8> {
 }
 
 #[test]
-fn no_mutation_of_requests_makes_the_backend_see_more_of_them_than_are_answered() {
+fn no_mutation_makes_the_backend_receive_more_requests_than_the_client_gets_responses() {
     let backend = Backend::saying("ok");
-    // What is not whole is waited for, and then closed: until then every answer has come.
+    // An incomplete request ends with its timeout; all responses have arrived before that.
     let gate = Gate::with(&backend, "timeouts = { head = \"2s\", body_idle = \"2s\", keep_alive = \"2s\" }");
     let vectors = Vectors { backend, gate };
     let mut random = Random(20_261_115);
@@ -315,12 +316,12 @@ fn no_mutation_of_requests_makes_the_backend_see_more_of_them_than_are_answered(
     for (stream, case) in streams.into_iter().zip(&cases) {
         let responses = all_responses(stream);
         answered += responses.iter().filter(|response| response.text() == "ok").count();
-        // A request that is refused is the last of its connection.
+        // A refused request is the last of its connection.
         let refused = responses.iter().position(|response| response.status == 400);
         assert!(refused.is_none_or(|place| place + 1 == responses.len()), "{}", case.escape_ascii());
     }
     let requests = vectors.backend.requests();
     assert!(requests.len() <= answered, "{} forwarded, {answered} answered", requests.len());
-    assert!(answered > 100, "most mutations leave something to answer: {answered}");
+    assert!(answered > 100, "most mutations leave a valid request: {answered}");
     assert!(requests.iter().all(|request| request.field("x-forwarded-for") == Some("127.0.0.1")));
 }

@@ -1,4 +1,4 @@
-//! Which failures take a backend out of use, and which do not.
+//! Failures that take a backend out of use, and failures that do not.
 
 use std::io::{BufReader, Read, Write};
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use crate::support::backend::{read_head, read_request, respond};
 use crate::support::client::connect_from;
 use crate::support::{Backend, Gate, Response, closed, eventually, roundtrip};
 
-/// Closes the connection without an answer to `/crash`, as a worker process that dies does.
+/// A backend that closes the connection without a response to `/crash`, as a crashing worker process does.
 fn crashing() -> Backend {
     Backend::connecting(|mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
@@ -28,7 +28,7 @@ fn get_from(gate: &Gate, client: u8, path: &str) -> Response {
 }
 
 #[test]
-fn a_client_that_requests_a_crashing_page_takes_the_site_from_nobody() {
+fn a_client_that_requests_a_crashing_page_does_not_affect_others() {
     let backend = crashing();
     let gate = Gate::with(&backend, "in_flight = 100");
     let (is_over, crashes) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -48,9 +48,9 @@ fn a_client_that_requests_a_crashing_page_takes_the_site_from_nobody() {
     assert!(gate.log().iter().all(|line| !line.contains("backend is down")));
 }
 
-/// Even if nothing but crashing pages is requested, from anywhere: refusing everybody would be worse.
+/// Even if all clients request only crashing pages: refusing all requests would be worse.
 #[test]
-fn the_only_backend_stays_in_use_as_long_as_it_can_be_connected_to() {
+fn the_only_backend_stays_in_use_while_it_accepts_connections() {
     let backend = crashing();
     let gate = Gate::before(&backend);
     for client in 1..20 {
@@ -62,25 +62,25 @@ fn the_only_backend_stays_in_use_as_long_as_it_can_be_connected_to() {
 }
 
 #[test]
-fn a_backend_that_fails_many_clients_on_many_routes_is_left_for_another() {
+fn a_backend_that_fails_on_many_routes_is_replaced_by_another() {
     let broken = Backend::connecting(|stream| {
         read_request(&mut BufReader::new(stream));
     });
     let good = Backend::saying("ok");
     let mut gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = [\"{}\", \"{}\"]\n", broken.url(), good.url()));
-    // One client on one route proves nothing, however often it fails.
+    // Failures of one client on one route are not enough, however many.
     let statuses: Vec<u16> = (0..20).map(|_| get_from(&gate, 1, "/one").status).collect();
     assert!(statuses.iter().filter(|status| **status == 502).count() >= 5, "{statuses:?}");
     for client in 2..20 {
         get_from(&gate, client, &format!("/{}", char::from(b'a' + client)));
     }
     gate.logged("backend is down");
-    // Apart from one request that probes it, nobody notices.
+    // Only a probe request may fail.
     let failed = (0..20).filter(|_| gate.get("/").status != 200).count();
     assert!(failed <= 2, "{failed} of 20 failed");
 }
 
-/// A backend that answers `/healthz` with 200 or 500, and everything else with its name.
+/// A backend that responds to `/healthz` with 200 or 500, and to other paths with its name.
 fn checked(name: &'static str, is_healthy: Arc<AtomicBool>) -> Backend {
     Backend::answering(move |request, stream| match request.path() {
         "/healthz" if !is_healthy.load(Ordering::Relaxed) => {
@@ -120,7 +120,7 @@ fn the_only_backend_is_used_even_if_its_health_check_fails() {
 
 /// Without a check the next probe is up to fifteen seconds away.
 #[test]
-fn a_health_check_brings_a_backend_back_before_its_backoff_is_over() {
+fn a_health_check_restores_a_backend_before_the_end_of_its_backoff() {
     let (taken, address) = closed();
     let mut gate = Gate::start(&format!(
         "[gate]\nworkers = 1\nbackend = \"http://{address}\"\nhealth = {{ path = \"/\", interval = \"100ms\" }}\n"
@@ -141,10 +141,10 @@ fn a_health_check_brings_a_backend_back_before_its_backoff_is_over() {
     assert_eq!(gate.get("/").text(), "back");
 }
 
-/// The first request after an outage tells whether the backend is back. If it is an upload that stalls, its client must not decide for how long
-/// everybody else is refused.
+/// The first request after an outage is the probe. If it is a stalled upload, its client must not determine how long
+/// all others are refused.
 #[test]
-fn a_stalled_upload_does_not_keep_a_backend_out_that_is_back() {
+fn a_stalled_upload_does_not_delay_the_return_of_a_backend() {
     let (taken, address) = closed();
     let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{address}\"\n"));
     eventually("the backend is out", || gate.get("/").status == 503);
@@ -161,7 +161,7 @@ fn a_stalled_upload_does_not_keep_a_backend_out_that_is_back() {
                 if head.line.starts_with("GET") {
                     let _ = respond(&mut stream, "back");
                 }
-                // The rest of an upload never comes.
+                // The rest of an upload never arrives.
                 let _ = reader.read_to_end(&mut Vec::new());
             });
         }

@@ -1,4 +1,4 @@
-//! HTTP/2 on either side, and on both.
+//! HTTP/2 on the side of the client, of the backend, and on both.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -47,7 +47,7 @@ fn a_client_over_http_2_is_served_by_a_backend_over_http_1() {
 }
 
 #[test]
-fn http_2_is_spoken_in_the_clear_only_where_it_is_allowed() {
+fn http_2_without_tls_needs_the_setting() {
     let backend = Backend::saying("ok");
     let gate = Gate::before(&backend);
     run(async {
@@ -57,7 +57,7 @@ fn http_2_is_spoken_in_the_clear_only_where_it_is_allowed() {
         assert!(send(&mut sender, request("GET", "/").body(()).unwrap(), b"").await.is_err());
     });
     let gate = Gate::with(&backend, H2C);
-    assert_eq!(gate.get("/").status, 200, "HTTP/1.1 is spoken on the same port");
+    assert_eq!(gate.get("/").status, 200, "HTTP/1.1 works on the same port");
 }
 
 #[test]
@@ -82,7 +82,8 @@ fn a_client_over_http_1_is_served_by_a_backend_over_http_2() {
         let gate = std::sync::Arc::new(gate);
         let test = gate.clone();
         let (get, post) = tokio::task::spawn_blocking(move || {
-            let post = "POST /p HTTP/1.1\r\nHost: site\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n5\r\nhello\r\n0\r\nX-Check: 7\r\n\r\n";
+            let post = "POST /p HTTP/1.1\r\nHost: site\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n5\r\n\
+                        hello\r\n0\r\nX-Check: 7\r\n\r\n";
             (test.get("/a?b"), crate::support::roundtrip(test.connect(), post.as_bytes()))
         })
         .await
@@ -103,7 +104,7 @@ fn a_client_over_http_1_is_served_by_a_backend_over_http_2() {
         let answer = read_answer(response.await.unwrap()).await.unwrap();
         assert_eq!(answer.body, b"POST http://site/both hi8");
         assert_eq!(answer.trailers.unwrap()["x-sum"], "9");
-        // A body larger than every window, both ways.
+        // A body larger than every window, in both directions.
         let large = vec![b'x'; 3 << 20];
         let answer = send(&mut sender, request("POST", "/").body(()).unwrap(), &large).await.unwrap();
         assert_eq!(answer.body.len(), large.len() + "POST http://site/ ".len());
@@ -111,7 +112,7 @@ fn a_client_over_http_1_is_served_by_a_backend_over_http_2() {
 }
 
 #[test]
-fn who_waits_for_100_continue_in_front_of_an_http_2_backend_gets_it_from_the_gate() {
+fn a_client_that_expects_100_continue_gets_it_from_the_gate_with_an_http_2_backend() {
     run_local(async {
         let backend = crate::support::http2::backend(|mut request, mut respond| async move {
             assert!(request.headers().get("expect").is_none());
@@ -137,7 +138,7 @@ fn who_waits_for_100_continue_in_front_of_an_http_2_backend_gets_it_from_the_gat
 }
 
 #[test]
-fn an_http_2_backend_that_resets_or_leaves_is_a_502_and_then_used_again() {
+fn an_http_2_backend_that_resets_or_disconnects_is_a_502_and_then_used_again() {
     run_local(async {
         let backend = crate::support::http2::backend(|request, mut respond| async move {
             match request.uri().path() {
@@ -157,7 +158,7 @@ fn an_http_2_backend_that_resets_or_leaves_is_a_502_and_then_used_again() {
         tokio::task::spawn_blocking(move || {
             let post = "POST /reset HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
             assert_eq!(crate::support::roundtrip(test.connect(), post.as_bytes()).status, 502);
-            // This one may be sent twice, but not for ever.
+            // This request may be retried, but only once.
             assert_eq!(test.get("/reset").status, 502);
             let mut stream = test.connect();
             stream.write_all(b"GET /cut HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -213,7 +214,7 @@ fn a_request_over_http_2_with_two_lengths_is_refused() {
 }
 
 #[test]
-fn requests_that_http_2_can_say_and_a_gate_does_not_forward_are_refused() {
+fn invalid_requests_over_http_2_are_refused() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, H2C);
     run(async {
@@ -232,14 +233,14 @@ fn requests_that_http_2_can_say_and_a_gate_does_not_forward_are_refused() {
         }
         assert_eq!(send(&mut sender, many.body(()).unwrap(), b"").await.unwrap().head.status.as_u16(), 431);
         let large = request("GET", "/").header("x-large", "a".repeat(60_000)).body(()).unwrap();
-        // Too large for the header list: the `h2` crate answers that itself.
+        // Too large for the header list: the `h2` crate responds itself.
         assert!(send(&mut sender, large, b"").await.is_ok_and(|answer| answer.head.status.as_u16() == 431));
     });
     assert!(backend.requests().is_empty());
 }
 
 #[test]
-fn a_path_that_is_none_over_http_1_is_none_over_http_2() {
+fn a_path_that_is_invalid_over_http_1_is_invalid_over_http_2() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, H2C);
     let star = || http::Uri::builder().scheme("http").authority("site").path_and_query("*").build().unwrap();
@@ -259,7 +260,7 @@ fn a_path_that_is_none_over_http_1_is_none_over_http_2() {
 }
 
 #[test]
-fn many_requests_at_once_share_a_connection() {
+fn concurrent_requests_share_a_connection() {
     let backend = Backend::answering(|request, stream| {
         std::thread::sleep(Duration::from_millis(50));
         respond(stream, request.path())
@@ -285,7 +286,7 @@ fn many_requests_at_once_share_a_connection() {
 }
 
 #[test]
-fn fault_16_a_client_that_opens_and_resets_streams_is_told_to_calm_down() {
+fn fault_16_a_client_that_opens_and_resets_streams_gets_enhance_your_calm() {
     let backend = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(200));
         respond(stream, "ok")
@@ -315,7 +316,7 @@ fn fault_16_a_client_that_opens_and_resets_streams_is_told_to_calm_down() {
     assert_eq!(gate.get("/").status, 200);
 }
 
-/// A frame of HTTP/2.
+/// An HTTP/2 frame.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
     bytes.extend([kind, flags]);
@@ -324,9 +325,9 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A client that is asked to go and has nothing to wait for has five seconds, however lively it is.
+/// After GOAWAY, a client without requests in flight is disconnected within five seconds, even if it is active.
 #[test]
-fn a_client_that_pings_and_pings_does_not_outlast_the_goodbye() {
+fn a_client_that_keeps_pinging_is_disconnected_after_goaway() {
     let backend = Backend::saying("ok");
     let mut gate = Gate::with(&backend, &format!("{H2C}\ntimeouts = {{ drain = \"10min\" }}"));
     let mut stream = gate.connect();
@@ -350,7 +351,7 @@ fn a_client_that_pings_and_pings_does_not_outlast_the_goodbye() {
 }
 
 #[test]
-fn a_silent_client_does_not_outlast_the_goodbye() {
+fn a_silent_client_is_disconnected_after_goaway() {
     let backend = Backend::saying("ok");
     let mut gate = Gate::with(&backend, &format!("{H2C}\ntimeouts = {{ drain = \"10min\" }}"));
     let mut stream = gate.connect();
@@ -363,7 +364,8 @@ fn a_silent_client_does_not_outlast_the_goodbye() {
     assert_eq!(gate.wait(), Some(0));
 }
 
-/// Sends a preface and then the same bytes until the gate ends the connection. Gives the kilobytes of memory it grew by.
+/// Sends a preface and then the same bytes until the gate closes the connection. Returns the growth of its memory in
+/// kB.
 fn flood(gate: &Gate, first: &[u8], again: &[u8]) -> u64 {
     let before_kb = gate.rss_kb();
     run(async {
@@ -374,7 +376,7 @@ fn flood(gate: &Gate, first: &[u8], again: &[u8]) -> u64 {
         opening.extend(first);
         writer.write_all(&opening).await.unwrap();
         let floods = async {
-            // Bounded: some floods are only slowed down.
+            // The loop is bounded because some floods are only slowed down.
             for _ in 0..20_000_000 / again.len().max(1) {
                 if writer.write_all(again).await.is_err() {
                     return;
@@ -409,7 +411,7 @@ fn fault_16_floods_of_frames_leave_memory_flat() {
         let grown_kb = flood(&gate, &first, &again.repeat(100));
         assert!(grown_kb < 16 * 1024, "{name}: grew by {grown_kb} kB");
     }
-    // A header block that unpacks to far more than it is.
+    // A header block that is far larger after decompression.
     let mut bomb = vec![0x82, 0x86, 0x84, 0x41, 0x01, b'a', 0x40, 0x01, b'x', 0x7f, 0x81, 0x1e];
     bomb.extend([b'y'; 4096 - 128]);
     bomb.extend([0xbe; 12_200]);
@@ -419,13 +421,13 @@ fn fault_16_floods_of_frames_leave_memory_flat() {
 }
 
 #[test]
-fn fault_16_a_client_that_makes_the_gate_reset_its_streams_is_told_to_calm_down() {
+fn fault_16_a_client_that_makes_the_gate_reset_its_streams_gets_enhance_your_calm() {
     let backend = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(100));
         respond(stream, "ok")
     });
     let gate = Gate::with(&backend, H2C);
-    // Each request is whole, and then given a window larger than any can be, which the gate has to answer with a reset.
+    // Each request is complete, followed by an invalid window update, to which the gate must respond with a reset.
     let head = [0x82, 0x86, 0x84, 0x41, 0x01, b'a'];
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(frame(4, 0, 0, &[]));
@@ -441,7 +443,7 @@ fn fault_16_a_client_that_makes_the_gate_reset_its_streams_is_told_to_calm_down(
     let mut received = Vec::new();
     let _ = Read::read_to_end(&mut stream, &mut received);
     writes.join().unwrap();
-    // GOAWAY, on stream 0, whose reason is ENHANCE_YOUR_CALM.
+    // GOAWAY on stream 0 with the reason ENHANCE_YOUR_CALM.
     let goaway = received.windows(17).find(|bytes| bytes[3] == 7 && bytes[5..9] == [0; 4]);
     assert_eq!(goaway.map(|bytes| &bytes[13..17]), Some(&[0, 0, 0, 11][..]));
     assert!(backend.requests().len() <= 256, "{} requests reached the backend", backend.requests().len());
@@ -449,7 +451,7 @@ fn fault_16_a_client_that_makes_the_gate_reset_its_streams_is_told_to_calm_down(
 }
 
 #[test]
-fn fault_16_a_client_that_resets_what_is_at_the_backend_already_is_told_to_calm_down() {
+fn fault_16_a_client_that_resets_requests_in_flight_gets_enhance_your_calm() {
     let backend = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(10));
         respond(stream, "ok")
@@ -461,7 +463,7 @@ fn fault_16_a_client_that_resets_what_is_at_the_backend_already_is_told_to_calm_
         let (sender, connection) = h2::client::handshake(stream).await.unwrap();
         let connection = tokio::spawn(connection);
         let mut resets = 0;
-        // Each is at the backend when it is reset, which is no flood that the library could see.
+        // Each request is in flight when it is reset, so the `h2` crate does not detect a flood.
         while resets < 1_000 {
             let Ok(mut ready) = sender.clone().ready().await else { break };
             let Ok((_, mut stream)) = ready.send_request(request("GET", "/").body(()).unwrap(), true) else { break };
@@ -479,7 +481,7 @@ fn fault_16_a_client_that_resets_what_is_at_the_backend_already_is_told_to_calm_
 }
 
 #[test]
-fn fault_16_requests_of_streams_that_were_reset_count_until_the_backend_is_done() {
+fn fault_16_requests_of_reset_streams_count_until_the_backend_finishes() {
     let backend = Backend::answering(|_, _| {
         std::thread::sleep(Duration::from_secs(20));
         Ok(())
@@ -494,11 +496,11 @@ fn fault_16_requests_of_streams_that_were_reset_count_until_the_backend_is_done(
             stream.send_reset(h2::Reason::CANCEL);
         }
     });
-    assert_eq!(backend.requests().len(), 8, "twice as many as may be open");
+    assert_eq!(backend.requests().len(), 8, "twice the limit of open streams");
 }
 
 #[test]
-fn fault_16_a_request_that_is_reset_at_once_is_charged_like_any_other() {
+fn fault_16_a_request_that_is_reset_at_once_is_charged() {
     let backend = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(50));
         respond(stream, "ok")
@@ -521,7 +523,7 @@ fn fault_16_a_request_that_is_reset_at_once_is_charged_like_any_other() {
 }
 
 #[test]
-fn a_stream_that_the_client_does_not_read_is_given_up() {
+fn a_stream_that_the_client_does_not_read_is_reset() {
     let backend = Backend::answering(|_, stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 50000000\r\n\r\n")?;
         stream.write_all(&vec![0; 50_000_000])
@@ -534,7 +536,7 @@ fn a_stream_that_the_client_does_not_read_is_given_up() {
         let (response, _stream) = ready.send_request(request("GET", "/").body(()).unwrap(), true).unwrap();
         let mut body = response.await.unwrap().into_body();
         let broken = loop {
-            // The window is not opened again.
+            // The window stays closed.
             match body.data().await {
                 Some(Ok(_)) => {}
                 Some(Err(error)) => break error,
@@ -542,7 +544,7 @@ fn a_stream_that_the_client_does_not_read_is_given_up() {
             }
         };
         assert!(broken.is_reset(), "{broken:?}");
-        // The connection itself is fine.
+        // The connection still works.
         drop(body);
         assert!(send(&mut sender.clone(), request("HEAD", "/").body(()).unwrap(), b"").await.is_ok());
     });
@@ -550,7 +552,7 @@ fn a_stream_that_the_client_does_not_read_is_given_up() {
 }
 
 #[test]
-fn a_gate_that_stops_says_goodbye_to_http_2_clients_and_finishes_their_requests() {
+fn a_gate_that_stops_sends_goaway_and_finishes_the_requests_in_flight() {
     let backend = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(400));
         respond(stream, "done")

@@ -1,4 +1,4 @@
-//! Backends over HTTP/2 that reset, hang, idle and break off.
+//! Backends over HTTP/2 that reset streams, hang, idle and close connections.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::support::client::connect_from;
 use crate::support::http2::{connect, read_body, request, run_local, send};
 use crate::support::{Gate, roundtrip};
 
-/// How many connections a backend has, and how many it had.
+/// The numbers of open and of accepted connections of a backend.
 #[derive(Clone, Default)]
 struct Connections {
     opened: Rc<Cell<u32>>,
@@ -28,8 +28,8 @@ impl Connections {
     }
 }
 
-/// A backend that answers at once, but never on the path `/hang`, and resets the stream on `/reset`. Gives its address, its
-/// connections, and how often each of the two was asked for.
+/// A backend that never responds to `/hang`, resets the stream of `/reset`, and responds to other paths at once.
+/// Returns its address, its connections, and the number of requests for these two paths.
 async fn moody() -> (std::net::SocketAddr, Connections, Rc<Cell<u32>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -64,18 +64,18 @@ fn gate(backend: std::net::SocketAddr, lines: &str) -> Gate {
     Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"h2c://{backend}\"\n{lines}\n"))
 }
 
-/// Runs something that blocks, while the backend goes on.
+/// Runs blocking code on another thread, so that the backend's tasks continue.
 async fn beside<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(act).await.unwrap()
 }
 
 #[test]
-fn a_request_is_sent_a_second_time_at_most_once_and_only_if_that_does_no_harm() {
+fn a_request_is_retried_once_and_only_if_it_is_idempotent() {
     run_local(async {
         let (backend, connections, resets) = moody().await;
         let gate = gate(backend, "");
         let gate = beside(move || {
-            assert_eq!(gate.get("/").status, 200, "a connection is there to be used again");
+            assert_eq!(gate.get("/").status, 200, "leaves an idle connection for reuse");
             assert_eq!(gate.get("/reset").status, 502);
             assert_eq!(gate.metric("tollgate_backend_retries_total"), 1);
             gate
@@ -88,18 +88,18 @@ fn a_request_is_sent_a_second_time_at_most_once_and_only_if_that_does_no_harm() 
             gate
         })
         .await;
-        assert_eq!(resets.get(), 3, "a request that may not be repeated is not");
+        assert_eq!(resets.get(), 3, "a request that is not idempotent is not retried");
         beside(move || {
             (0..4).for_each(|_| assert_eq!(gate.get("/reset").status, 502));
-            assert_eq!(gate.get("/").status, 200, "a backend that resets a stream is there");
+            assert_eq!(gate.get("/").status, 200, "a backend that resets streams is still up");
         })
         .await;
     });
 }
 
-/// Whether it closes the connection at once or when it has read the request.
+/// In one case the backend closes at once, in the other after it has read the request.
 #[test]
-fn a_backend_that_ends_every_new_connection_is_left_for_another() {
+fn a_backend_that_closes_every_new_connection_is_replaced_by_another() {
     for says_hello in [false, true] {
         run_local(async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -129,9 +129,9 @@ fn a_backend_that_ends_every_new_connection_is_left_for_another() {
     }
 }
 
-/// A backend that is about to be replaced says so, and finishes what it has. Nobody notices: neither who is being served nor who comes next.
+/// A backend that shuts down sends GOAWAY and finishes its requests in flight. Neither these nor later requests fail.
 #[test]
-fn a_backend_that_says_goodbye_gets_its_next_requests_on_another_connection() {
+fn after_goaway_requests_use_another_connection() {
     run_local(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let backend = listener.local_addr().unwrap();
@@ -188,9 +188,9 @@ fn a_backend_that_says_goodbye_gets_its_next_requests_on_another_connection() {
     });
 }
 
-/// All of them are on one connection to the backend, which has a window for them all.
+/// All requests share one connection to the backend, and its window.
 #[test]
-fn clients_that_do_not_read_hold_up_nobody_else() {
+fn clients_that_do_not_read_do_not_block_others() {
     run_local(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let backend = listener.local_addr().unwrap();
@@ -209,7 +209,7 @@ fn clients_that_do_not_read_hold_up_nobody_else() {
         let gate = Rc::new(gate(backend, "h2c = true\nin_flight = 100"));
         let mut large = Vec::new();
         for _ in 0..40 {
-            // Of each connection no more than a window is read.
+            // Each client connection receives at most one window.
             let mut ready = connect(gate.address).await.ready().await.unwrap();
             let (response, _) = ready.send_request(request("GET", "/large").body(()).unwrap(), true).unwrap();
             let answer = response.await.unwrap();
@@ -226,7 +226,7 @@ fn clients_that_do_not_read_hold_up_nobody_else() {
 }
 
 #[test]
-fn what_http_2_cannot_say_is_refused() {
+fn requests_that_http_2_cannot_carry_are_refused() {
     run_local(async {
         let (backend, ..) = moody().await;
         let gate = gate(backend, "");
@@ -240,7 +240,7 @@ fn what_http_2_cannot_say_is_refused() {
 }
 
 #[test]
-fn a_connection_that_nobody_uses_is_closed() {
+fn an_idle_http_2_backend_connection_is_closed() {
     run_local(async {
         let (backend, connections, _) = moody().await;
         let gate = gate(backend, "timeouts = { backend_keep_alive = \"300ms\" }");
@@ -258,7 +258,7 @@ fn a_connection_that_nobody_uses_is_closed() {
 }
 
 #[test]
-fn a_connection_on_which_a_request_timed_out_is_not_used_again_and_ends() {
+fn a_connection_with_a_timed_out_request_is_not_reused_and_is_closed() {
     run_local(async {
         let (backend, connections, hung) = moody().await;
         let gate = gate(backend, "timeouts = { response_head = \"300ms\", backend_keep_alive = \"10min\" }");
@@ -268,7 +268,7 @@ fn a_connection_on_which_a_request_timed_out_is_not_used_again_and_ends() {
             gate
         })
         .await;
-        assert_eq!((hung.get(), connections.opened.get()), (1, 1), "what timed out is not sent again");
+        assert_eq!((hung.get(), connections.opened.get()), (1, 1), "a request that timed out is not retried");
         connections.closed(1).await;
         beside(move || assert_eq!(gate.get("/").status, 200)).await;
         assert_eq!(connections.opened.get(), 2);
@@ -276,7 +276,7 @@ fn a_connection_on_which_a_request_timed_out_is_not_used_again_and_ends() {
 }
 
 #[test]
-fn a_client_whose_backend_breaks_off_is_not_told_to_calm_down() {
+fn truncated_responses_do_not_cause_enhance_your_calm() {
     run_local(async {
         let backend = crate::support::http2::backend(|request, mut respond| async move {
             if request.method() == "GET" {
@@ -292,7 +292,7 @@ fn a_client_whose_backend_breaks_off_is_not_told_to_calm_down() {
         let mut sender = connect(gate.address).await;
         for number in 0..900 {
             if number % 3 == 0 {
-                // Or else the backend would be taken for dead.
+                // Otherwise the backend would be marked as down.
                 assert!(send(&mut sender, request("GET", "/").body(()).unwrap(), b"").await.is_ok(), "{number}");
                 continue;
             }

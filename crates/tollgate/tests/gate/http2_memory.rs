@@ -1,4 +1,4 @@
-//! Requests over HTTP/2 that are held before they are forwarded: bounded for a connection, and served all the same.
+//! The memory of HTTP/2 requests before they are forwarded: bounded per connection, without failed requests.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::support::{Backend, Gate, eventually};
 
 const H2C: &str = "h2c = true";
 
-/// A head of 28 kB costs its sender a dozen bytes once its field is in the table of HPACK.
+/// A head of 28 kB, which a client can send in a dozen bytes once its field is in the HPACK table.
 fn with_large_head(method: &str, path: &str) -> http::request::Builder {
     let value = "v".repeat(3500);
     (0..8).fold(request(method, path), |head, _| head.header("x-large", &value))
 }
 
 #[test]
-fn requests_that_do_not_fit_the_budget_of_their_connection_wait_and_are_served() {
+fn requests_beyond_the_memory_budget_of_their_connection_wait_and_are_served() {
     let backend = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(20));
         respond(stream, "ok")
@@ -46,7 +46,7 @@ fn requests_that_do_not_fit_the_budget_of_their_connection_wait_and_are_served()
 }
 
 #[test]
-fn stalled_uploads_do_not_hold_up_other_requests_of_their_connection() {
+fn stalled_uploads_do_not_block_other_requests_of_their_connection() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, H2C);
     let address = gate.address;
@@ -62,7 +62,7 @@ fn stalled_uploads_do_not_hold_up_other_requests_of_their_connection() {
             let get = request("GET", "/").body(()).unwrap();
             assert_eq!(send(&mut sender.clone(), get, b"").await.unwrap().head.status.as_u16(), 200);
         }
-        // Uploads that were parked are served when their bodies come.
+        // Parked uploads are served when their bodies arrive.
         for (_, stream) in &mut stalled {
             stream.send_data(Bytes::from_static(b"0123456789"), true).unwrap();
         }
@@ -73,9 +73,9 @@ fn stalled_uploads_do_not_hold_up_other_requests_of_their_connection() {
     assert_eq!(backend.count(), 80);
 }
 
-/// The task of a request ends when the `h2` crate has the rest of its response, so the connection has a deadline of its own.
+/// The task of a request ends when the `h2` crate has its whole response, so the connection needs a timeout of its own.
 #[test]
-fn a_client_that_takes_no_response_is_disconnected() {
+fn a_client_that_reads_no_response_is_disconnected() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, &format!("{H2C}\ntimeouts = {{ write = \"1s\" }}"));
     let address = gate.address;
@@ -92,9 +92,9 @@ fn a_client_that_takes_no_response_is_disconnected() {
     });
 }
 
-/// 80 MB of them for each request, of which the client takes none.
+/// The backend sends 80 MB of them for each request, and the client reads none.
 #[test]
-fn interim_responses_that_are_not_read_take_no_memory() {
+fn unread_interim_responses_take_no_memory() {
     const GROWTH_MAX_KB: u64 = 16 * 1024;
     let finished = Arc::new(AtomicUsize::new(0));
     let counted = finished.clone();
@@ -124,9 +124,10 @@ fn interim_responses_that_are_not_read_take_no_memory() {
     assert!(growth_kb < GROWTH_MAX_KB, "{growth_kb} kB");
 }
 
-/// Heads of 30 kB. The streams end at the gate when their heads are handed to the codec, so the number of streams does not bound them well enough.
+/// Heads of 30 kB. A stream ends at the gate when the codec has its head, so the limit of streams does not bound the
+/// heads.
 #[test]
-fn heads_of_responses_that_are_not_read_are_bounded() {
+fn unread_response_heads_are_bounded() {
     const CONNECTIONS: u8 = 10;
     const HELD_MAX_KB: u64 = 1200;
     let backend = Backend::answering(|_, stream| {
@@ -161,7 +162,7 @@ fn heads_of_responses_that_are_not_read_are_bounded() {
     assert!(held_kb < HELD_MAX_KB, "{held_kb} kB for each connection after {} requests", backend.count());
 }
 
-/// Letters that HPACK cannot refer to.
+/// Letters that HPACK cannot compress by reference.
 fn unlike_others(length: usize) -> String {
     static START: AtomicUsize = AtomicUsize::new(1);
     let mut state = START.fetch_add(1, Ordering::Relaxed) as u32;

@@ -1,28 +1,29 @@
-//! Who the client is, and what the backend is told about it.
+//! The identity of the client, and the headers that describe it to the backend.
 
 use std::io::{BufReader, Write};
 
 use crate::support::client::is_closed;
 use crate::support::{Backend, Gate, eventually, read_response, roundtrip};
 
-/// What the backend is told when a client at 127.0.0.1 sends these fields.
+/// The field `name` of the forwarded request, if a client at 127.0.0.1 sends these fields.
 fn told(gate: &Gate, backend: &Backend, fields: &str, name: &str) -> Option<String> {
     roundtrip(gate.connect(), format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes());
     backend.requests().pop().unwrap().field(name).map(str::to_owned)
 }
 
 #[test]
-fn fault_19_what_an_untrusted_client_says_about_itself_is_not_passed_on() {
+fn fault_19_forwarding_headers_of_an_untrusted_client_are_removed() {
     let backend = Backend::saying("ok");
     let gate = Gate::before(&backend);
-    let fields = "X-Forwarded-For: 1.2.3.4\r\nForwarded: for=1.2.3.4\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: evil\r\nX-Real-IP: 1.2.3.4\r\nX_Forwarded_For: 1.2.3.4\r\nX_Real_IP: 1.2.3.4\r\n";
+    let fields = "X-Forwarded-For: 1.2.3.4\r\nForwarded: for=1.2.3.4\r\nX-Forwarded-Proto: https\r\n\
+                  X-Forwarded-Host: evil\r\nX-Real-IP: 1.2.3.4\r\nX_Forwarded_For: 1.2.3.4\r\nX_Real_IP: 1.2.3.4\r\n";
     for (name, value) in [
         ("x-forwarded-for", Some("127.0.0.1")),
         ("forwarded", Some("for=127.0.0.1;host=a;proto=http")),
         ("x-forwarded-proto", Some("http")),
         ("x-forwarded-host", Some("a")),
         ("x-real-ip", None),
-        // Some backends read these as those above.
+        // Some backends treat these like those above.
         ("x_forwarded_for", None),
         ("x_real_ip", None),
     ] {
@@ -31,14 +32,15 @@ fn fault_19_what_an_untrusted_client_says_about_itself_is_not_passed_on() {
 }
 
 #[test]
-fn fault_20_what_a_trusted_proxy_says_is_passed_on_and_added_to() {
+fn fault_20_forwarding_headers_of_a_trusted_proxy_are_extended() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, "trusted_proxies = \"127.0.0.0/8\"");
-    let fields = "X-Forwarded-For: 1.2.3.4\r\nX-Forwarded-For: 5.6.7.8:99, [2001:db8::1]\r\nX-Forwarded-Proto: https\r\nForwarded: for=1.2.3.4\r\n";
+    let fields = "X-Forwarded-For: 1.2.3.4\r\nX-Forwarded-For: 5.6.7.8:99, [2001:db8::1]\r\n\
+                  X-Forwarded-Proto: https\r\nForwarded: for=1.2.3.4\r\n";
     for (name, value) in [
         ("x-forwarded-for", "1.2.3.4, 5.6.7.8:99, [2001:db8::1], 127.0.0.1"),
         ("x-forwarded-proto", "https"),
-        // The proxy writes the other header, so this one is the client's.
+        // The proxy sets the other header, so this one comes from the client.
         ("forwarded", "for=127.0.0.1;host=a;proto=http"),
     ] {
         assert_eq!(told(&gate, &backend, fields, name).as_deref(), Some(value), "{name}");
@@ -48,7 +50,7 @@ fn fault_20_what_a_trusted_proxy_says_is_passed_on_and_added_to() {
 }
 
 #[test]
-fn fault_20_a_client_is_one_key_however_its_address_is_written() {
+fn fault_20_every_spelling_of_an_address_is_the_same_key() {
     let backend = Backend::saying("ok");
     let rule = "[[rule]]\nname = 'each'\nclass = 'ip/32'\nwindow = { max = 100, per = '900s' }\n";
     let gate = Gate::with(&backend, &format!("trusted_proxies = [\"127.0.0.0/8\", \"10.0.0.0/8\"]\n{rule}"));
@@ -76,12 +78,12 @@ fn fault_20_a_client_is_one_key_however_its_address_is_written() {
     for said in ["2001:db8::1", "[2001:db8::1]", "[2001:db8::1]:443", "2001:db8::99"] {
         ask("2001:db8::/64", &format!("X-Forwarded-For: {said}"));
     }
-    // What cannot be read ends the walk at the last good hop, which is the proxy that said it.
+    // An invalid entry ends the walk at the last valid hop, the proxy that added the entry.
     for said in ["unknown", "1.2.3.4, unknown", "1.2.3.4, _hidden", "1.2.3.4,", "1.2.3.4, 5.6.7.8.9"] {
         ask("the proxy", &format!("X-Forwarded-For: {said}"));
     }
     ask("10.0.0.7", "X-Forwarded-For: 1.2.3.4, unknown, 10.0.0.7");
-    // Nobody has that many proxies: the walk ends, and is not walked for ever.
+    // The length of the walk is bounded.
     ask("10.1.1.1", &format!("X-Forwarded-For: 6.6.6.6{}", ",10.1.1.1".repeat(3_000)));
 }
 
@@ -100,7 +102,7 @@ fn fault_19_an_untrusted_client_does_not_become_another_key() {
 }
 
 #[test]
-fn the_header_that_proxies_write_names_the_client_and_the_other_one_is_ignored() {
+fn the_configured_header_names_the_client_and_the_other_one_is_ignored() {
     let backend = Backend::saying("ok");
     let rule = "[[rule]]\nname = 'each'\nclass = 'ip/32'\nwindow = { max = 100, per = '1h' }\n";
     let trusting = "trusted_proxies = ['127.0.0.0/8', '10.0.0.0/8']";
@@ -126,7 +128,7 @@ fn the_header_that_proxies_write_names_the_client_and_the_other_one_is_ignored()
 }
 
 #[test]
-fn a_proxy_that_a_reload_removes_is_not_trusted_on_its_open_connection() {
+fn a_proxy_removed_by_a_reload_is_not_trusted_on_its_open_connection() {
     let backend = Backend::saying("ok");
     let config = |trusted: &str, more: &str| {
         format!("[gate]\nworkers = 1\nbackend = '{}'\ntrusted_proxies = '{trusted}'\n{more}", backend.url())
@@ -145,7 +147,7 @@ fn a_proxy_that_a_reload_removes_is_not_trusted_on_its_open_connection() {
         gate.rewrite(&config("10.0.0.1", more));
         gate.signal("HUP");
         gate.logged("settings reloaded");
-        // Each worker takes over settings within a moment, and not together with the log.
+        // The log line comes before all workers have applied the settings.
         eventually("the proxy is not trusted any more", || {
             let count = backend.count();
             stream.write_all(request).unwrap();
@@ -158,7 +160,7 @@ fn a_proxy_that_a_reload_removes_is_not_trusted_on_its_open_connection() {
 }
 
 #[test]
-fn the_proxy_protocol_says_who_the_client_is() {
+fn the_proxy_protocol_names_the_client() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, "proxy_protocol = true\ntrusted_proxies = \"127.0.0.1\"");
     let request = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -175,7 +177,7 @@ fn the_proxy_protocol_says_who_the_client_is() {
         assert_eq!(roundtrip(gate.connect(), &bytes).status, 200);
         assert_eq!(backend.requests().pop().unwrap().field("x-forwarded-for"), Some(client));
     }
-    // In two parts.
+    // A header in two parts.
     let mut stream = gate.connect();
     stream.write_all(b"PROXY TCP4 192.0.2.9 10.0").unwrap();
     std::thread::sleep(std::time::Duration::from_millis(50));
@@ -186,7 +188,7 @@ fn the_proxy_protocol_says_who_the_client_is() {
 }
 
 #[test]
-fn a_client_whose_address_the_proxy_does_not_say_is_not_believed_and_the_proxy_itself_is() {
+fn without_an_address_in_the_proxy_header_the_proxy_is_the_client() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, "proxy_protocol = true\ntrusted_proxies = \"127.0.0.1\"");
     let v2 = |command: u8, family: u8| [&b"\r\n\r\n\0\r\nQUIT\n"[..], &[command, family, 0, 0]].concat();
@@ -204,7 +206,7 @@ fn a_client_whose_address_the_proxy_does_not_say_is_not_believed_and_the_proxy_i
 }
 
 #[test]
-fn fault_24_a_proxy_header_that_is_missing_or_from_a_stranger_ends_the_connection() {
+fn fault_24_a_missing_or_untrusted_proxy_header_closes_the_connection() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, "proxy_protocol = true\ntrusted_proxies = \"127.0.0.1\"");
     for bytes in
@@ -220,7 +222,7 @@ fn fault_24_a_proxy_header_that_is_missing_or_from_a_stranger_ends_the_connectio
     assert!(is_closed(&stream));
     assert!(backend.requests().is_empty());
     eventually("it is counted", || gate.metric("tollgate_connections_unopened_total") == 1);
-    // Where it is not asked for, the header is not HTTP.
+    // Without `proxy_protocol`, the header is invalid HTTP.
     let gate = Gate::before(&backend);
     let response = roundtrip(gate.connect(), b"PROXY TCP4 192.0.2.1 10.0.0.1 56324 80\r\nHost: a\r\n\r\n");
     assert!(matches!(response.status, 400 | 505), "{response:?}");

@@ -9,10 +9,10 @@ use crate::support::backend::respond;
 use crate::support::client::connect_from;
 use crate::support::{Backend, Gate, PATIENCE, eventually, read_response};
 
-/// The in-flight limit of a gate that knows nothing.
+/// The initial in-flight limit.
 const START: u64 = 8;
 
-/// A backend that waits for something else: as many at once as there are.
+/// An I/O-bound backend, which serves any number of requests concurrently.
 fn sleeping() -> Backend {
     Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(30));
@@ -25,7 +25,7 @@ fn config(backends: &[&Backend], state_dir: &Path) -> String {
     format!("[gate]\nworkers = 1\ncores = 1\nbackend = [{}]\nstate_dir = '{}'\n", urls.join(", "), state_dir.display())
 }
 
-/// Sends requests on 40 connections at once until the limit has grown.
+/// Sends requests on 40 connections until the limit has grown.
 fn teach(gate: &Gate) -> u64 {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -52,7 +52,7 @@ fn teach(gate: &Gate) -> u64 {
     limits[0]
 }
 
-/// The in-flight limit of each backend, while no requests change it. A request is settled a moment after its response.
+/// The in-flight limit of each backend, after all requests are settled, which is shortly after their responses.
 fn limits(gate: &Gate) -> Vec<u64> {
     let mut limits = Vec::new();
     eventually("status and metrics agree", || {
@@ -76,7 +76,7 @@ fn shown_limits(gate: &Gate) -> Vec<u64> {
 }
 
 #[test]
-fn a_restart_keeps_what_was_learned() {
+fn a_restart_keeps_learned_limits_and_prices() {
     let (backend, folder) = (sleeping(), tempfile::tempdir().unwrap());
     let state_dir = folder.path().join("state");
     let gate = Gate::start(&config(&[&backend], &state_dir));
@@ -87,19 +87,19 @@ fn a_restart_keeps_what_was_learned() {
     let mut gate = Gate::start(&config(&[&backend], &state_dir));
     let line: serde_json::Value = serde_json::from_str(&gate.logged("restored what was learned")).unwrap();
     assert_eq!(line["backends"], 1, "{line}");
-    // Three paths, and their parent.
+    // Three paths and their parent.
     assert_eq!(line["prices"], 4, "{line}");
-    // The number may have been tried at twice its size when the first gate ended.
+    // The limit of the first gate may have been a trial of twice the learned value.
     assert!(limits(&gate)[0] >= learned / 2 && limits(&gate)[0] > START, "{:?} after {learned}", limits(&gate));
     drop(gate);
-    // Another backend is not what was learned about.
+    // Another backend starts without learned values.
     let other = sleeping();
     let gate = Gate::start(&config(&[&other], &state_dir));
     assert_eq!(limits(&gate), [START]);
 }
 
 #[test]
-fn a_reload_keeps_what_was_learned_about_backends_that_stay() {
+fn a_reload_keeps_the_learned_values_of_unchanged_backends() {
     let (first, second, folder) = (sleeping(), sleeping(), tempfile::tempdir().unwrap());
     let mut gate = Gate::start(&config(&[&first], folder.path()));
     let learned = teach(&gate);
@@ -111,11 +111,11 @@ fn a_reload_keeps_what_was_learned_about_backends_that_stay() {
     gate.rewrite(&config(&[&second], folder.path()));
     gate.signal("HUP");
     eventually("the first backend is gone", || limits(&gate) == [START]);
-    assert_eq!(gate.metric("tollgate_requests_waited_total"), total, "counters do not go back");
+    assert_eq!(gate.metric("tollgate_requests_waited_total"), total, "counters never decrease");
 }
 
 #[test]
-fn a_file_that_is_damaged_or_hostile_is_ignored_with_one_line_in_the_log() {
+fn a_damaged_or_hostile_file_is_ignored_with_one_log_line() {
     let (backend, folder) = (sleeping(), tempfile::tempdir().unwrap());
     let (config, file) = (config(&[&backend], folder.path()), folder.path().join("gate.learned"));
     let gate = Gate::start(&config);
@@ -139,14 +139,14 @@ fn a_file_that_is_damaged_or_hostile_is_ignored_with_one_line_in_the_log() {
     .into_iter()
     .enumerate()
     {
-        // The file stays private: only its contents are replaced.
+        // The permissions of the file are kept.
         std::fs::write(&file, contents).unwrap();
         let gate = Gate::start(&config);
         assert_eq!((limits(&gate), gate.get("/").status), (vec![START], 200), "{number}");
         let log = gate.end();
         let ignored = log.iter().filter(|line| line.contains("ignoring what was learned")).count();
         assert!(ignored == 1 && log.iter().all(|line| !line.contains("ERROR")), "{number}: {log:?}");
-        // It is whole again.
+        // The file is valid again.
         Gate::start(&config).logged("restored what was learned");
     }
 }

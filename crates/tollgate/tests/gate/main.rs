@@ -1,4 +1,4 @@
-//! The gate as its clients and backends see it: the built binary, spoken to over sockets.
+//! Tests of the built binary as clients and backends see it, over sockets.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod support;

@@ -1,4 +1,4 @@
-//! More connections than there is room for, and as many as there is.
+//! As many connections as the bound, and more.
 
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use crate::support::{Backend, Gate, PATIENCE, eventually, read_response};
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Lets this process open as many files as it ever may, and says how many those are.
+/// Raises the limit of open files of this process to its maximum, and returns it.
 fn raise_files() -> u64 {
     let most = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).unwrap();
@@ -22,8 +22,8 @@ fn raise_files() -> u64 {
 }
 
 #[test]
-fn ten_thousand_idle_connections_are_all_answered_and_cost_less_than_4_kilobytes_each() {
-    // Where fewer files may be open there are fewer connections, and the bound on memory is for each.
+fn ten_thousand_idle_connections_are_served_and_cost_less_than_4_kilobytes_each() {
+    // With fewer file descriptors there are fewer connections; the bound on memory is per connection.
     let count = 10_000.min(raise_files().saturating_sub(5_000) as usize * 3 / 4);
     assert!(count >= 1_000, "raise the bound on open files (ulimit -Hn) for this test");
     let backend = Backend::saying("ok");
@@ -32,7 +32,7 @@ fn ten_thousand_idle_connections_are_all_answered_and_cost_less_than_4_kilobytes
     let started = Instant::now();
     let mut idle: Vec<TcpStream> = Vec::with_capacity(count);
     for number in 0..count {
-        // Nobody has more than an address may have.
+        // No address exceeds its bound.
         let mut stream = connect_from([127, 1, (number / 500) as u8, 1].into(), gate.address);
         stream.write_all(GET).unwrap();
         assert_eq!(read_response(&mut BufReader::new(&stream)).map(|answer| answer.status), Some(200), "{number}");
@@ -44,12 +44,12 @@ fn ten_thousand_idle_connections_are_all_answered_and_cost_less_than_4_kilobytes
     eprintln!("{count} idle connections: {grown_kb} kB, {:?}", started.elapsed());
     for stream in idle.iter_mut().step_by(97) {
         stream.write_all(GET).unwrap();
-        assert!(read_response(&mut BufReader::new(&*stream)).is_some(), "kept, and served again");
+        assert!(read_response(&mut BufReader::new(&*stream)).is_some(), "kept open and served again");
     }
 }
 
 #[test]
-fn as_many_connections_as_there_may_be_are_kept_and_the_longest_idle_make_way() {
+fn at_the_bound_the_connection_that_is_idle_the_longest_is_closed() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, "bounds = { connections = 100 }");
     let ask = |stream: &mut TcpStream| {
@@ -63,24 +63,24 @@ fn as_many_connections_as_there_may_be_are_kept_and_the_longest_idle_make_way() 
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(gate.metric("tollgate_connections"), 100);
     for stream in &mut idle[50..] {
-        assert!(ask(stream), "none had to go yet");
+        assert!(ask(stream), "none is closed yet");
     }
     std::thread::sleep(Duration::from_millis(300));
     let mut newcomer = gate.connect();
     assert!(ask(&mut newcomer));
     for stream in &mut idle[50..] {
-        assert!(ask(stream), "who was idle for less stays");
+        assert!(ask(stream), "connections that were idle for less stay open");
     }
     eventually("one had to go", || gate.metric("tollgate_connections") == 100);
     let gone = idle[..50].iter().filter(|stream| {
         stream.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
         is_closed(stream)
     });
-    assert_eq!(gone.count(), 1, "one for one");
+    assert_eq!(gone.count(), 1, "one closed for each new one");
 }
 
 #[test]
-fn a_few_addresses_with_busy_connections_do_not_shut_out_others() {
+fn busy_connections_of_a_few_addresses_do_not_block_others() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, "bounds = { connections = 64 }");
     let half_a_head = |last: u8| {
@@ -88,7 +88,7 @@ fn a_few_addresses_with_busy_connections_do_not_shut_out_others() {
         let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost");
         stream
     };
-    // One address has at most a quarter; four have all.
+    // One address has at most a quarter, so four addresses have all.
     let one: Vec<TcpStream> = (0..40).map(|_| half_a_head(1)).collect();
     eventually("the address has its bound", || gate.metric("tollgate_connections_turned_away_total") == 24);
     assert_eq!(gate.metric("tollgate_connections"), 16);
@@ -105,8 +105,8 @@ fn a_few_addresses_with_busy_connections_do_not_shut_out_others() {
 }
 
 #[test]
-fn fault_15_a_shortage_of_descriptors_is_not_blamed_on_the_backend() {
-    // It answers nobody before somebody was told that there are no descriptors.
+fn fault_15_a_shortage_of_descriptors_does_not_mark_the_backend_as_down() {
+    // The backend responds only after a client got an error about the shortage.
     let told = Arc::new(AtomicBool::new(false));
     let may_answer = told.clone();
     let backend = Backend::answering(move |_, stream| {
@@ -120,16 +120,17 @@ fn fault_15_a_shortage_of_descriptors_is_not_blamed_on_the_backend() {
     let file = folder.path().join("tollgate.toml");
     std::fs::write(&file, format!("[gate]\nworkers = 1\nin_flight = 200\nbackend = \"{}\"\n", backend.url())).unwrap();
     let mut command = std::process::Command::new("sh");
-    // 35 more than those that it inherits from whatever runs the tests.
+    // 35 more than those that the gate inherits from the test runner.
     let gate = format!(
-        "ulimit -n $((35 + $(ls /proc/$$/fd | wc -l))); exec {} gate --config {} --listen 127.0.0.1:0 --admin 127.0.0.1:0",
+        "ulimit -n $((35 + $(ls /proc/$$/fd | wc -l))); exec {} gate --config {} \
+         --listen 127.0.0.1:0 --admin 127.0.0.1:0",
         env!("CARGO_BIN_EXE_tollgate"),
         file.display(),
     );
     command.arg("-c").arg(gate);
     let mut gate = Gate::spawn(command, folder);
     gate.logged("fewer connections than wanted");
-    // Each takes two descriptors, which are not there for all.
+    // Each needs two descriptors, which is more than there are.
     let crowd: Vec<TcpStream> = (0..16)
         .map(|number| {
             let mut stream = connect_from([127, 1, 0, 1 + number].into(), gate.address);

@@ -1,4 +1,4 @@
-//! A gate that only observes: everything is forwarded at once, and what would have been done is counted and logged.
+//! Observe mode: every request is forwarded at once, and the decisions are counted and logged.
 
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
@@ -20,7 +20,7 @@ fn config(backend: &Backend, mode: &str, rules: &str) -> String {
     format!("[gate]\nmode = '{mode}'\nworkers = 1\nin_flight = 1\nhold = {hold}\nbackend = '{url}'\n{rules}")
 }
 
-/// A backend that answers each request when it is told to.
+/// A backend that responds to one request for each message on the channel.
 fn waiting_backend() -> (Backend, Sender<()>) {
     let (answers, waits): (Sender<()>, Receiver<()>) = channel();
     let waits = Arc::new(Mutex::new(waits));
@@ -48,7 +48,7 @@ fn verdicts(gate: Gate, reason: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_queue_of_a_gate_that_observes_holds_and_refuses_nothing_and_tells_what_it_would_have_done() {
+fn in_observe_mode_the_queue_only_reports_its_decisions() {
     let (backend, answers) = waiting_backend();
     let gate = Gate::start(&config(&backend, "observe", ""));
     let clients: Vec<_> = (0..4).map(|_| send(&gate)).collect();
@@ -85,7 +85,7 @@ fn the_queue_of_a_gate_that_observes_holds_and_refuses_nothing_and_tells_what_it
 }
 
 #[test]
-fn rules_of_a_gate_that_observes_hold_and_refuse_nothing_and_are_counted() {
+fn in_observe_mode_rules_only_count_their_decisions() {
     let backend = Backend::saying("ok");
     let gate = Gate::start(&config(&backend, "observe", BUCKET));
     assert!((0..5).all(|_| gate.get("/").status == 200));
@@ -97,12 +97,12 @@ fn rules_of_a_gate_that_observes_hold_and_refuse_nothing_and_are_counted() {
     let gate = Gate::start(&config(&backend, "observe", RATE));
     let began = Instant::now();
     assert!((0..4).all(|_| gate.get("/").status == 200));
-    assert!(began.elapsed() < Duration::from_secs(1), "nothing is held");
+    assert!(began.elapsed() < Duration::from_secs(1), "no request is held");
     assert_eq!(status(&gate)["rules"][0]["would_hold"], 3);
 }
 
 #[test]
-fn a_reload_switches_the_mode_and_lets_waiting_requests_go() {
+fn a_reload_to_observe_mode_releases_waiting_requests() {
     let (backend, answers) = waiting_backend();
     let mut gate = Gate::start(&config(&backend, "enforce", BUCKET));
     let first = send(&gate);

@@ -1,4 +1,4 @@
-//! Starting, stopping, reloading, and being watched.
+//! Start, shutdown, reload, health and service managers.
 
 use std::io::{BufReader, Write};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::support::client::is_closed;
 use crate::support::{Backend, Gate, closed, eventually, read_response, roundtrip};
 
 #[test]
-fn fault_45_a_gate_that_is_told_to_stop_finishes_what_it_has() {
+fn fault_45_a_gate_that_stops_finishes_the_requests_in_flight() {
     let backend = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(500));
         respond(stream, "done")
@@ -32,12 +32,12 @@ fn fault_45_a_gate_that_is_told_to_stop_finishes_what_it_has() {
     }
     assert!(is_closed(&idle));
     assert_eq!(gate.wait(), Some(0));
-    assert!(std::net::TcpStream::connect(gate.address).is_err(), "nobody listens any more");
+    assert!(std::net::TcpStream::connect(gate.address).is_err(), "the listener is closed");
 }
 
-/// What a service manager hears: each state in its time, whatever else is said in between.
+/// The states are sent in order; watchdog messages may come in between.
 #[test]
-fn a_service_manager_is_told_of_the_start_of_reloads_and_of_the_stop() {
+fn the_service_manager_is_notified_of_start_reload_and_stop() {
     let backend = Backend::saying("ok");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tollgate.toml");
@@ -76,9 +76,9 @@ fn a_service_manager_is_told_of_the_start_of_reloads_and_of_the_stop() {
     assert_eq!(gate.wait(), Some(0));
 }
 
-/// What a service manager hears of two roles in one process: each state once, from the one that clients meet.
+/// Each state is sent once for two roles in one process, by the role that serves clients.
 #[test]
-fn a_gate_speaks_to_the_service_manager_for_the_master_beside_it() {
+fn the_gate_notifies_the_service_manager_for_the_master_in_the_same_process() {
     let backend = Backend::saying("ok");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tollgate.toml");
@@ -89,7 +89,7 @@ fn a_gate_speaks_to_the_service_manager_for_the_master_beside_it() {
     let path = folder.path().join("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
-    // That it is alive it says all the time.
+    // Skips watchdog messages.
     let hear = || loop {
         let mut bytes = [0; 4096];
         let length = manager.recv(&mut bytes).ok()?;
@@ -110,11 +110,11 @@ fn a_gate_speaks_to_the_service_manager_for_the_master_beside_it() {
     assert_eq!(hear().as_deref(), Some("STOPPING=1"));
     assert_eq!(gate.wait(), Some(0));
     manager.set_nonblocking(true).unwrap();
-    assert_eq!(hear(), None, "somebody else has spoken too");
+    assert_eq!(hear(), None, "another role has sent a message too");
 }
 
 #[test]
-fn fault_45_a_gate_that_is_told_to_stop_under_load_fails_no_request_that_it_has_taken() {
+fn fault_45_a_gate_that_stops_under_load_fails_no_accepted_request() {
     let backend = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(3));
         respond(stream, "done")
@@ -129,7 +129,8 @@ fn fault_45_a_gate_that_is_told_to_stop_under_load_fails_no_request_that_it_has_
                     if stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").is_err() {
                         return answered;
                     }
-                    // A connection that was idle may be closed just when it is used again. What is answered is answered whole.
+                    // An idle connection may be closed just before its next use. Every response that begins must be
+                    // complete.
                     let Some(response) = read_response(&mut reader) else { return answered };
                     assert_eq!(response.text(), "done");
                     if response.field("connection") == Some("close") {
@@ -144,16 +145,17 @@ fn fault_45_a_gate_that_is_told_to_stop_under_load_fails_no_request_that_it_has_
     gate.signal("TERM");
     let answered: usize = load.into_iter().map(|client| client.join().unwrap()).sum();
     assert_eq!(gate.wait(), Some(0));
-    assert_eq!(answered, backend.requests().len(), "what reached the backend was answered");
+    assert_eq!(answered, backend.requests().len(), "every forwarded request got its response");
 }
 
 #[test]
-fn fault_45_a_fleet_that_comes_back_after_a_restart_is_not_throttled_and_a_crowd_is_spread() {
+fn fault_45_a_fleet_that_reconnects_after_a_restart_is_not_throttled_and_retries_are_spread() {
     let backend = Backend::saying("ok");
     let rule = "[[rule]]\nname = 'reconnect'\nwhen = { upgrade = 'websocket' }\nclass = 'header:x-device-id'\n\
                 window = { max = 1, per = '60s', ceiling = 4 }\nwarmup = '60s'\n\
                 escalation = { backoff = '20s', backoff_max = '60s', levels = 3, release = '30s' }\n\
-                [[rule]]\nname = 'crowd'\nwhen = { path = '/crowd' }\nclass = 'header:x-fleet'\nwindow = { max = 1, per = '40s' }\n";
+                [[rule]]\nname = 'crowd'\nwhen = { path = '/crowd' }\nclass = 'header:x-fleet'\n\
+                window = { max = 1, per = '40s' }\n";
     let gate = Gate::with(&backend, rule);
     let reconnect = |device: usize| {
         let request = format!(
@@ -166,9 +168,9 @@ fn fault_45_a_fleet_that_comes_back_after_a_restart_is_not_throttled_and_a_crowd
             assert_eq!(reconnect(device), 200, "device {device} in round {round}");
         }
     }
-    // One that does nothing but come back meets the ceiling, which warm-up does not lift.
+    // A device that keeps reconnecting reaches the ceiling, which also applies during warm-up.
     assert_eq!([reconnect(0), reconnect(0)], [200, 429]);
-    // Whoever is turned away in the same moment is told another moment, and none of them too early.
+    // `Retry-After` of concurrent refusals is spread, and never too short.
     let told: std::collections::BTreeSet<u64> = (0..200)
         .filter_map(|device| {
             let mut stream = crate::support::client::connect_from([127, 45, 1, device].into(), gate.address);
@@ -180,9 +182,9 @@ fn fault_45_a_fleet_that_comes_back_after_a_restart_is_not_throttled_and_a_crowd
     assert!(told.len() >= 8 && told.first() >= Some(&35) && told.last() <= Some(&55), "{told:?}");
 }
 
-/// What is idle does not wait for what is not.
+/// Idle connections are closed without waiting for busy ones.
 #[test]
-fn an_idle_connection_is_closed_at_once_when_the_gate_is_told_to_stop() {
+fn an_idle_connection_is_closed_at_once_when_the_gate_stops() {
     let (release, released) = std::sync::mpsc::channel::<()>();
     let released = std::sync::Mutex::new(released);
     let backend = Backend::answering(move |request, stream| {
@@ -197,10 +199,10 @@ fn an_idle_connection_is_closed_at_once_when_the_gate_is_told_to_stop() {
     let (mut kept, never_used) = (gate.connect(), gate.connect());
     kept.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let mut reader = BufReader::new(kept.try_clone().unwrap());
-    assert_eq!(read_response(&mut reader).unwrap().field("connection"), None, "it is kept");
+    assert_eq!(read_response(&mut reader).unwrap().field("connection"), None, "it is kept open");
     eventually("the long one is at the backend", || backend.count() == 2);
     gate.signal("TERM");
-    // Neither of these would be closed for ten minutes otherwise.
+    // The timeouts of both are ten minutes.
     assert!(is_closed(&kept) && is_closed(&never_used));
     release.send(()).unwrap();
     assert_eq!(read_response(&mut BufReader::new(at_work)).unwrap().text(), "done");
@@ -208,7 +210,7 @@ fn an_idle_connection_is_closed_at_once_when_the_gate_is_told_to_stop() {
 }
 
 #[test]
-fn draining_ends_at_its_bound_whatever_is_left() {
+fn draining_ends_at_its_timeout() {
     let backend = Backend::answering(|_, _| {
         std::thread::sleep(Duration::from_secs(30));
         Ok(())
@@ -224,7 +226,7 @@ fn draining_ends_at_its_bound_whatever_is_left() {
 }
 
 #[test]
-fn fault_42_a_reload_disconnects_nobody_and_a_bad_file_changes_nothing() {
+fn fault_42_a_reload_closes_no_connection_and_an_invalid_file_changes_nothing() {
     let (first, second) = (Backend::saying("first"), Backend::saying("second"));
     let config = |backend: &Backend| format!("[gate]\nworkers = 1\nbackend = \"{}\"\n", backend.url());
     let mut gate = Gate::start(&config(&first));
@@ -266,17 +268,17 @@ fn fault_42_a_reload_disconnects_nobody_and_a_bad_file_changes_nothing() {
     stop.store(true, Ordering::Relaxed);
     for texts in load {
         let texts = texts.join().unwrap();
-        assert!(texts.iter().all(|text| text == "first" || text == "second"), "every request was answered");
+        assert!(texts.iter().all(|text| text == "first" || text == "second"), "every request got a response");
         assert!(texts.iter().any(|text| text == "second"));
     }
 }
 
-/// A connection may be older than the settings. Its requests have those that are in force when they come.
+/// A connection may be older than the settings; each of its requests uses the current ones.
 #[test]
-fn reloaded_timeouts_are_those_of_the_next_request() {
+fn reloaded_timeouts_apply_to_the_next_request() {
     let backend = Backend::answering(|request, stream| match request.path() {
         "/silent" => {
-            // Until the gate gives up.
+            // Until the gate closes the connection.
             let _ = std::io::Read::read(stream, &mut [0]);
             Err(std::io::ErrorKind::ConnectionAborted.into())
         }
@@ -300,7 +302,7 @@ fn reloaded_timeouts_are_those_of_the_next_request() {
         let mut stream = gate.connect();
         stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         stream.write_all(b"GET /silent HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-        // One that still has the old patience says nothing for ten minutes.
+        // With the old timeout there would be no response for ten minutes.
         let mut status = [0; 12];
         std::io::Read::read_exact(&mut stream, &mut status).is_ok_and(|()| status.ends_with(b" 504"))
     });
@@ -309,7 +311,7 @@ fn reloaded_timeouts_are_those_of_the_next_request() {
 }
 
 #[test]
-fn wrong_arguments_are_told_with_exit_code_2_and_a_taken_address_with_1() {
+fn wrong_arguments_exit_with_2_and_an_address_in_use_with_1() {
     let folder = tempfile::tempdir().unwrap();
     let tollgate = |arguments: &[&str]| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
@@ -328,7 +330,7 @@ fn wrong_arguments_are_told_with_exit_code_2_and_a_taken_address_with_1() {
 }
 
 #[test]
-fn metrics_count_what_happens() {
+fn metrics_count_requests_and_connections() {
     let backend = Backend::saying("ok");
     let gate = Gate::before(&backend);
     for _ in 0..3 {
@@ -342,7 +344,7 @@ fn metrics_count_what_happens() {
     assert!(text.contains("# HELP") && text.ends_with("# EOF\n"), "{text}");
 }
 
-/// A gate that gets this socket from its service manager, as descriptor 3.
+/// A gate that inherits this socket as descriptor 3, as from a service manager.
 fn with_passed_socket(listener: std::net::TcpListener, arguments: &str) -> Gate {
     let mut command = std::process::Command::new("sh");
     let gate = format!(
@@ -355,7 +357,7 @@ fn with_passed_socket(listener: std::net::TcpListener, arguments: &str) -> Gate 
 }
 
 #[test]
-fn a_passed_socket_is_served_and_an_address_that_is_not_used_is_logged() {
+fn a_passed_socket_is_served_and_an_unused_address_is_logged() {
     let backend = Backend::saying("ok");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -422,12 +424,12 @@ fn a_second_gate_on_the_same_port_does_not_start() {
     assert_eq!(gate.get("/").status, 200);
 }
 
-/// In a network namespace of its own, because a container's may allow every port to everybody.
+/// In a new network namespace, because the one of a container may allow all ports to all users.
 #[test]
-fn a_port_that_needs_a_privilege_names_the_ways_to_get_it() {
+fn the_error_for_a_privileged_port_names_the_remedies() {
     let mut command = std::process::Command::new("unshare");
     command.args(["--net", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"]);
-    // The binary may be where other users cannot reach it, so it is passed as an open file.
+    // Other users may have no access to the path of the binary, so it is passed as an open file.
     let binary = std::fs::File::open(env!("CARGO_BIN_EXE_tollgate")).unwrap();
     command.args(["sh", "-c", "ip link set lo up 2>/dev/null; exec /proc/self/fd/0 \"$@\"", "sh", "gate"]);
     command.args(["--listen", "0.0.0.0:80", "--admin", "127.0.0.1:0", "--backend", "http://127.0.0.1:1"]);
@@ -440,7 +442,7 @@ fn a_port_that_needs_a_privilege_names_the_ways_to_get_it() {
 }
 
 #[test]
-fn health_is_an_exit_code() {
+fn the_health_command_returns_an_exit_code() {
     let health = |admin: &str, arguments: &[&str]| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
         let output = command.args(["health", "--admin", admin]).args(arguments).output().unwrap();
@@ -456,7 +458,7 @@ fn health_is_an_exit_code() {
     for _ in 0..3 {
         gate.get("/");
     }
-    assert_eq!(health(&admin, &[]).0, Some(0), "alive, whatever its backend is");
+    assert_eq!(health(&admin, &[]).0, Some(0), "alive without a backend");
     let (code, text) = health(&admin, &["--ready"]);
     assert_eq!((code, text.as_str()), (Some(1), "/readyz: status 503\n"));
     gate.signal("TERM");
@@ -466,7 +468,7 @@ fn health_is_an_exit_code() {
 }
 
 #[test]
-fn a_backend_that_wants_for_cpu_makes_the_gate_enter_a_band_without_a_request() {
+fn cpu_pressure_of_the_backend_raises_the_band_without_requests() {
     let backend = Backend::saying("ok");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("cpu.pressure");
@@ -478,12 +480,12 @@ fn a_backend_that_wants_for_cpu_makes_the_gate_enter_a_band_without_a_request() 
     let mut gate = Gate::with(&backend, &format!("bands = {{ pressure = \"{}\" }}", file.display()));
     assert_eq!(gate.metric("tollgate_band"), 0);
     wants("75.00");
-    // The larger part of fifteen seconds.
+    // The median of fifteen windows of a second changes after eight.
     let started = Instant::now();
     while gate.metric("tollgate_band") != 2 {
         assert!(started.elapsed() < Duration::from_secs(90), "never critical");
         std::thread::sleep(Duration::from_millis(100));
     }
     gate.logged("the band has changed");
-    assert_eq!(gate.get("/").status, 200, "which refuses nobody");
+    assert_eq!(gate.get("/").status, 200, "the band alone refuses no request");
 }

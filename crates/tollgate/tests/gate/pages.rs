@@ -1,4 +1,4 @@
-//! The pages that browsers get for refusals and errors, and the operator's own in their place.
+//! The built-in and the custom pages for refusals and errors.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ fn ask(gate: &Gate, method: &str, accept: &str) -> Response {
 }
 
 #[test]
-fn a_browser_gets_a_page_when_the_backend_is_down_and_a_program_a_problem() {
+fn when_the_backend_is_down_a_browser_gets_a_page_and_a_program_problem_json() {
     let (_taken, address) = closed();
     let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{address}\"\n"));
     for _ in 0..5 {
@@ -28,7 +28,7 @@ fn a_browser_gets_a_page_when_the_backend_is_down_and_a_program_a_problem() {
 }
 
 #[test]
-fn an_operator_replaces_pages_and_a_reload_reads_them_again() {
+fn custom_pages_are_used_and_reloaded() {
     let (backend, folder) = (Backend::saying("hello"), tempfile::tempdir().unwrap());
     let page = folder.path().join("429.html");
     let config = format!(

@@ -1,4 +1,4 @@
-//! Clients that send the next requests before they have the answer to the first.
+//! Clients that pipeline requests.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use crate::support::backend::respond;
 use crate::support::client::connect_from;
 use crate::support::{Backend, Gate, eventually};
 
-/// More than the gate reads ahead, so that the end of the connection is behind bytes that it does not read.
+/// More bytes than the gate reads ahead, so that it cannot see the end of the connection behind them.
 const PIPELINED: usize = 3000;
 
 #[test]
-fn a_request_that_waits_does_not_outlive_its_client_behind_pipelined_bytes() {
+fn a_waiting_request_ends_with_its_client_even_behind_pipelined_bytes() {
     let is_released = Arc::new(AtomicBool::new(false));
     let released = is_released.clone();
     let backend = Backend::answering(move |request, stream| {
@@ -39,11 +39,11 @@ fn a_request_that_waits_does_not_outlive_its_client_behind_pipelined_bytes() {
     eventually("none waits", || gate.metric("tollgate_requests_waiting") == 0);
     is_released.store(true, Ordering::SeqCst);
     assert_eq!(gate.get("/").text(), "ok");
-    assert_eq!(backend.count(), 2, "no request of a client that left was forwarded");
+    assert_eq!(backend.count(), 2, "no request of a disconnected client was forwarded");
 }
 
 #[test]
-fn a_client_that_stays_is_served_all_that_it_has_pipelined() {
+fn all_pipelined_requests_of_a_connected_client_are_served() {
     let backend = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_micros(500));
         respond(stream, "ok")

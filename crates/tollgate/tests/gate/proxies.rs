@@ -1,4 +1,5 @@
-//! The configurations of docs/behind-a-proxy.md: the gate behind real proxies, and behind the headers of those that are not installed here.
+//! The configurations of docs/behind-a-proxy.md: the gate behind real proxies, and with the headers of proxies that are
+//! not installed here.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -10,7 +11,7 @@ use crate::support::{Backend, Gate, Response, eventually, roundtrip};
 
 const PAGE: &str = include_str!("../../../../docs/behind-a-proxy.md");
 
-/// The blocks of a section that are fenced as this language.
+/// The code blocks of a section in this language.
 fn blocks(heading: &str, language: &str) -> Vec<&'static str> {
     let section = PAGE.split("\n## ").find(|section| section.lines().next() == Some(heading));
     let section = section.unwrap_or_else(|| panic!("no section {heading}"));
@@ -22,18 +23,18 @@ fn block(heading: &str, language: &str) -> &'static str {
     blocks(heading, language)[0]
 }
 
-/// The gate with a configuration of the page. Each response has the number of requests that the gate has left for the client.
+/// A gate with a configuration of the page. Each response contains the remaining requests of its client.
 fn gate(config: &str, backend: &Backend) -> Gate {
     let config = config.replace("http://127.0.0.1:8080", &backend.url());
     Gate::start(&format!("{config}\n[[rule]]\nname = 'each'\nclass = 'ip/32'\nwindow = {{ max = 100, per = '1h' }}\n"))
 }
 
-/// An address on which nothing listens.
+/// An address without a listener.
 fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// A proxy in front of a gate. Ends with the test.
+/// A proxy in front of a gate. It is stopped when this is dropped.
 struct Proxy {
     child: Child,
     address: SocketAddr,
@@ -48,8 +49,8 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Starts `program` with the file that `config` makes of an address, in which `{folder}` is a directory of its own. A port that was free
-    /// can be taken by another test, so this tries again with another one.
+    /// Starts `program` with the configuration file that `config` returns for an address. `{folder}` is replaced by a
+    /// temporary directory. Another test may take a free port, so this retries with another one.
     fn start(program: &Path, arguments: &str, file: &str, config: impl Fn(SocketAddr) -> String) -> Self {
         (0..3).find_map(|_| Self::try_start(program, arguments, file, &config)).expect("the proxy ends at once")
     }
@@ -85,7 +86,8 @@ impl Proxy {
         Self::start(&program("nginx"), "-e stderr -c", "nginx.conf", |address| {
             let site = site.replace("listen 80;", &format!("listen {address};"));
             format!(
-                "user root;\ndaemon off;\nmaster_process off;\npid {{folder}}/pid;\nerror_log {{folder}}/log;\nevents {{}}\n\
+                "user root;\ndaemon off;\nmaster_process off;\npid {{folder}}/pid;\nerror_log {{folder}}/log;\n\
+                 events {{}}\n\
                  http {{\naccess_log off;\n{temporary}{site}}}\n"
             )
         })
@@ -94,7 +96,7 @@ impl Proxy {
     fn caddy(site: &str, gate: &Gate) -> Self {
         let site = site.replace("127.0.0.1:8888", &gate.address.to_string());
         Self::start(&program("caddy"), "run --adapter caddyfile --config", "Caddyfile", |address| {
-            // Without a certificate of example.com.
+            // There is no certificate for example.com.
             let site = site.replace("example.com {", &format!("http://example.com:{} {{", address.port()));
             format!("{{\n    admin off\n}}\n{site}")
         })
@@ -108,7 +110,7 @@ impl Proxy {
     }
 }
 
-/// A program that `./test` installs, or unpacks beside the build.
+/// A program that `./test` installs, or unpacks in the target directory.
 fn program(name: &str) -> PathBuf {
     let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../target/{name}/usr/bin/{name}"));
     let installed = Path::new("/usr/sbin").join(name);
@@ -124,7 +126,7 @@ fn ask(from: [u8; 4], to: SocketAddr, fields: &str) -> Response {
     roundtrip(stream, format!("GET / HTTP/1.1\r\nHost: example.com\r\n{fields}Connection: close\r\n\r\n").as_bytes())
 }
 
-/// The requests that the gate has left for the client at this address, after one more.
+/// The remaining requests of the client at this address, after one more.
 fn left(from: [u8; 4], to: SocketAddr, fields: &str) -> u32 {
     let response = ask(from, to, fields);
     assert_eq!(response.status, 200, "{}", response.text());
@@ -133,9 +135,10 @@ fn left(from: [u8; 4], to: SocketAddr, fields: &str) -> u32 {
 
 const ONE: [u8; 4] = [127, 50, 1, 1];
 const OTHER: [u8; 4] = [127, 50, 2, 1];
-const FORGED: &str = "X-Forwarded-For: 127.50.2.1\r\nForwarded: for=127.50.2.1\r\nX-Real-IP: 127.50.2.1\r\nCF-Connecting-IP: 127.50.2.1\r\n";
+const FORGED: &str = "X-Forwarded-For: 127.50.2.1\r\nForwarded: for=127.50.2.1\r\nX-Real-IP: 127.50.2.1\r\n\
+                      CF-Connecting-IP: 127.50.2.1\r\n";
 
-/// The gate tells the two clients behind a proxy apart, and none of them can be the other.
+/// Asserts that the gate distinguishes two clients behind a proxy, and that neither can impersonate the other.
 fn tells_clients_apart(address: SocketAddr) {
     assert_eq!(left(ONE, address, ""), 99);
     assert_eq!(left(ONE, address, ""), 98);
@@ -143,7 +146,7 @@ fn tells_clients_apart(address: SocketAddr) {
     assert_eq!(left(OTHER, address, ""), 99);
 }
 
-/// The check that the page ends with.
+/// The final check of the page.
 fn doctor_shows_both(gate: &Gate) {
     let line = block("Check it", "sh").trim();
     let mut list = String::new();
@@ -157,7 +160,7 @@ fn doctor_shows_both(gate: &Gate) {
 }
 
 #[test]
-fn behind_nginx_clients_are_told_apart_and_websockets_work() {
+fn behind_nginx_clients_are_distinguished_and_websockets_work() {
     let backend = Backend::saying("ok");
     let gate = gate(block("The gate", "toml"), &backend);
     let nginx = Proxy::nginx(block("nginx", "nginx"), &gate);
@@ -173,7 +176,7 @@ fn behind_nginx_clients_are_told_apart_and_websockets_work() {
 }
 
 #[test]
-fn behind_a_proxy_that_is_not_trusted_all_clients_are_one() {
+fn behind_an_untrusted_proxy_all_clients_are_one() {
     let backend = Backend::saying("ok");
     let config = block("The gate", "toml");
     let config: String =
@@ -184,7 +187,7 @@ fn behind_a_proxy_that_is_not_trusted_all_clients_are_one() {
 }
 
 #[test]
-fn behind_caddy_clients_are_told_apart() {
+fn behind_caddy_clients_are_distinguished() {
     let backend = Backend::saying("ok");
     let gate = gate(block("The gate", "toml"), &backend);
     let caddy = Proxy::caddy(block("Caddy", "caddyfile"), &gate);
@@ -195,12 +198,12 @@ fn behind_caddy_clients_are_told_apart() {
 }
 
 #[test]
-fn behind_haproxy_with_the_proxy_protocol_clients_are_told_apart() {
+fn behind_haproxy_with_the_proxy_protocol_clients_are_distinguished() {
     let backend = Backend::saying("ok");
     let gate = gate(block("HAProxy", "toml"), &backend);
     let haproxy = Proxy::haproxy(block("HAProxy", "haproxy"), &gate);
     tells_clients_apart(haproxy.address);
-    // Its health checks have no client. They are no errors, and do not take the server out.
+    // The health checks of HAProxy have no client. They are not errors, and the server stays in use.
     std::thread::sleep(std::time::Duration::from_millis(2500));
     assert_eq!(left(ONE, haproxy.address, ""), 96);
     assert!(ask_directly(&gate, "").is_none(), "a connection without a PROXY header is closed");
@@ -214,15 +217,16 @@ fn ask_directly(gate: &Gate, header: &str) -> Option<Response> {
     crate::support::read_response(&mut std::io::BufReader::new(stream))
 }
 
-/// Traefik 3 removes what an untrusted client says about itself, and then adds these.
+/// Traefik 3 removes the forwarding headers of an untrusted client, and then adds these.
 #[test]
-fn behind_the_headers_of_traefik_clients_are_told_apart() {
+fn behind_the_headers_of_traefik_clients_are_distinguished() {
     assert!(block("Traefik", "yaml").contains("- url: http://127.0.0.1:8888\n"));
     let backend = Backend::saying("ok");
     let gate = gate(block("The gate", "toml"), &backend);
     let through = |client: &str| {
         let fields = format!(
-            "Accept-Encoding: gzip\r\nX-Forwarded-For: {client}\r\nX-Forwarded-Host: example.com\r\nX-Forwarded-Port: 80\r\n\
+            "Accept-Encoding: gzip\r\nX-Forwarded-For: {client}\r\nX-Forwarded-Host: example.com\r\n\
+             X-Forwarded-Port: 80\r\n\
              X-Forwarded-Proto: http\r\nX-Forwarded-Server: traefik-1\r\nX-Real-Ip: {client}\r\n"
         );
         left([127, 0, 0, 1], gate.address, &fields)
@@ -233,33 +237,34 @@ fn behind_the_headers_of_traefik_clients_are_told_apart() {
     assert_eq!(request.field("x-forwarded-for"), Some("192.0.2.2, 127.0.0.1"));
 }
 
-/// The fields that Cloudflare adds for a client that has sent this `X-Forwarded-For`.
+/// The fields from Cloudflare for a client that has sent this `X-Forwarded-For`.
 fn of_cloudflare(client: &str, forged: &str) -> String {
     let separator = if forged.is_empty() { "" } else { "," };
     format!(
-        "Accept-Encoding: gzip, br\r\nCF-RAY: 230b030023ae2822-SJC\r\nCF-Visitor: {{\"scheme\":\"https\"}}\r\nCF-IPCountry: US\r\n\
+        "Accept-Encoding: gzip, br\r\nCF-RAY: 230b030023ae2822-SJC\r\nCF-Visitor: {{\"scheme\":\"https\"}}\r\n\
+         CF-IPCountry: US\r\n\
          CDN-Loop: cloudflare; loops=1\r\nX-Forwarded-Proto: https\r\nCF-Connecting-IP: {client}\r\n\
          X-Forwarded-For: {forged}{separator}{client}\r\n"
     )
 }
 
-/// A server of Cloudflare, at an address of this machine.
+/// A server of Cloudflare, at a local address.
 const EDGE: [u8; 4] = [127, 173, 48, 7];
 
 #[test]
-fn behind_the_headers_of_cloudflare_clients_are_told_apart() {
+fn behind_the_headers_of_cloudflare_clients_are_distinguished() {
     let backend = Backend::saying("ok");
     let config = block("Cloudflare and other CDNs", "toml");
     let gate = gate(&config.replace("173.245.48.0/20", "127.173.48.0/20"), &backend);
     let through = |(client, forged)| left(EDGE, gate.address, &of_cloudflare(client, forged));
     let clients = [("192.0.2.1", ""), ("192.0.2.1", "192.0.2.2"), ("192.0.2.2", ""), ("2001:db8::1", "")];
     assert_eq!(clients.map(through), [99, 98, 99, 99]);
-    // Without the CDN, a client is its own address.
+    // Without the CDN, the client is the peer address.
     assert_eq!(left(ONE, gate.address, &of_cloudflare("192.0.2.2", "")), 99);
 }
 
 #[test]
-fn behind_nginx_behind_the_headers_of_cloudflare_clients_are_told_apart() {
+fn behind_nginx_behind_the_headers_of_cloudflare_clients_are_distinguished() {
     let backend = Backend::saying("ok");
     let gate = gate(block("The gate", "toml"), &backend);
     let real_ip = block("Cloudflare and other CDNs", "nginx").replace("173.245.48.0/20", "127.173.48.0/20");

@@ -1,4 +1,4 @@
-//! A proxy in front of the gate: named lists, files of networks, and the notice about one that is not trusted.
+//! Trusted proxies: named lists, files of networks, and the notice about an untrusted proxy.
 
 use std::process::Command;
 
@@ -6,11 +6,12 @@ use serde_json::Value;
 
 use crate::support::{Backend, Gate, eventually, roundtrip};
 
-/// Sends requests as a proxy would, for so many clients.
+/// Sends requests of this many clients, as a proxy would.
 fn visit(gate: &Gate, clients: usize) {
     for number in 0..clients {
         let text = format!(
-            "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.{number}\r\nUser-Agent: u\r\nConnection: close\r\n\r\n"
+            "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.{number}\r\nUser-Agent: u\r\nConnection: close\r\n\
+             \r\n"
         );
         assert_eq!(roundtrip(gate.connect(), text.as_bytes()).status, 200);
     }
@@ -46,7 +47,7 @@ fn an_untrusted_proxy_is_noticed_once_and_the_suggested_setting_resolves_it() {
         text.starts_with("Notice: most requests come from 127.0.0.1") && text.contains(&format!("    {setting}\n")),
         "{text}"
     );
-    // Another reload does not repeat it.
+    // Another reload does not repeat the notice.
     gate.signal("HUP");
     eventually("a reload", || gate.metric("tollgate_reloads_total") == 1);
     visit(&gate, 60);
@@ -76,7 +77,8 @@ fn a_reload_reads_the_file_of_networks_again_and_an_invalid_line_changes_nothing
     assert_eq!(forwarded(&gate), "127.0.0.1", "it is not trusted");
     std::fs::write(&file, "192.0.2.0/24\n127.0.0.0/33\n").unwrap();
     gate.signal("HUP");
-    assert!(gate.logged("settings not reloaded").contains("proxies.txt:2: `127.0.0.0/33` is not an address or network"));
+    let error = "proxies.txt:2: `127.0.0.0/33` is not an address or network";
+    assert!(gate.logged("settings not reloaded").contains(error));
     std::fs::write(&file, "192.0.2.0/24\n127.0.0.0/8 # this machine\n").unwrap();
     gate.signal("HUP");
     eventually("it is trusted", || forwarded(&gate).starts_with("203.0.113.0, "));

@@ -1,6 +1,6 @@
-//! Every command of README.md, run as it is written there.
+//! Runs every command of README.md.
 //!
-//! Two things differ: `tollgate` is the binary of this build, and a gate gets free ports and the backend of the test.
+//! With two changes: `tollgate` is the binary of this build, and a gate gets free ports and the backend of the test.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -10,14 +10,14 @@ use crate::support::{Backend, Gate};
 
 const README: &str = include_str!("../../../../README.md");
 
-/// The commands of all blocks of a page that are fenced as `sh`, without their comments.
+/// The commands of all `sh` blocks of a page, without comments.
 pub(crate) fn commands(page: &str) -> Vec<String> {
     let blocks = page.split("```sh\n").skip(1).map(|block| block.split_once("```").unwrap().0);
     let without_comment = |line: &str| line.split(" # ").next().unwrap().trim().to_owned();
     blocks.flat_map(str::lines).map(without_comment).filter(|line| !line.is_empty()).collect()
 }
 
-/// The command, which must be one of the page.
+/// A command, which must be on the page.
 pub(crate) fn tollgate(page: &str, line: &str, folder: &Path) -> Command {
     assert!(commands(page).iter().any(|command| command == line), "the page has no {line}");
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
@@ -40,7 +40,7 @@ fn every_command_is_run_by_a_test() {
         "tollgate replay --config tollgate.toml access.log",
         "tollgate gate --config tollgate.toml",
     ];
-    // Building takes minutes: the tests of the packages do it.
+    // The package tests build from source, which takes minutes.
     let run_elsewhere = ["cargo install --locked --path crates/tollgate"];
     for command in commands(README) {
         let is_run = run_here.contains(&&*command) || run_elsewhere.contains(&&*command);
@@ -49,7 +49,7 @@ fn every_command_is_run_by_a_test() {
 }
 
 #[test]
-fn the_rule_is_checked_replayed_and_enforced_as_the_page_says() {
+fn the_rule_is_checked_replayed_and_enforced_as_documented() {
     let backend = Backend::saying("ok");
     let folder = tempfile::tempdir().unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -1,4 +1,4 @@
-//! The configurations of docs/recipes.md, and the promise below each of them.
+//! The configurations of docs/recipes.md, and the stated effect of each.
 
 use std::io::{BufReader, Write};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::support::{Backend, Gate, Response, eventually, read_response, roundtr
 const PAGE: &str = include_str!("../../../../docs/recipes.md");
 const README: &str = include_str!("../../../../README.md");
 
-/// Each recipe by its heading, with its configuration.
+/// The heading and the configuration of each recipe.
 pub(crate) fn recipes() -> impl Iterator<Item = (&'static str, &'static str)> {
     PAGE.split("\n## ").skip(1).map(|section| {
         let (heading, rest) = section.split_once('\n').unwrap();
@@ -23,12 +23,12 @@ pub(crate) fn recipes() -> impl Iterator<Item = (&'static str, &'static str)> {
     })
 }
 
-/// A gate by a recipe, in front of this backend.
+/// A gate with the configuration of a recipe, and this backend.
 fn gate(heading: &str, backend: &Backend) -> Gate {
     Gate::start(&config(heading, backend))
 }
 
-/// The configuration of a recipe, with this backend, and with addresses of this machine in place of the examples.
+/// The configuration of a recipe with this backend, and with local addresses in place of the examples.
 pub(crate) fn config(heading: &str, backend: &Backend) -> String {
     let (_, config) = recipes().find(|recipe| recipe.0 == heading).unwrap();
     pasted(config, backend)
@@ -44,7 +44,7 @@ fn pasted(config: &str, backend: &Backend) -> String {
     config.replace("http://127.0.0.1:8080", &backend.url()).replace("203.0.113.", "127.113.0.")
 }
 
-/// A gate by a recipe that sends one request at a time to its backend, so that others wait.
+/// A gate with the configuration of a recipe and one request in flight, so that the others wait.
 fn narrow_gate(heading: &str, backend: &Backend) -> Gate {
     Gate::start(&config(heading, backend).replace("[gate]\n", "[gate]\ncores = 1\nin_flight = 1\n"))
 }
@@ -75,9 +75,9 @@ fn every_recipe_is_tested() {
 }
 
 #[test]
-fn crawlers_have_their_share_and_people_notice_nothing() {
+fn crawlers_get_their_share_and_people_are_not_delayed() {
     for config in [config, |_: &str, backend: &Backend| readme_config(backend)] {
-        // An expensive page, of 50 ms CPU time.
+        // An expensive page with 50 ms of CPU time.
         let crawled = std::sync::Arc::new(AtomicUsize::new(0));
         let counted = crawled.clone();
         let backend = Backend::answering(move |request, stream| {
@@ -108,13 +108,13 @@ fn crawlers_have_their_share_and_people_notice_nothing() {
         let (spent, secs) = (crawled.load(Ordering::Relaxed) as f64 * 0.05, started.elapsed().as_secs_f64());
         let cores = std::thread::available_parallelism().unwrap().get() as f64;
         let fair = 10.0 + 0.10 * cores * secs;
-        // Eight requests may be in flight when the credit ends.
+        // Eight requests may be in flight when the credit is used up.
         assert!(spent >= 8.0 && spent <= fair + 8.0 * 0.05, "{spent} CPU-seconds in {secs} s, of {fair}");
         assert!(slowest < Duration::from_secs(1), "{slowest:?}");
     }
 }
 
-/// The time of the slowest of 20 pages, each of another person.
+/// The longest response time of 20 pages, each requested by another person.
 fn slowest_page_of_people(gate: &Gate) -> Duration {
     let mut slowest = Duration::ZERO;
     for person in 0..20 {
@@ -129,7 +129,7 @@ fn slowest_page_of_people(gate: &Gate) -> Duration {
 }
 
 #[test]
-fn a_login_can_be_guessed_at_only_slowly() {
+fn guesses_of_a_password_are_limited() {
     let backend = Backend::saying("ok");
     let gate = gate("Login", &backend);
     for _ in 0..40 {
@@ -139,18 +139,18 @@ fn a_login_can_be_guessed_at_only_slowly() {
     let wait: u64 = refused.field("retry-after").unwrap().parse().unwrap();
     assert_eq!(refused.status, 429);
     assert!((11..=16).contains(&wait), "one in twelve seconds: {wait}");
-    assert_eq!(ask(&gate, [127, 62, 0, 1], "GET /login").status, 200, "the form costs nothing");
-    // Others of the network, until that has had its 120. Refused attempts did not count.
+    assert_eq!(ask(&gate, [127, 62, 0, 1], "GET /login").status, 200, "the form is not charged");
+    // Other addresses of the network, until the limit of 120 is used up. Refused attempts did not count.
     for guess in 0..80 {
         assert_eq!(ask(&gate, [127, 62, 0, 2 + guess / 40], "POST /login").status, 200, "guess {guess}");
     }
     let (began, next) = (Instant::now(), ask(&gate, [127, 62, 0, 99], "POST /login"));
-    assert!(next.status == 429 || began.elapsed() > Duration::from_millis(500), "the network waits for its turn");
+    assert!(next.status == 429 || began.elapsed() > Duration::from_millis(500), "the network is held or refused");
     assert_eq!(ask(&gate, [127, 62, 1, 1], "POST /login").status, 200, "another network does not");
 }
 
 #[test]
-fn an_api_key_has_what_it_was_promised() {
+fn an_api_key_gets_its_documented_limit() {
     let backend = Backend::saying("ok");
     let gate = gate("API quota", &backend);
     let mut stream = gate.connect();
@@ -165,17 +165,17 @@ fn an_api_key_has_what_it_was_promised() {
     let refused = (0..200).map(|_| call("X-Api-Key: one\r\n")).find(|answer| answer.status != 200).unwrap();
     assert_eq!(refused.status, 429);
     assert!((100..150).contains(&backend.requests().len()), "{} admitted", backend.requests().len());
-    assert_eq!(call("X-Api-Key: two\r\n").status, 200, "another customer is not concerned");
+    assert_eq!(call("X-Api-Key: two\r\n").status, 200, "another customer is not affected");
     let (began, anonymous) = (Instant::now(), (0..300).filter(|_| call("").status == 200).count());
     let drips = 20 * (began.elapsed().as_secs() as usize + 1);
     assert!((200..=200 + drips).contains(&anonymous), "{anonymous} without a key");
     let wait: u64 = refused.field("retry-after").unwrap().parse().unwrap();
     std::thread::sleep(Duration::from_secs(wait));
-    assert_eq!(call("X-Api-Key: one\r\n").status, 200, "who waits as told is let in");
+    assert_eq!(call("X-Api-Key: one\r\n").status, 200, "a client that honours Retry-After is admitted");
 }
 
 #[test]
-fn a_fleet_comes_back_and_a_device_that_does_nothing_else_is_told_to_wait() {
+fn a_fleet_reconnects_and_a_device_that_keeps_reconnecting_is_refused() {
     let backend = Backend::saying("ok");
     let gate = gate("Websocket fleet", &backend);
     let reconnect = |device: &str| {
@@ -183,7 +183,7 @@ fn a_fleet_comes_back_and_a_device_that_does_nothing_else_is_told_to_wait() {
         let request = format!("GET /ws HTTP/1.1\r\nHost: site\r\n{fields}\r\n\r\n");
         roundtrip(gate.connect(), request.as_bytes())
     };
-    // After a start the fleet comes back, some of it more than once.
+    // After a start the fleet reconnects, some devices more than once.
     for device in 0..100 {
         for _ in 0..=device % 8 {
             assert_eq!(reconnect(&format!("device {device}")).status, 200, "device {device}");
@@ -193,13 +193,13 @@ fn a_fleet_comes_back_and_a_device_that_does_nothing_else_is_told_to_wait() {
     assert_eq!(tries.iter().filter(|answer| answer.status == 200).count(), 20, "the ceiling");
     let resets: Vec<f64> =
         tries[20..].iter().map(|answer| answer.field("x-ratelimit-reset").unwrap().parse().unwrap()).collect();
-    assert!(resets[0] >= 0.9 && resets.is_sorted_by(|a, b| a >= b), "tries do not make it longer: {resets:?}");
+    assert!(resets[0] >= 0.9 && resets.is_sorted_by(|a, b| a >= b), "attempts do not extend it: {resets:?}");
     assert!(tries[20].field("retry-after").is_some());
-    assert_eq!(reconnect("device 7").status, 200, "a neighbour is not concerned");
+    assert_eq!(reconnect("device 7").status, 200, "another device is not affected");
 }
 
 #[test]
-fn an_office_gets_ten_times_the_share_of_a_crawler_and_its_users_take_turns() {
+fn an_office_gets_ten_times_the_share_of_a_crawler_and_divides_it_among_its_users() {
     let backend = slow_backend();
     let gate = narrow_gate("Office behind one address", &backend);
     let [busy, colleague, crawler] = [Crowd::default(), Crowd::default(), Crowd::default()];
@@ -219,7 +219,7 @@ fn an_office_gets_ten_times_the_share_of_a_crawler_and_its_users_take_turns() {
 }
 
 #[test]
-fn logged_in_users_get_more_checkouts_go_first_and_health_checks_do_not_wait() {
+fn logged_in_users_get_more_checkouts_come_first_and_health_checks_do_not_wait() {
     let backend = slow_backend();
     let gate = narrow_gate("Logged-in users, checkouts and health checks", &backend);
     let [logged_in, anonymous, checkouts] = [Crowd::default(), Crowd::default(), Crowd::default()];

@@ -1,4 +1,4 @@
-//! Requests that were not forwarded are refunded, and no others.
+//! Requests are refunded if, and only if, they were not forwarded.
 
 use std::io::{BufReader, Read, Write};
 use std::net::Shutdown;
@@ -33,7 +33,7 @@ fn a_request_that_takes_too_long_is_charged() {
 }
 
 #[test]
-fn a_request_whose_answer_breaks_off_is_charged() {
+fn a_request_with_a_truncated_response_is_charged() {
     let backend = Backend::answering(|_, stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")?;
         stream.shutdown(Shutdown::Both)
@@ -53,9 +53,9 @@ fn a_request_whose_backend_cannot_be_reached_is_refunded() {
     assert!(statuses.iter().all(|status| [502, 503].contains(status)), "{statuses:?}");
 }
 
-/// Uploads of which only the head is sent are parked while the rule lets more in. Then each is given up for another request.
+/// Uploads without a body are parked while the rule admits more requests. Then each is closed for another request.
 #[test]
-fn parked_uploads_that_are_given_up_make_no_room_for_a_burst() {
+fn abandoned_parked_uploads_do_not_refund_a_burst() {
     let backend = Backend::saying("ok");
     let rule = "[[rule]]\nname = 'rate'\nclass = 'ip/32'\nrate = { rate = '10/s', burst = 2 }\nhold = '0s'\n";
     let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"{}\"\n{rule}", backend.url()));
@@ -65,7 +65,7 @@ fn parked_uploads_that_are_given_up_make_no_room_for_a_burst() {
         stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n").unwrap();
         eventually("it is decided", || gate.metric("tollgate_requests_total") == number);
         parked.push(stream);
-        // The rate lets the next one in.
+        // The rate admits the next one.
         std::thread::sleep(Duration::from_millis(110));
     }
     // The burst is full again.

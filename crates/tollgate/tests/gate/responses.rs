@@ -1,4 +1,4 @@
-//! Responses of backends that are not quite right: forwarded where that is safe, refused with a reason where it is not.
+//! Slightly invalid responses of backends: forwarded if that is safe, otherwise refused with a reason.
 
 use std::io::{BufReader, Read, Write};
 
@@ -7,7 +7,7 @@ use crate::support::client::read_response_to;
 use crate::support::http2::{connect, request, run, send};
 use crate::support::{Backend, Gate, Response, read_response};
 
-/// Sends these bytes for the first request of each connection, and keeps the connection open as if there could be another.
+/// A backend that sends these bytes for the first request of each connection, and keeps the connection open.
 fn sending(answer: impl Into<Vec<u8>>) -> Backend {
     let answer = answer.into();
     Backend::connecting(move |mut stream| {
@@ -19,7 +19,7 @@ fn sending(answer: impl Into<Vec<u8>>) -> Backend {
     })
 }
 
-/// Two requests on one connection of a client.
+/// Sends two requests on one client connection.
 fn twice(gate: &Gate, method: &str) -> [Response; 2] {
     let mut stream = gate.connect();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
@@ -29,9 +29,9 @@ fn twice(gate: &Gate, method: &str) -> [Response; 2] {
     })
 }
 
-/// The bytes that are left are in no case the answer to the next request.
+/// The excess bytes must never become the response to the next request.
 #[test]
-fn fault_11_answers_with_more_than_belongs_to_them_are_forwarded_without_it() {
+fn fault_11_excess_bytes_after_a_response_are_not_forwarded() {
     const EVIL: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
     for (method, answer, status, body) in [
         ("GET", format!("HTTP/1.1 204 No Content\r\n\r\n{EVIL}"), 204, ""),
@@ -48,13 +48,13 @@ fn fault_11_answers_with_more_than_belongs_to_them_are_forwarded_without_it() {
         for response in twice(&gate, method) {
             assert_eq!((response.status, response.text().as_str()), (status, body), "{method} {answer}");
         }
-        assert_eq!(backend.connections(), 2, "{method} {answer}: a connection with bytes on it was used again");
+        assert_eq!(backend.connections(), 2, "{method} {answer}: a connection with excess bytes was reused");
         assert_eq!(gate.metric("tollgate_backend_failures_total"), 0);
     }
 }
 
 #[test]
-fn an_answer_with_hundreds_of_fields_is_forwarded_whole() {
+fn a_response_with_hundreds_of_fields_is_forwarded() {
     let fields: String = (0..500).map(|number| format!("X-{number}: {number}\r\n")).collect();
     let answer = format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: 2\r\n\r\nok");
     let backend = Backend::answering(move |_, stream| stream.write_all(answer.as_bytes()));
@@ -75,7 +75,7 @@ fn an_answer_with_hundreds_of_fields_is_forwarded_whole() {
 }
 
 #[test]
-fn white_space_before_a_colon_is_removed_from_answers() {
+fn white_space_before_a_colon_is_removed_from_responses() {
     let backend = Backend::answering(|_, stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nX-A : b\r\nX-B \t: c\r\nContent-Length : 2\r\n\r\nok")
     });
@@ -119,7 +119,7 @@ fn a_502_is_logged_with_its_reason_and_a_storm_of_them_in_a_few_lines() {
 }
 
 #[test]
-fn a_503_and_a_504_and_an_answer_that_is_cut_off_are_logged_with_their_reasons() {
+fn a_503_a_504_and_a_truncated_response_are_logged_with_their_reasons() {
     let (_taken, address) = crate::support::closed();
     let mut gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{address}\"\n"));
     (0..4).for_each(|_| drop(gate.get("/")));

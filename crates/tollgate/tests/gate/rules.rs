@@ -1,4 +1,4 @@
-//! Rules at the gate: who is held or refused, and what they are told.
+//! Rules at the gate: holds, refusals and their responses.
 
 use std::io::{BufReader, Write};
 use std::process::Command;
@@ -16,9 +16,9 @@ fn config(backend: &Backend, rules: &str) -> String {
 
 const BUCKET: &str = "[[rule]]\nname = 'api'\nclass = 'ip/32'\nbucket = { size = 2, drip = 1, every = '1s' }\n";
 
-/// The first of the new rules is not the first of those that decided.
+/// The rules have another order after the reload.
 #[test]
-fn an_answer_that_outlives_its_rules_says_nothing_of_their_successors() {
+fn a_response_after_a_reload_has_no_headers_of_the_new_rules() {
     let (answers, waits) = std::sync::mpsc::channel::<()>();
     let waits = std::sync::Mutex::new(waits);
     let backend = Backend::answering(move |request, stream| {
@@ -44,7 +44,7 @@ fn an_answer_that_outlives_its_rules_says_nothing_of_their_successors() {
 }
 
 #[test]
-fn a_client_over_its_limit_is_refused_and_told_when_to_come_back() {
+fn a_client_over_its_limit_is_refused_with_retry_after() {
     let backend = Backend::saying("ok");
     let gate = gate(&backend, BUCKET);
     assert_eq!([gate.get("/").status, gate.get("/").status], [200, 200]);
@@ -60,15 +60,15 @@ fn a_client_over_its_limit_is_refused_and_told_when_to_come_back() {
     let reset: f64 = refused.field("x-ratelimit-reset").unwrap().parse().unwrap();
     assert!(reset > 0.0 && reset <= 1.0, "{reset}");
     let wait: u64 = refused.field("retry-after").unwrap().parse().unwrap();
-    assert!((1..=2).contains(&wait), "a second, or a little more so that a crowd does not come back at once: {wait}");
+    assert!((1..=2).contains(&wait), "one second plus jitter: {wait}");
     assert_eq!(backend.requests().len(), 2);
     std::thread::sleep(Duration::from_secs(wait));
     assert_eq!(gate.get("/").status, 200);
 }
 
-/// A client may fill a quarter of the free room, not all of it.
+/// One client may use a quarter of the free room.
 #[test]
-fn a_client_cannot_fill_the_room_in_which_rules_hold_requests() {
+fn one_client_cannot_use_all_of_the_room_for_held_requests() {
     let backend = Backend::saying("ok");
     let rule = "[[rule]]\nname = 'calm'\nclass = 'header:x-user'\nrate = { rate = '1/s', burst = 1 }\nhold = '30s'\n";
     let gate = gate(&backend, &format!("hold = {{ max = '30s', total = 8 }}\n{rule}"));
@@ -84,20 +84,20 @@ fn a_client_cannot_fill_the_room_in_which_rules_hold_requests() {
     let refused = answer(send("a"));
     assert_eq!(refused.status, 429);
     let wait: u64 = refused.field("retry-after").unwrap().parse().unwrap();
-    assert!((2..=4).contains(&wait), "after those that are held: {wait}");
+    assert!((2..=4).contains(&wait), "after the held requests: {wait}");
     assert_eq!(answer(send("b")).status, 200);
     let other = send("b");
     eventually("another client's is held", || gate.metric("tollgate_requests_held") == 3);
-    // Who leaves makes room, and gets nothing of the backend.
+    // Disconnected clients free their room, and their requests are not forwarded.
     drop(held);
-    eventually("those who left are not held", || gate.metric("tollgate_requests_held") == 1);
+    eventually("requests of disconnected clients are not held", || gate.metric("tollgate_requests_held") == 1);
     assert_eq!(answer(other).status, 200);
     eventually("nobody is held", || gate.metric("tollgate_requests_held") == 0);
     assert_eq!(backend.requests().len(), 3);
 }
 
 #[test]
-fn a_browser_is_shown_a_page_that_comes_back_by_itself() {
+fn a_browser_gets_a_page_that_reloads_itself() {
     let backend = Backend::saying("ok");
     let gate = gate(&backend, BUCKET);
     let ask = || {
@@ -112,7 +112,7 @@ fn a_browser_is_shown_a_page_that_comes_back_by_itself() {
 }
 
 #[test]
-fn an_admitted_client_is_told_what_is_left_unless_the_rule_keeps_it_to_itself() {
+fn admitted_responses_carry_limit_headers_unless_the_rule_disables_them() {
     let backend = Backend::saying("ok");
     let open = gate(&backend, BUCKET);
     let answer = open.get("/");
@@ -134,7 +134,7 @@ fn a_short_wait_is_held_and_a_long_one_refused() {
     let began = Instant::now();
     assert_eq!(gate.get("/").status, 200);
     assert!(began.elapsed() >= Duration::from_millis(400), "held until its moment: {:?}", began.elapsed());
-    // Two at once: one is held for its half second, the other would wait for a whole one.
+    // Of two concurrent requests, one is held for half a second; the other would wait for a whole one.
     let statuses: Vec<u16> = std::thread::scope(|scope| {
         let tries: Vec<_> = (0..2).map(|_| scope.spawn(|| gate.get("/").status)).collect();
         tries.into_iter().map(|status| status.join().unwrap()).collect()
@@ -143,7 +143,7 @@ fn a_short_wait_is_held_and_a_long_one_refused() {
 }
 
 #[test]
-fn a_client_that_leaves_while_held_gives_its_place_and_its_toll_back() {
+fn a_client_that_disconnects_while_held_is_refunded() {
     let backend = Backend::saying("ok");
     let rule = "[[rule]]\nname = 'calm'\nclass = 'ip/32'\nrate = { rate = '1 per 3s', burst = 1 }\n";
     let gate = gate(&backend, rule);
@@ -155,12 +155,12 @@ fn a_client_that_leaves_while_held_gives_its_place_and_its_toll_back() {
     eventually("its place is free", || gate.metric("tollgate_requests_held") == 0);
     let began = Instant::now();
     assert_eq!(gate.get("/").status, 200);
-    assert!(began.elapsed() < Duration::from_millis(3_500), "nobody pays for what did not take place");
+    assert!(began.elapsed() < Duration::from_millis(3_500), "a request that was not forwarded is not charged");
     assert_eq!(backend.requests().len(), 2);
 }
 
 #[test]
-fn a_client_that_leaves_while_it_waits_in_the_queue_never_reaches_the_backend() {
+fn the_request_of_a_client_that_disconnects_while_queued_is_not_forwarded() {
     let backend = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(600));
         crate::support::backend::respond(stream, "ok")
@@ -183,10 +183,11 @@ fn a_client_that_leaves_while_it_waits_in_the_queue_never_reaches_the_backend() 
 }
 
 #[test]
-fn a_refused_upgrade_tells_the_device_when_to_come_back() {
+fn a_refused_upgrade_has_retry_after() {
     let backend = Backend::saying("ok");
     let rule = "[[rule]]\nname = 'reconnect'\nwhen = { upgrade = 'websocket' }\nclass = 'header:x-device-id'\n\
-                window = { max = 1, per = '10s', ceiling = 2 }\nescalation = { backoff = '20s', backoff_max = '60s', levels = 3, release = '30s' }\n";
+                window = { max = 1, per = '10s', ceiling = 2 }\n\
+                escalation = { backoff = '20s', backoff_max = '60s', levels = 3, release = '30s' }\n";
     let gate = gate(&backend, rule);
     let reconnect = |device: &str| {
         let request = format!(
@@ -201,14 +202,14 @@ fn a_refused_upgrade_tells_the_device_when_to_come_back() {
     assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#abnormal-usage-detected");
     let secs =
         |response: &crate::support::Response| response.field("x-ratelimit-reset").unwrap().parse::<f64>().unwrap();
-    assert!((19.0..=20.0).contains(&secs(&refused)), "the backoff, since it is longer than the window: {refused:?}");
+    assert!((19.0..=20.0).contains(&secs(&refused)), "the backoff, which is longer than the window: {refused:?}");
     let again = reconnect("one");
-    assert!(secs(&again) <= secs(&refused), "a try inside the backoff does not extend it");
-    assert_eq!(reconnect("two").status, 200, "a neighbour is unaffected");
+    assert!(secs(&again) <= secs(&refused), "an attempt during the backoff does not extend it");
+    assert_eq!(reconnect("two").status, 200, "another device is not affected");
 }
 
 #[test]
-fn a_rule_that_observes_lets_pass_and_counts() {
+fn a_rule_in_observe_mode_admits_and_counts() {
     let backend = Backend::saying("ok");
     let gate = gate(&backend, &format!("{BUCKET}mode = 'observe'\n"));
     for _ in 0..5 {
@@ -244,8 +245,8 @@ fn a_reload_keeps_the_state_of_rules_that_did_not_change() {
 }
 
 #[test]
-fn a_client_in_another_language_that_obeys_is_admitted_on_its_first_retry() {
-    // Python's own HTTP client, and a client that knows nothing but Retry-After.
+fn a_python_client_that_honours_retry_after_is_admitted_on_its_first_retry() {
+    // Python's own HTTP client, which only honours Retry-After.
     let client = r"
 import sys, time, threading, http.client
 def get(path='/'):
@@ -272,7 +273,8 @@ sys.exit(0 if status == 200 else f'was told {wait} s and then got {status}')
         "bucket = { size = 4, drip = 2, every = '1s' }",
         "rate = { rate = '1/s', burst = 2 }\nhold = '0s'",
         "window = { max = 2, per = '1s' }",
-        "window = { max = 2, per = '1s' }\nescalation = { backoff = '2s', backoff_max = '9s', levels = 3, release = '9s' }",
+        "window = { max = 2, per = '1s' }\nescalation = { backoff = '2s', backoff_max = '9s', levels = 3, release = \
+         '9s' }",
         "legacy = { max = 5, duration = '1s', min_interval = '900ms' }",
         "budget = { cores = 0.05, burst = '200ms' }\nhold = '0s'",
         "in_flight = 1",
@@ -296,9 +298,9 @@ sys.exit(0 if status == 200 else f'was told {wait} s and then got {status}')
     });
 }
 
-/// Requests of one key that a rule holds go to the backend in the order in which they came, each at its moment.
+/// Each held request of one key is released at its own time.
 #[test]
-fn requests_that_a_rule_holds_leave_in_order_of_arrival() {
+fn held_requests_are_released_in_order_of_arrival() {
     for limit in ["rate = { rate = '10/s', burst = 1 }", "rate = { rate = '40/s', burst = 1 }"] {
         let backend = Backend::saying("ok");
         let gate = gate(&backend, &format!("[[rule]]\nname = 'calm'\nclass = 'ip/32'\n{limit}\n"));
@@ -320,13 +322,14 @@ fn requests_that_a_rule_holds_leave_in_order_of_arrival() {
     }
 }
 
-/// A request that a rule would hold is refused when there is no room for it, and counts as refused.
+/// A request that a rule would hold is refused if the room is used up.
 #[test]
-fn a_hold_that_finds_no_room_counts_as_a_refusal() {
+fn a_hold_without_free_room_counts_as_a_refusal() {
     let backend = Backend::saying("ok");
     let hold = "hold = { total = 2 }\n";
     let config = format!(
-        "[gate]\nworkers = 1\n{hold}backend = '{}'\n[[rule]]\nname = 'calm'\nclass = 'ip/32'\nrate = {{ rate = '2/s', burst = 1 }}\n",
+        "[gate]\nworkers = 1\n{hold}backend = '{}'\n[[rule]]\nname = 'calm'\nclass = 'ip/32'\n\
+         rate = {{ rate = '2/s', burst = 1 }}\n",
         backend.url()
     );
     let gate = Gate::start(&config);

@@ -1,7 +1,7 @@
-//! People on a calm site are neither refused nor held by a rule, whichever recipe its operator has pasted.
+//! No recipe refuses or holds people on a site without overload.
 //!
-//! The people are the hardest case that is common: an office behind one address, in which all have the same version of the same browser. To a rule
-//! that tells clients apart by address or by user agent, they are one client.
+//! The people are the hardest common case: an office behind one address, with one browser version. For a rule with an
+//! address or the user agent as its class, they are one client.
 
 use std::io::{BufReader, Write};
 use std::net::{IpAddr, TcpStream};
@@ -12,7 +12,7 @@ use crate::recipes;
 use crate::support::client::connect_from;
 use crate::support::{Backend, Gate, read_response};
 
-/// In place of the heading of a recipe: the first rule of README.md.
+/// Stands for the heading of the first rule of README.md.
 const README: &str = "README.md";
 /// In place of the heading of a recipe: the rules that the replay page begins with.
 const EXAMPLE: &str = "examples/site.toml";
@@ -20,18 +20,19 @@ const PEOPLE: usize = 15;
 const PAGES: usize = 320;
 /// Assets of a page, one for each connection that a browser opens.
 const ASSETS: usize = 6;
-/// Time between two pages of one person. All pages take 10 seconds, in which the site uses less than two cores.
+/// Time between two pages of one person. All pages take 10 s, during which the site uses less than two cores.
 const THINK: Duration = Duration::from_millis(420);
 const CHROME: &str =
     "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 Safari/537.36";
-/// A phone whose maker is called Cubot.
-const CUBOT: &str = "Mozilla/5.0 (Linux; Android 11; CUBOT_NOTE_20) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 Mobile Safari/537.36";
+/// A phone by the manufacturer Cubot.
+const CUBOT: &str = "Mozilla/5.0 (Linux; Android 11; CUBOT_NOTE_20) AppleWebKit/537.36 (KHTML, like Gecko) \
+                     Chrome/142.0.0.0 Mobile Safari/537.36";
 
-/// A site with pages of 60 ms CPU time and assets of 0.5 ms, which it reports.
+/// A site that reports 60 ms of CPU time for pages and 0.5 ms for assets.
 fn site() -> Backend {
     Backend::answering(|request, stream| {
         let is_page = request.path().starts_with("/page/");
-        // The gate ignores a report of more CPU time than the request can have used.
+        // The gate ignores reports that exceed the duration of the request.
         std::thread::sleep(Duration::from_millis(if is_page { 60 } else { 1 }));
         let cpu = if is_page { "60" } else { "0.5" };
         let head = format!("HTTP/1.1 200 OK\r\nServer-Timing: cpu;dur={cpu}\r\nContent-Length: 2\r\n\r\nok");
@@ -53,12 +54,12 @@ impl<'a> Browser<'a> {
             stream.set_nodelay(true).unwrap();
             (stream.try_clone().unwrap(), BufReader::new(stream))
         };
-        // Most people only read.
+        // Most people only send GET.
         let cookie = if person.is_multiple_of(5) { format!("Cookie: session={person}\r\n") } else { String::new() };
         Self { connections: (0..ASSETS).map(connect).collect(), cookie, refused }
     }
 
-    /// Sends each request on a connection of its own, all at once.
+    /// Sends all requests concurrently, each on its own connection.
     fn load(&mut self, requests: &[String]) {
         let cookie = &self.cookie;
         for ((stream, _), line) in self.connections.iter_mut().zip(requests) {
@@ -75,7 +76,7 @@ impl<'a> Browser<'a> {
     }
 
     fn browse(&mut self, person: usize) {
-        // A password that is mistyped once.
+        // One mistyped password.
         self.load(&["POST /login".into()]);
         self.load(&["POST /login".into()]);
         for page in (person..PAGES).step_by(PEOPLE) {
@@ -90,7 +91,7 @@ impl<'a> Browser<'a> {
     }
 }
 
-/// The requests of an office that are not answered with 200, and the rules that have held some.
+/// The requests of an office with another status than 200, and the rules that have held requests.
 fn throttled_of_an_office(config: &str, site: &Backend) -> Vec<String> {
     let gate = Gate::start(config);
     let refused = Mutex::new(Vec::new());
@@ -117,14 +118,14 @@ fn example_config(site: &Backend) -> String {
 }
 
 #[test]
-fn an_office_with_one_browser_version_is_neither_refused_nor_held_by_any_recipe() {
+fn no_recipe_refuses_or_holds_an_office_with_one_browser_version() {
     let config = |heading: &str, site: &Backend| match heading {
         README => recipes::readme_config(site),
         EXAMPLE => example_config(site),
         recipe => recipes::config(recipe, site),
     };
     let headings: Vec<_> = recipes::recipes().map(|(heading, _)| heading).chain([README, EXAMPLE]).collect();
-    // Four at a time: all at once would overload a small machine, and one after the other takes a minute.
+    // Four at a time: all at once would overload a small machine, and sequential runs take a minute.
     for some in headings.chunks(4) {
         std::thread::scope(|scope| {
             for heading in some {
@@ -153,7 +154,8 @@ fn a_rule_for_crawlers_matches_crawlers_and_no_phone_whose_name_ends_in_bot() {
             "Mozilla/5.0 AppleWebKit/537.36 (KHTML, like Gecko; compatible; GPTBot/1.2; +https://openai.com/gptbot)",
             "Mozilla/5.0 AppleWebKit/537.36 (KHTML, like Gecko; compatible; ClaudeBot/1.0; +claudebot@anthropic.com)",
             "Mozilla/5.0 (compatible; PetalBot;+https://webmaster.petalsearch.com/site/petalbot)",
-            "Mozilla/5.0 (Linux; Android 5.0) AppleWebKit/537.36 (KHTML, like Gecko) Mobile Safari/537.36 (compatible; Bytespider; spider-feedback@bytedance.com)",
+            "Mozilla/5.0 (Linux; Android 5.0) AppleWebKit/537.36 (KHTML, like Gecko) Mobile Safari/537.36 (compatible; \
+             Bytespider; spider-feedback@bytedance.com)",
             "meta-externalagent/1.1 (+https://developers.facebook.com/docs/sharing/webmasters/crawler)",
         ] {
             assert!(is_matched(agent, &gate), "{agent}");

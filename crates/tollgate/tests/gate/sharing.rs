@@ -1,4 +1,4 @@
-//! Which clients share the backend, and with what priority, while it is scarce.
+//! Shares and priorities of clients while the backend is busy.
 
 use std::io::{BufReader, Write};
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use crate::support::client::connect_from;
 use crate::support::crowd::{Crowd, slow_backend};
 use crate::support::{Backend, Gate, eventually, read_response, roundtrip};
 
-/// A gate that sends one request at a time to its backend.
+/// A gate with one request in flight.
 fn gate(backend: &Backend, rest: &str) -> Gate {
     Gate::start(&format!("[gate]\nworkers = 1\ncores = 1\nin_flight = 1\nbackend = \"{}\"\n{rest}", backend.url()))
 }
 
-/// How many requests of `many` and of `few` are served until the latter are 20. Each is a list of addresses and requests, one for each
-/// connection.
+/// The numbers of served requests of `many` and `few` when the latter reach 20. Each is a list of addresses and
+/// requests, one for each connection.
 fn served(gate: &Gate, many: &[([u8; 4], &str)], few: &[([u8; 4], &str)]) -> (usize, usize) {
     let crowds = [Crowd::default(), Crowd::default()];
     std::thread::scope(|scope| {
@@ -31,7 +31,7 @@ fn served(gate: &Gate, many: &[([u8; 4], &str)], few: &[([u8; 4], &str)]) -> (us
 }
 
 #[test]
-fn users_of_one_address_take_turns_by_their_cookie() {
+fn users_of_one_address_share_it_by_cookie() {
     let backend = slow_backend();
     let gate = gate(&backend, "fairness = { by = 'cookie:sid' }\n");
     let office = [127, 70, 0, 1];
@@ -40,12 +40,12 @@ fn users_of_one_address_take_turns_by_their_cookie() {
         &[(office, "GET / HTTP/1.1\nCookie: sid=one"); 12],
         &[(office, "GET / HTTP/1.1\nCookie: sid=two")],
     );
-    // By connection, the user with twelve of them would have twelve times as much.
+    // If connections were users, the user with twelve would get twelve times as much.
     assert!(many <= 3 * few, "{many} and {few}");
 }
 
 #[test]
-fn without_the_cookie_connections_of_one_address_take_turns() {
+fn without_the_cookie_connections_of_one_address_share_it() {
     let backend = slow_backend();
     let gate = gate(&backend, "fairness = { by = 'cookie:sid' }\n");
     let office = [127, 70, 1, 1];
@@ -54,20 +54,20 @@ fn without_the_cookie_connections_of_one_address_take_turns() {
 }
 
 #[test]
-fn a_key_in_place_of_the_address_has_one_share_wherever_it_comes_from() {
+fn a_key_instead_of_the_address_has_one_share_from_all_addresses() {
     let backend = slow_backend();
     let gate = gate(&backend, "fairness = { by = 'header:x-api-key', place = 'instead' }\n");
     let one = "GET / HTTP/1.1\nX-Api-Key: one";
     let many: Vec<_> = (0..8).map(|network| ([127, 71 + network, 0, 1], one)).collect();
     let (many, few) = served(&gate, &many, &[([127, 71, 0, 1], "GET / HTTP/1.1\nX-Api-Key: two")]);
-    // By address, the key that comes from eight blocks would have eight times as much.
+    // If addresses were charged, the key with eight blocks would get eight times as much.
     assert!(many <= 3 * few, "{many} and {few}");
 }
 
 const LOGGED_IN: &str = "[[priority]]\nname = 'logged-in'\nwhen = { cookie = { session = '*' } }\nweight = 4\n";
 
 #[test]
-fn a_crowd_with_four_times_the_weight_is_served_about_four_times_as_much() {
+fn clients_with_four_times_the_weight_are_served_about_four_times_as_much() {
     let backend = slow_backend();
     let gate = gate(&backend, LOGGED_IN);
     let (many, few) = served(
@@ -95,13 +95,13 @@ fn priorities_are_reloaded_like_rules() {
 }
 
 #[test]
-fn a_client_that_searches_all_the_time_does_not_delay_its_own_checkout() {
+fn searches_of_a_client_do_not_delay_its_own_checkout() {
     let backend = slow_backend();
     let gate = gate(&backend, "[[priority]]\nname = 'checkout'\nwhen = { path = '/checkout' }\nweight = 10\n");
     let (client, other) = ([127, 84, 0, 1], [127, 85, 0, 1]);
     let searches = [[(client, "GET /search HTTP/1.1"); 8], [(other, "GET /search HTTP/1.1"); 8]].concat();
     let (searches, checkouts) = served(&gate, &searches, &[(client, "GET /checkout HTTP/1.1")]);
-    // Each checkout waits for the request in flight. In turns with the searches it would wait for sixteen.
+    // Each checkout waits for the request in flight only. Without the priority it would wait for sixteen.
     assert!(searches <= 3 * checkouts, "{searches} and {checkouts}");
 }
 
@@ -123,7 +123,7 @@ fn a_health_check_through_a_full_gate_is_never_refused_and_never_waits() {
         stream.write_all(b"GET /stuck HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
     }
     eventually("four wait", || gate.metric("tollgate_requests_waiting") == 4);
-    assert_eq!(gate.get("/").status, 503, "the room is full");
+    assert_eq!(gate.get("/").status, 503, "the queue is full");
     for check in 0..50 {
         assert_eq!(gate.get("/healthz").status, 200, "check {check}");
     }
@@ -140,13 +140,13 @@ fn a_health_check_through_a_full_gate_is_never_refused_and_never_waits() {
         answer["decision"].as_str().unwrap().to_owned()
     };
     assert_eq!([explained("/"), explained("/healthz")], ["refuse", "admit"]);
-    // An upload that is not whole yet passes too.
+    // An incomplete upload is forwarded too.
     let upload = format!(
         "POST /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2000000\r\n\r\n{}",
         "x".repeat(2_000_000)
     );
     assert_eq!(roundtrip(gate.connect(), upload.as_bytes()).status, 200);
-    assert_eq!(gate.metric("tollgate_requests_waiting"), 4, "nobody went in their place");
+    assert_eq!(gate.metric("tollgate_requests_waiting"), 4, "the waiting requests still wait");
     assert_eq!(backend.requests().iter().filter(|request| request.path() == "/stuck").count(), 1);
     is_open.store(true, Ordering::Relaxed);
     for stream in stuck {
@@ -155,10 +155,11 @@ fn a_health_check_through_a_full_gate_is_never_refused_and_never_waits() {
 }
 
 #[test]
-fn the_backend_sees_the_values_that_users_are_told_apart_by() {
+fn the_values_that_identify_users_are_forwarded() {
     let backend = Backend::saying("ok");
     let gate = gate(&backend, &format!("fairness = {{ by = 'header:x-api-key' }}\n{LOGGED_IN}"));
-    let twice = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Api-Key: one\r\nX-Api-Key: two\r\nX_Api_Key: three\r\n\
+    let twice = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Api-Key: one\r\nX-Api-Key: two\r\n\
+                 X_Api_Key: three\r\n\
         Cookie: session=me; a=b; session=you\r\n\r\n";
     assert_eq!(roundtrip(gate.connect(), twice.as_bytes()).status, 200);
     let seen = backend.requests().remove(0);

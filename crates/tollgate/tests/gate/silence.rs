@@ -1,4 +1,4 @@
-//! Connections that say nothing, before there is a request and before there is HTTP: each takes a place that somebody else may need.
+//! Connections that send nothing, before a request or before the handshake: each uses a connection of the bound.
 
 use std::io::{BufReader, Write};
 use std::net::{IpAddr, TcpStream};
@@ -11,10 +11,10 @@ use crate::support::{Backend, Gate, eventually, read_response, roundtrip};
 use crate::tls::{certificate, get, shake_hands, write};
 
 const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 9, 9, 9));
-/// So long that whoever goes, goes for another reason.
+/// Timeouts that are too long to close a connection during the test.
 const PATIENT: &str = "timeouts = { head = \"5min\", keep_alive = \"5min\" }";
 
-/// A gate that speaks TLS, and what it shows.
+/// A gate with TLS, and its certificate.
 fn over_tls(backend: &Backend, lines: &str) -> (Gate, CertifiedKey<KeyPair>, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let site = certificate(&["site"]);
@@ -23,7 +23,7 @@ fn over_tls(backend: &Backend, lines: &str) -> (Gate, CertifiedKey<KeyPair>, tem
     (Gate::with(backend, &format!("{tls}\n{PATIENT}\n{lines}")), site, folder)
 }
 
-/// Whether somebody at this address is served over TLS.
+/// Whether a client at this address is served over TLS.
 fn is_served(gate: &Gate, site: &CertifiedKey<KeyPair>, from: IpAddr) -> bool {
     let stream = connect_from(from, gate.address);
     stream.set_nonblocking(true).unwrap();
@@ -36,14 +36,14 @@ fn is_served(gate: &Gate, site: &CertifiedKey<KeyPair>, from: IpAddr) -> bool {
     })
 }
 
-/// As many that say nothing, once the gate has seen all of them and made what room it makes.
+/// Opens this many silent connections, and waits until the gate has accepted all and closed those above the bound.
 fn silent(gate: &Gate, count: u64, from: impl Fn(u64) -> IpAddr) -> Vec<TcpStream> {
     let crowd = (0..count).map(|number| connect_from(from(number), gate.address)).collect();
     settled(gate, count);
     crowd
 }
 
-/// One of eight addresses, so that none has more connections than one may have.
+/// One of eight addresses, so that none exceeds its bound.
 fn one_of_eight(number: u64) -> IpAddr {
     [127, 1, 0, 1 + (number % 8) as u8].into()
 }
@@ -54,7 +54,7 @@ fn settled(gate: &Gate, accepted: u64) {
 }
 
 #[test]
-fn fault_14_who_says_nothing_before_tls_counts_for_the_address() {
+fn fault_14_connections_that_are_silent_before_tls_count_for_their_address() {
     let backend = Backend::saying("ok");
     let (gate, site, _folder) = over_tls(&backend, "bounds = { connections = 100, connections_per_address = 20 }");
     let crowd: Vec<TcpStream> = (0..140).map(|_| gate.connect()).collect();
@@ -68,7 +68,7 @@ fn fault_14_who_says_nothing_before_tls_counts_for_the_address() {
 }
 
 #[test]
-fn fault_14_who_says_nothing_before_tls_makes_way_for_new_ones() {
+fn fault_14_connections_that_are_silent_before_tls_are_closed_for_new_ones() {
     let backend = Backend::saying("ok");
     let (gate, site, _folder) = over_tls(&backend, "bounds = { connections = 100, connections_per_address = 1000 }");
     let crowd = silent(&gate, 200, one_of_eight);
@@ -79,7 +79,7 @@ fn fault_14_who_says_nothing_before_tls_makes_way_for_new_ones() {
 }
 
 #[test]
-fn fault_14_who_says_nothing_after_tls_makes_way_for_new_ones() {
+fn fault_14_connections_that_are_silent_after_tls_are_closed_for_new_ones() {
     let backend = Backend::saying("ok");
     let (gate, site, _folder) = over_tls(&backend, "bounds = { connections = 100, connections_per_address = 1000 }");
     run(async {
@@ -103,7 +103,7 @@ fn fault_14_who_says_nothing_after_tls_makes_way_for_new_ones() {
 }
 
 #[test]
-fn fault_14_who_says_nothing_where_http2_may_be_spoken_makes_way_for_new_ones() {
+fn fault_14_silent_connections_with_h2c_are_closed_for_new_ones() {
     let backend = Backend::saying("ok");
     let bounds = "bounds = { connections = 100, connections_per_address = 1000 }";
     let gate = Gate::with(&backend, &format!("h2c = true\n{PATIENT}\n{bounds}"));
@@ -115,7 +115,7 @@ fn fault_14_who_says_nothing_where_http2_may_be_spoken_makes_way_for_new_ones() 
 }
 
 #[test]
-fn fault_14_who_says_nothing_before_a_proxy_header_makes_way_for_new_ones() {
+fn fault_14_connections_that_are_silent_before_a_proxy_header_are_closed_for_new_ones() {
     let backend = Backend::saying("ok");
     let bounds = "bounds = { connections = 100, connections_per_address = 20 }";
     let gate =
@@ -142,14 +142,14 @@ fn fault_14_who_says_nothing_before_a_proxy_header_makes_way_for_new_ones() {
     let before = gate.metric("tollgate_connections_turned_away_total");
     let mut more = gate.connect();
     more.write_all(b"PROXY TCP4 192.0.2.9 192.0.2.2 1 2\r\n").unwrap();
-    assert!(is_closed(&more), "who is behind a proxy has as many as everybody");
+    assert!(is_closed(&more), "clients behind a proxy have the same bound");
     assert_eq!(gate.metric("tollgate_connections_turned_away_total"), before + 1);
     assert_eq!(ask("192.0.2.1"), 200);
     drop(crowd);
 }
 
 #[test]
-fn a_reload_changes_how_many_connections_there_may_be() {
+fn a_reload_changes_the_bound_on_connections() {
     let backend = Backend::saying("ok");
     let lines = |bounds: &str| format!("[gate]\nworkers = 1\nbackend = \"{}\"\n{PATIENT}\n{bounds}\n", backend.url());
     let gate = Gate::start(&lines(""));
@@ -158,7 +158,7 @@ fn a_reload_changes_how_many_connections_there_may_be() {
     gate.rewrite(&lines("bounds = { connections = 50 }"));
     gate.signal("HUP");
     eventually("settings are reloaded", || gate.metric("tollgate_reloads_total") == 1);
-    // Each newcomer makes some of those go who say nothing, until there are no more than there may be.
+    // Each new connection closes some silent ones, until the number is within the bound.
     eventually("there are fewer", || {
         let mut stream = connect_from(OTHER, gate.address);
         let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");

@@ -1,4 +1,4 @@
-//! Clients that are slow, many, or gone.
+//! Slow, silent and disconnected clients.
 
 use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use crate::support::http2::{request, run};
 use crate::support::{Backend, Gate, eventually, read_response};
 
 #[test]
-fn fault_12_a_head_that_trickles_in_is_cut_off_at_its_deadline() {
+fn fault_12_a_head_that_trickles_in_is_cut_off_at_its_timeout() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, "timeouts = { head = \"700ms\" }");
     let started = Instant::now();
@@ -22,7 +22,7 @@ fn fault_12_a_head_that_trickles_in_is_cut_off_at_its_deadline() {
     for stream in &mut slow {
         stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n").unwrap();
     }
-    // Each byte comes long before any pause would be too long.
+    // The pauses between bytes are shorter than any idle timeout.
     while started.elapsed() < Duration::from_secs(2) {
         for stream in &mut slow {
             let _ = stream.write_all(b"X");
@@ -32,9 +32,9 @@ fn fault_12_a_head_that_trickles_in_is_cut_off_at_its_deadline() {
     }
     for stream in &slow {
         stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-        assert!(is_closed(stream), "still waited for");
+        assert!(is_closed(stream), "still open");
     }
-    // So is a connection that says nothing at all.
+    // A silent connection is closed as well.
     let silent = gate.connect();
     assert!(is_closed(&silent));
 }
@@ -47,7 +47,7 @@ fn fault_12_a_body_that_pauses_or_trickles_is_cut_off() {
     stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc").unwrap();
     let response = read_response(&mut BufReader::new(stream)).unwrap();
     assert_eq!((response.status, response.field("connection")), (408, Some("close")));
-    // Bytes that come all the time, but too few.
+    // Steady bytes, but below the minimum rate.
     let gate = Gate::with(&backend, "timeouts = { body_idle = \"500ms\" }\nbounds = { body_per_second = \"1KiB\" }");
     let mut stream = gate.connect();
     stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n").unwrap();
@@ -60,7 +60,7 @@ fn fault_12_a_body_that_pauses_or_trickles_is_cut_off() {
 }
 
 #[test]
-fn fault_12_who_does_not_read_is_cut_off() {
+fn fault_12_a_client_that_does_not_read_is_disconnected() {
     let backend = Backend::answering(|_, stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")?;
         let block = vec![0; 1 << 16];
@@ -81,13 +81,13 @@ fn fault_12_who_does_not_read_is_cut_off() {
 }
 
 #[test]
-fn who_reads_slowly_but_steadily_gets_everything() {
+fn a_client_that_reads_slowly_but_steadily_gets_the_whole_response() {
     let backend = Backend::answering(|_, stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n")?;
         stream.write_all(&vec![b'x'; 300_000])
     });
     let gate = Gate::with(&backend, "timeouts = { write = \"3200ms\" }");
-    // Small segments and a small window: it takes the system longer than that to take a whole piece off the gate.
+    // With small segments and a small window, one write of the gate takes longer than the timeout.
     let mut stream = socket_from([127, 0, 0, 1].into(), gate.address, |socket| {
         socket.set_tcp_mss(536)?;
         socket.set_recv_buffer_size(2048)
@@ -100,7 +100,7 @@ fn who_reads_slowly_but_steadily_gets_everything() {
             0 => break,
             length => received += length,
         }
-        // Twenty-two bytes a millisecond; a reader that was kept from its work catches up.
+        // 22 bytes per millisecond; a reader that was delayed catches up.
         while received as u128 > started.elapsed().as_millis() * 22 {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -110,13 +110,13 @@ fn who_reads_slowly_but_steadily_gets_everything() {
 }
 
 #[test]
-fn fault_12_who_reads_all_the_time_but_too_little_is_cut_off() {
+fn fault_12_a_client_that_reads_below_the_minimum_rate_is_disconnected() {
     let backend = Backend::answering(|_, stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3000000\r\n\r\n")?;
         stream.write_all(&vec![b'x'; 3_000_000])
     });
     let gate = Gate::with(&backend, "timeouts = { write = \"3200ms\" }\nbounds = { body_per_second = \"1MiB\" }");
-    // As quick as who gets everything where it need not be quicker.
+    // The same speed as in the test above, but with a higher minimum rate.
     let mut stream = socket_from([127, 0, 0, 1].into(), gate.address, |socket| {
         socket.set_tcp_mss(536)?;
         socket.set_recv_buffer_size(2048)
@@ -131,7 +131,8 @@ fn fault_12_who_reads_all_the_time_but_too_little_is_cut_off() {
     assert_eq!(gate.metric("tollgate_requests_at_backend"), 0);
 }
 
-/// Takes an answer over HTTP/2 through a window of so many bytes, which is opened again a moment after it was used. Gives the length.
+/// Reads a response over HTTP/2 with a window of this many bytes, which is reopened 20 ms after use. Returns the
+/// length.
 async fn take(gate: &Gate, window: u32) -> Result<usize, h2::Error> {
     let stream = tokio::net::TcpStream::connect(gate.address).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -148,14 +149,14 @@ async fn take(gate: &Gate, window: u32) -> Result<usize, h2::Error> {
         let length = data?.len();
         received += length;
         tokio::time::sleep(Duration::from_millis(20)).await;
-        // What has been reset meanwhile takes nothing back: the next data says so.
+        // A reset stream returns an error here; the next call of `data` reports it.
         let _ = body.flow_control().release_capacity(length);
     }
     Ok(received)
 }
 
 #[test]
-fn fault_12_a_window_that_opens_a_byte_at_a_time_does_not_hold_a_backend_for_ever() {
+fn fault_12_a_window_that_opens_byte_by_byte_does_not_block_a_backend() {
     let backend = Backend::answering(|_, stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n")?;
         stream.write_all(&vec![b'x'; 300_000])
@@ -171,7 +172,7 @@ fn fault_12_a_window_that_opens_a_byte_at_a_time_does_not_hold_a_backend_for_eve
         let (trickle, (steady, lasted)) = tokio::join!(take(&gate, 1), steadily);
         let broken = trickle.unwrap_err();
         assert!(broken.is_reset(), "{broken:?}");
-        // It was waited for longer than anybody is who takes too little.
+        // The steady client took longer than the time after which a slow one is cut off.
         assert_eq!(steady.unwrap(), 300_000);
         assert!(lasted > Duration::from_millis(2500), "too quick to show anything: {lasted:?}");
     });
@@ -192,7 +193,7 @@ fn an_idle_connection_is_closed_after_its_time() {
 }
 
 #[test]
-fn fault_14_idle_connections_make_way_for_new_ones() {
+fn fault_14_idle_connections_are_closed_for_new_ones() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, "bounds = { connections = 100, connections_per_address = 1000 }");
     let idle: Vec<TcpStream> = (0..300u32)
@@ -211,7 +212,7 @@ fn fault_14_idle_connections_make_way_for_new_ones() {
 }
 
 #[test]
-fn fault_14_one_address_has_only_so_many_connections() {
+fn fault_14_the_connections_of_one_address_are_bounded() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, "bounds = { connections_per_address = 20 }");
     let held: Vec<TcpStream> = (0..20).map(|_| gate.connect()).collect();
@@ -233,9 +234,9 @@ fn fault_14_one_address_has_only_so_many_connections() {
 fn fault_15_running_out_of_file_descriptors_is_survived_and_counted() {
     let backend = Backend::saying("ok");
     let mut gate = Gate::before(&backend);
-    // Taken away while it runs: one that has few from its start lets in no more than it has them for.
+    // The limit is lowered at run time: at the start, the gate derives its bound of connections from it.
     gate.leave_descriptors(20);
-    // What it has no descriptor for waits in the system's queue.
+    // Connections without a descriptor wait in the backlog of the kernel.
     let crowd: Vec<TcpStream> = (0..300)
         .map(|_| {
             let mut stream = gate.connect();
@@ -254,7 +255,7 @@ fn fault_15_running_out_of_file_descriptors_is_survived_and_counted() {
 }
 
 #[test]
-fn a_client_that_leaves_pays_until_the_backend_is_done() {
+fn a_client_that_disconnects_is_charged_until_the_backend_finishes() {
     let release = Arc::new(AtomicUsize::new(0));
     let waits = release.clone();
     let backend = Backend::answering(move |_, stream| {
@@ -269,7 +270,7 @@ fn a_client_that_leaves_pays_until_the_backend_is_done() {
     eventually("the request is at the backend", || backend.requests().len() == 1);
     drop(stream);
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(gate.metric("tollgate_requests_at_backend"), 1, "the backend is still at it");
+    assert_eq!(gate.metric("tollgate_requests_at_backend"), 1, "the backend is still working");
     release.store(1, Ordering::Relaxed);
     eventually("the backend is done", || gate.metric("tollgate_requests_at_backend") == 0);
     assert_eq!(gate.metric("tollgate_requests_left_total"), 1);
@@ -278,10 +279,10 @@ fn a_client_that_leaves_pays_until_the_backend_is_done() {
 }
 
 #[test]
-fn an_answer_without_end_is_cut_when_its_client_has_left() {
+fn an_endless_response_is_cut_off_after_its_client_has_disconnected() {
     let backend = Backend::answering(|_, stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
-        // Faster than any pause that would be too long, and never done.
+        // An endless response without idle timeouts.
         loop {
             stream.write_all(b"400\r\n")?;
             stream.write_all(&[b'x'; 1024])?;
@@ -301,7 +302,7 @@ fn an_answer_without_end_is_cut_when_its_client_has_left() {
 }
 
 #[test]
-fn a_client_that_reads_slowly_is_not_work_at_the_backend() {
+fn a_client_that_reads_slowly_holds_no_permit() {
     let backend = Backend::answering(|_, stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 30000000\r\n\r\n")?;
         stream.write_all(&vec![b'x'; 30_000_000])
@@ -316,7 +317,7 @@ fn a_client_that_reads_slowly_is_not_work_at_the_backend() {
 }
 
 #[test]
-fn a_client_that_breaks_off_its_request_ends_it_at_the_backend() {
+fn an_aborted_upload_is_aborted_at_the_backend() {
     let broken_off = Arc::new(AtomicUsize::new(0));
     let counted = broken_off.clone();
     let backend = Backend::connecting(move |mut stream| {

@@ -1,4 +1,4 @@
-//! Requests that are written in another way than rules write them do not bypass the rules.
+//! Other spellings of a request do not bypass rules.
 
 use crate::support::{Backend, Gate, http2, roundtrip};
 
@@ -8,7 +8,7 @@ fn gate(backend: &Backend, condition: &str) -> Gate {
     Gate::with(backend, &format!("h2c = true\n{rule}{condition}"))
 }
 
-/// Spellings that some backend reads as `/login`.
+/// Spellings that some backend interprets as `/login`.
 const LOGIN: [&str; 23] = [
     "/login",
     "/%6cogin",
@@ -67,7 +67,7 @@ fn a_spelling_of_a_path_does_not_bypass_its_rule_over_http2() {
 }
 
 #[test]
-fn an_exemption_by_path_is_for_that_path_alone() {
+fn an_exemption_by_path_applies_to_that_path_only() {
     let backend = Backend::saying("ok");
     let gate = gate(&backend, "unless = { path = '/static/*' }\n");
     assert_eq!(gate.get("/").status, 200);
@@ -93,7 +93,7 @@ fn an_exemption_by_path_ignores_a_host_before_it() {
 }
 
 #[test]
-fn a_path_is_one_key_however_it_is_written_and_arrives_as_it_was_sent() {
+fn every_spelling_of_a_path_is_one_key_and_is_forwarded_unchanged() {
     let backend = Backend::saying("ok");
     let rule = "[[rule]]\nname = 'each'\nclass = 'path'\nwindow = { max = 100, per = '1h' }\n";
     let gate = Gate::with(&backend, rule);
@@ -121,18 +121,18 @@ fn ask(gate: &Gate, fields: &str) -> crate::support::Response {
     roundtrip(gate.connect(), format!("GET / HTTP/1.1\r\n{fields}Connection: close\r\n\r\n").as_bytes())
 }
 
-/// A gate whose only rule tells callers apart by `class`, and admits 100 requests of each.
+/// A gate whose only rule admits 100 requests per key of `class`.
 fn counting(backend: &Backend, class: &str) -> Gate {
     Gate::with(backend, &format!("[[rule]]\nname = 'each'\nclass = '{class}'\nwindow = {{ max = 100, per = '1h' }}\n"))
 }
 
-/// How many requests are left to the caller with these fields; none if the rule does not apply.
+/// The remaining requests of the key with these fields. None if the rule does not apply.
 fn left(gate: &Gate, fields: &str) -> Option<u32> {
     ask(gate, &format!("Host: a\r\n{fields}")).field("x-ratelimit-remaining").map(|left| left.parse().unwrap())
 }
 
 #[test]
-fn a_cookie_is_found_in_every_line_and_the_backend_sees_the_same_one() {
+fn a_cookie_is_found_in_every_line_and_forwarded() {
     let backend = Backend::saying("ok");
     let gate = counting(&backend, "cookie:sid");
     let fields = ["Cookie: sid=1\r\n", "Cookie: a=b\r\nCookie: sid=1\r\n", "Cookie: sid =1; a=b\r\n"];
@@ -146,7 +146,7 @@ fn a_cookie_is_found_in_every_line_and_the_backend_sees_the_same_one() {
 }
 
 #[test]
-fn lines_of_a_header_that_a_rule_uses_are_one_value_for_the_rule_and_for_the_backend() {
+fn the_lines_of_a_header_that_a_rule_uses_are_combined_for_rule_and_backend() {
     let backend = Backend::saying("ok");
     let gate = counting(&backend, "header:x-key");
     assert_eq!(left(&gate, "X-Key: a\r\nX-Other: 1\r\nX-Key: b\r\nX-Other: 2\r\n"), Some(99));
@@ -161,7 +161,7 @@ fn lines_of_a_header_that_a_rule_uses_are_one_value_for_the_rule_and_for_the_bac
 }
 
 #[test]
-fn a_header_that_backends_take_for_that_of_a_rule_is_not_forwarded() {
+fn a_header_that_backends_confuse_with_that_of_a_rule_is_not_forwarded() {
     let backend = Backend::saying("ok");
     let gate = counting(&backend, "header:x-key");
     for name in ["X_Key", "X.Key", "X~Key"] {
@@ -172,7 +172,7 @@ fn a_header_that_backends_take_for_that_of_a_rule_is_not_forwarded() {
 }
 
 #[test]
-fn a_cookie_that_php_takes_for_that_of_a_rule_is_not_forwarded() {
+fn a_cookie_that_php_confuses_with_that_of_a_rule_is_not_forwarded() {
     let backend = Backend::saying("ok");
     let gate = counting(&backend, "cookie:my_sid");
     assert_eq!(left(&gate, "Cookie: my_sid=k; my.other=1\r\n"), Some(99));

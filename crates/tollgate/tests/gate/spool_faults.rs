@@ -1,4 +1,4 @@
-//! Faults of the spool's file system. None of them breaks a response, memory stays within its bound, and each is logged once.
+//! Faults of the spool's file system. Responses stay complete, memory stays bounded, and each fault is logged once.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -7,11 +7,11 @@ use std::process::{Child, Command, Stdio};
 use crate::buffering::{assert_others_are_served, buffered, gate, not_reading, pattern, two_workers};
 use crate::support::{Gate, eventually, read_response};
 
-/// A client may have a quarter of it.
+/// The memory of the buffers. One client may use a quarter.
 const MEMORY_MAX: u64 = 4 << 20;
 const LOGGED: &str = "responses cannot be spooled";
 
-/// Whether file systems can be mounted. Says why a test is skipped if not.
+/// Whether file systems can be mounted. If not, prints why the test is skipped.
 fn may_mount() -> bool {
     let may = rustix::process::geteuid().is_root()
         && Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success());
@@ -21,26 +21,29 @@ fn may_mount() -> bool {
     may
 }
 
-/// A gate in a mount namespace of its own, whose spool is on a file system of its own.
+/// A gate in a new mount namespace, whose spool is on a separate file system.
 fn gate_with_spool_on(mount_options: &str) -> Gate {
     let folder = tempfile::tempdir().unwrap();
     let spool = folder.path().join("spool");
     std::fs::create_dir(&spool).unwrap();
     let config = format!(
-        "[gate]\nworkers = 1\nin_flight = 2\nbackend = \"http://{}\"\nbuffer = {{ memory = \"{MEMORY_MAX}B\", dir = \"{}\" }}\n",
+        "[gate]\nworkers = 1\nin_flight = 2\nbackend = \"http://{}\"\n\
+         buffer = {{ memory = \"{MEMORY_MAX}B\", dir = \"{}\" }}\n",
         two_workers(),
         spool.display(),
     );
     let file = folder.path().join("tollgate.toml");
     std::fs::write(&file, config).unwrap();
-    let script = "mount -t tmpfs -o \"$1\" tmpfs \"$2\" && exec \"$3\" gate --config \"$4\" --listen 127.0.0.1:0 --admin 127.0.0.1:0";
+    let script = "mount -t tmpfs -o \"$1\" tmpfs \"$2\" && exec \"$3\" gate --config \"$4\" \
+                  --listen 127.0.0.1:0 --admin 127.0.0.1:0";
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", script, "sh", mount_options]).arg(&spool);
     command.arg(env!("CARGO_BIN_EXE_tollgate")).arg(&file);
     Gate::spawn(command, folder)
 }
 
-/// A client that reads late gets every byte, others are served by the backend's other worker meanwhile, and one line is logged.
+/// Asserts that a client that reads late gets every byte, that others are served in the meantime, and that one line is
+/// logged.
 fn assert_nothing_breaks(mut gate: Gate, fault: &str) {
     let slow = not_reading(&gate, 1, "/big");
     gate.logged(LOGGED);
@@ -76,7 +79,7 @@ fn a_spool_directory_that_is_a_file_breaks_no_response() {
 }
 
 #[test]
-fn a_spool_directory_that_is_removed_is_used_on() {
+fn a_removed_spool_directory_stays_usable() {
     let folder = tempfile::tempdir().unwrap();
     let gate = gate(two_workers(), &format!("buffer = {{ dir = \"{}\" }}", folder.path().display()));
     let first = not_reading(&gate, 1, "/big");
@@ -90,7 +93,7 @@ fn a_spool_directory_that_is_removed_is_used_on() {
     assert!(gate.end().iter().all(|line| !line.contains(LOGGED)));
 }
 
-/// Stops one thread of a process, as a file system does that hangs. Goes on when dropped.
+/// Stops one thread of a process, as a hung file system does. The thread continues when this is dropped.
 struct StoppedThread(Child);
 
 impl StoppedThread {
@@ -98,7 +101,7 @@ impl StoppedThread {
         let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
         let is_named = |path: &Path| std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name);
         let thread = tasks.map(|task| task.unwrap().path()).find(|path| is_named(path)).unwrap();
-        // PTRACE_SEIZE and PTRACE_INTERRUPT, until the input ends.
+        // PTRACE_SEIZE and PTRACE_INTERRUPT, until the end of the input.
         let script = "import ctypes, sys\nptrace = ctypes.CDLL(None).ptrace\nthread = int(sys.argv[1])\n\
             ok = ptrace(0x4206, thread, 0, 0) == 0 and ptrace(0x4207, thread, 0, 0) == 0\n\
             print('stopped' if ok else 'refused', flush=True)\nsys.stdin.read()";
@@ -120,7 +123,7 @@ impl Drop for StoppedThread {
 }
 
 #[test]
-fn a_file_system_that_hangs_holds_up_only_responses_that_are_on_it() {
+fn a_hung_file_system_blocks_only_the_responses_on_it() {
     let mut gate = gate(two_workers(), &format!("buffer = {{ memory = \"{MEMORY_MAX}B\" }}"));
     let spooled = not_reading(&gate, 1, "/big");
     eventually("the spool is used", || buffered(&gate).1 > 20_000_000);
@@ -129,7 +132,7 @@ fn a_file_system_that_hangs_holds_up_only_responses_that_are_on_it() {
     gate.logged(LOGGED);
     assert_others_are_served(&gate);
     assert!(buffered(&gate).0 <= MEMORY_MAX, "{:?} bytes", buffered(&gate));
-    // Blocks that were to be written have gone back to their download.
+    // Unwritten blocks are back in the memory of their download.
     assert!(read_response(&mut BufReader::new(late)).unwrap().body == pattern());
     drop(stopped);
     assert!(read_response(&mut BufReader::new(spooled)).unwrap().body == pattern());

@@ -1,4 +1,4 @@
-//! Bodies stream: nothing is collected, whatever their size.
+//! Bodies of any size are streamed in constant memory.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use crate::support::backend::{read_head, respond};
 use crate::support::{Backend, Gate, PATIENCE, read_response};
 
 const GIGABYTE: u64 = 1 << 30;
-/// Buffers and what the allocator keeps; far below what is transferred.
+/// Growth by buffers and the allocator, in kB: far less than the transferred bytes.
 const GROWTH_MAX_KB: u64 = 8 * 1024;
 
 #[test]
@@ -76,7 +76,7 @@ fn fault_18_a_gigabyte_goes_up_and_down_in_constant_memory() {
 }
 
 #[test]
-fn each_piece_is_passed_on_when_it_comes() {
+fn each_chunk_is_forwarded_when_it_arrives() {
     let (next, waits) = mpsc::channel::<()>();
     let waits = std::sync::Mutex::new(waits);
     let backend = Backend::connecting(move |mut stream| {
@@ -87,7 +87,7 @@ fn each_piece_is_passed_on_when_it_comes() {
             .unwrap();
         for _ in 0..3 {
             waits.lock().unwrap().recv().unwrap();
-            // In two parts, so that the framing is cut in the middle as well.
+            // In two parts, so that the framing is split as well.
             stream.write_all(b"8\r\ndata: a\n\r").unwrap();
             stream.write_all(b"\n").unwrap();
         }
@@ -103,7 +103,7 @@ fn each_piece_is_passed_on_when_it_comes() {
         line.clear();
         reader.read_line(&mut line).unwrap();
     }
-    assert_eq!(gate.metric("tollgate_requests_at_backend"), 0, "a stream of events is not work at the backend");
+    assert_eq!(gate.metric("tollgate_requests_at_backend"), 0, "an event stream holds no permit");
     for _ in 0..3 {
         next.send(()).unwrap();
         let mut chunk = [0; 13];
@@ -136,7 +136,7 @@ fn a_request_body_reaches_the_backend_while_it_is_being_sent() {
     stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
     for _ in 0..3 {
         stream.write_all(b"3;ext=1\r\nabc\r\n").unwrap();
-        assert_eq!(arrives.recv_timeout(PATIENCE).unwrap(), b"3\r\nabc\r\n", "extensions are not passed on");
+        assert_eq!(arrives.recv_timeout(PATIENCE).unwrap(), b"3\r\nabc\r\n", "chunk extensions are not forwarded");
     }
     stream.write_all(b"0\r\n\r\n").unwrap();
     assert_eq!(read_response(&mut BufReader::new(stream)).unwrap().text(), "done");

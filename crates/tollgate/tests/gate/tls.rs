@@ -16,13 +16,13 @@ pub(crate) fn certificate(names: &[&str]) -> rcgen::CertifiedKey<rcgen::KeyPair>
     rcgen::generate_simple_self_signed(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
 }
 
-/// Writes it where a gate reads it.
+/// Writes the certificate and its key as PEM files.
 pub(crate) fn write(folder: &Path, stem: &str, certificate: &rcgen::CertifiedKey<rcgen::KeyPair>) {
     std::fs::write(folder.join(format!("{stem}.pem")), certificate.cert.pem()).unwrap();
     std::fs::write(folder.join(format!("{stem}.key")), certificate.signing_key.serialize_pem()).unwrap();
 }
 
-/// Connects, trusting just this certificate.
+/// Connects with this certificate as the only trusted root.
 async fn connect(
     gate: &Gate,
     trusted: &CertificateDer<'static>,
@@ -32,7 +32,7 @@ async fn connect(
     shake_hands(TcpStream::connect(gate.address).await?, trusted, name, protocols).await
 }
 
-/// Begins TLS, trusting just this certificate.
+/// Performs a TLS handshake with this certificate as the only trusted root.
 pub(crate) async fn shake_hands(
     stream: TcpStream,
     trusted: &CertificateDer<'static>,
@@ -47,7 +47,7 @@ pub(crate) async fn shake_hands(
     connector.connect(ServerName::try_from(name.to_owned()).unwrap(), stream).await
 }
 
-/// One request; the answer as it comes.
+/// Sends one request and returns the raw response.
 pub(crate) async fn get(stream: &mut TlsStream<TcpStream>) -> String {
     stream.write_all(b"GET / HTTP/1.1\r\nHost: site\r\nConnection: close\r\n\r\n").await.unwrap();
     let mut text = String::new();
@@ -81,7 +81,7 @@ fn clients_are_served_over_tls_with_the_protocol_they_choose() {
 }
 
 #[test]
-fn certificates_are_taken_over_when_their_files_change_and_bad_ones_are_not() {
+fn changed_certificate_files_are_reloaded_unless_they_are_invalid() {
     let folder = tempfile::tempdir().unwrap();
     let (old, new) = (certificate(&["site"]), certificate(&["site"]));
     write(folder.path(), "site", &old);
@@ -100,11 +100,11 @@ fn certificates_are_taken_over_when_their_files_change_and_bad_ones_are_not() {
     write(folder.path(), "site", &new);
     eventually("the new certificate is shown", || works(&gate, &new));
     assert!(!works(&gate, &old));
-    assert!(runtime.block_on(get(&mut kept)).ends_with("ok"), "nobody is disconnected");
+    assert!(runtime.block_on(get(&mut kept)).ends_with("ok"), "open connections are kept");
 }
 
 #[test]
-fn the_certificate_for_the_name_is_shown() {
+fn the_certificate_is_selected_by_server_name() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (certificate(&["first"]), certificate(&["second", "*.second.example"]));
     write(folder.path(), "first", &first);
@@ -122,7 +122,7 @@ fn the_certificate_for_the_name_is_shown() {
 }
 
 #[test]
-fn a_reload_brings_other_certificates_and_begins_and_ends_tls() {
+fn a_reload_changes_certificates_and_turns_tls_on_and_off() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (certificate(&["first"]), certificate(&["second"]));
     write(folder.path(), "first", &first);
@@ -147,19 +147,19 @@ fn a_reload_brings_other_certificates_and_begins_and_ends_tls() {
             }
         })
     };
-    assert_eq!(gate.get("/").text(), "ok", "in the clear");
+    assert_eq!(gate.get("/").text(), "ok", "without TLS");
     reload(&["first"], "tollgate_reloads_total");
     assert!(is_shown("first", &first) && !is_shown("second", &second));
     reload(&["first", "second"], "tollgate_reloads_total");
     assert!(is_shown("first", &first) && is_shown("second", &second));
     reload(&["second", "missing"], "tollgate_reloads_failed_total");
-    assert!(is_shown("first", &first) && is_shown("second", &second), "a file that is not there changes nothing");
+    assert!(is_shown("first", &first) && is_shown("second", &second), "a missing file changes nothing");
     reload(&[], "tollgate_reloads_total");
     assert_eq!(gate.get("/").text(), "ok");
 }
 
 #[test]
-fn a_handshake_that_does_not_come_is_not_waited_for() {
+fn a_missing_handshake_times_out() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "site", &certificate(&["site"]));
     let backend = Backend::saying("ok");
@@ -174,11 +174,11 @@ fn a_handshake_that_does_not_come_is_not_waited_for() {
     std::io::Write::write_all(&mut plain, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     let _ = std::io::Read::read_to_end(&mut plain, &mut answer);
-    assert!(!answer.starts_with(b"HTTP"), "no HTTP in the clear where TLS is spoken");
+    assert!(!answer.starts_with(b"HTTP"), "no HTTP without TLS on a TLS port");
     assert!(backend.requests().is_empty());
 }
 
-/// A backend that speaks TLS with this certificate. Gives its port.
+/// A TLS backend with this certificate. Returns its port.
 fn secret_backend(site: &rcgen::CertifiedKey<rcgen::KeyPair>) -> u16 {
     let key = PrivateKeyDer::try_from(site.signing_key.serialize_der()).unwrap();
     let mut config = rustls::ServerConfig::builder()
@@ -211,7 +211,7 @@ fn secret_backend(site: &rcgen::CertifiedKey<rcgen::KeyPair>) -> u16 {
     port
 }
 
-/// A gate with this configuration that trusts the certificates in a file.
+/// A gate with this configuration and the trusted roots in a file.
 fn trusting(roots: &Path, config: &str) -> Gate {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tollgate.toml");
@@ -223,7 +223,7 @@ fn trusting(roots: &Path, config: &str) -> Gate {
 }
 
 #[test]
-fn a_backend_over_tls_is_spoken_to_if_its_certificate_is_trusted() {
+fn a_tls_backend_is_used_if_its_certificate_is_trusted() {
     let folder = tempfile::tempdir().unwrap();
     let site = certificate(&["localhost"]);
     write(folder.path(), "site", &site);
@@ -238,7 +238,7 @@ fn a_backend_over_tls_is_spoken_to_if_its_certificate_is_trusted() {
 }
 
 #[test]
-fn a_reload_brings_the_first_backend_over_tls_and_reads_whom_to_trust_again() {
+fn a_reload_adds_the_first_tls_backend_and_reads_the_trusted_roots_again() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (certificate(&["localhost"]), certificate(&["localhost"]));
     write(folder.path(), "roots", &first);
@@ -255,11 +255,11 @@ fn a_reload_brings_the_first_backend_over_tls_and_reads_whom_to_trust_again() {
         eventually("the backend answers", || gate.get("/").text() == "secret");
     };
     reload(&format!("https://localhost:{}", secret_backend(&first)));
-    // Nobody trusts the second yet.
+    // The second is not trusted yet.
     let second_port = secret_backend(&second);
     write(folder.path(), "roots", &second);
     reload(&format!("https://localhost:{second_port}"));
-    // No roots, no such backend: the old settings stay.
+    // Without roots, a TLS backend is an error, and the old settings stay in force.
     std::fs::write(folder.path().join("roots.pem"), "").unwrap();
     gate.rewrite(&config(&format!("https://127.0.0.1:{second_port}")));
     gate.signal("HUP");

@@ -1,4 +1,4 @@
-//! What requests cost, as backends say it and as the clock does.
+//! The cost of requests: reported by backends, estimated by the virtual clock, or measured by the kernel.
 
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
@@ -21,7 +21,7 @@ fn charged_ms(gate: &Gate) -> f64 {
     line.parse::<f64>().unwrap() * 1e3
 }
 
-/// A backend that takes 100 ms and says that it took what the path says.
+/// A backend that takes 100 ms and reports the cost in the path.
 fn saying_what_the_path_says() -> Backend {
     Backend::answering(|request, stream| {
         std::thread::sleep(Duration::from_millis(100));
@@ -32,7 +32,7 @@ fn saying_what_the_path_says() -> Backend {
 }
 
 #[test]
-fn fault_28_a_cost_that_is_nonsense_is_not_believed_and_is_counted() {
+fn fault_28_an_invalid_cost_is_ignored_and_counted() {
     let backend = saying_what_the_path_says();
     let gate = gate(&backend, "");
     let ask = |path: &str| {
@@ -51,12 +51,12 @@ fn fault_28_a_cost_that_is_nonsense_is_not_believed_and_is_counted() {
     assert_eq!(gate.metric("tollgate_toll_reports_ignored_total"), 7);
 }
 
-/// Keeps the account of a control group that uses a tenth of a core, as the kernel would.
+/// Writes `cpu.stat` of a cgroup that uses a tenth of a core, as the kernel would.
 fn a_tenth_of_a_core(folder: &std::path::Path, until: &AtomicBool) {
     let start = Instant::now();
     while !until.load(Ordering::Relaxed) && start.elapsed() < Duration::from_secs(60) {
         let (text, next) = (format!("usage_usec {}\n", start.elapsed().as_micros() / 10), folder.join("next"));
-        // Nobody reads half of it.
+        // Renamed, so that a reader never sees a partial file.
         std::fs::write(&next, text).unwrap();
         std::fs::rename(&next, folder.join("cpu.stat")).unwrap();
         std::thread::sleep(Duration::from_millis(5));
@@ -64,7 +64,7 @@ fn a_tenth_of_a_core(folder: &std::path::Path, until: &AtomicBool) {
 }
 
 #[test]
-fn what_the_kernel_counts_is_charged_where_a_control_group_is_named() {
+fn with_a_cgroup_the_cpu_time_of_the_kernel_is_charged() {
     let backend = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(200));
         respond(stream, "ok")
@@ -74,18 +74,18 @@ fn what_the_kernel_counts_is_charged_where_a_control_group_is_named() {
         let kernel = scope.spawn(|| a_tenth_of_a_core(folder.path(), &done));
         let toll = format!("toll = {{ cgroup = '{}' }}\n", folder.path().display());
         let mut gate = gate(&backend, &toll);
-        // The first is priced before anything was measured.
+        // The first request is charged before the first measurement.
         gate.get("/");
         let before = charged_ms(&gate);
         (0..10).for_each(|_| assert_eq!(gate.get("/").status, 200));
         let charged = charged_ms(&gate) - before;
         done.store(true, Ordering::Relaxed);
         assert!((80.0..500.0).contains(&charged), "{charged} ms of about 200: two seconds have passed");
-        // And without the file it goes on, once nobody writes it any more.
+        // Without the file, the virtual clock is used.
         kernel.join().unwrap();
         std::fs::remove_file(folder.path().join("cpu.stat")).unwrap();
         gate.logged("cpu.stat");
-        // What was charged beyond the last measurement is made good first.
+        // This request corrects the charges since the last measurement.
         gate.get("/");
         let before = charged_ms(&gate);
         assert_eq!(gate.get("/").status, 200);
@@ -95,7 +95,7 @@ fn what_the_kernel_counts_is_charged_where_a_control_group_is_named() {
 }
 
 #[test]
-fn what_the_clients_of_each_rule_have_cost_is_shown() {
+fn the_cost_of_the_clients_of_each_rule_is_shown() {
     let backend = saying_what_the_path_says();
     let rules = "[[rule]]\nname = 'keys'\nclass = 'header:x-key'\nbudget = { share = 0.5, burst = '30s' }\n\
                  [[rule]]\nname = 'other'\nclass = 'header:x-other'\nbudget = { share = 0.5, burst = '30s' }\n";
@@ -122,14 +122,14 @@ fn what_the_clients_of_each_rule_have_cost_is_shown() {
 }
 
 #[test]
-fn what_a_backend_says_stays_for_the_client_where_that_is_wanted() {
+fn the_cost_header_is_forwarded_with_keep() {
     let backend = saying_what_the_path_says();
     let gate = gate(&backend, "toll = { keep = true }\n");
     assert_eq!(gate.get("/3").field("server-timing"), Some("db;dur=1, cpu;dur=3"));
 }
 
 #[test]
-fn who_leaves_before_the_answer_pays_what_the_backend_says() {
+fn a_client_that_disconnects_is_charged_the_reported_cost() {
     let has_left = Arc::new(AtomicBool::new(false));
     let may_answer = has_left.clone();
     let backend = Backend::answering(move |_, stream| {
@@ -144,7 +144,7 @@ fn who_leaves_before_the_answer_pays_what_the_backend_says() {
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     eventually("the request is at the backend", || backend.requests().len() == 1);
     drop(stream);
-    // The gate has time to see that, and the backend works for longer than what it will say that it took.
+    // Time for the gate to notice, and longer than the cost that the backend reports.
     std::thread::sleep(Duration::from_millis(300));
     has_left.store(true, Ordering::Relaxed);
     eventually("the backend is done", || gate.metric("tollgate_requests_left_total") == 1);
@@ -152,13 +152,14 @@ fn who_leaves_before_the_answer_pays_what_the_backend_says() {
 }
 
 #[test]
-fn fault_46_a_backend_that_is_slow_for_everybody_makes_nobody_guilty() {
+fn fault_46_a_backend_that_is_slow_for_all_clients_puts_none_in_debt() {
     let backend = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(600));
         respond(stream, "ok")
     });
-    // By the clock on the wall each of them is in debt for seconds.
-    let budget = "in_flight = 40\n[[rule]]\nname = 'each'\nclass = 'ip/32'\nbudget = { share = 0.01, burst = '150ms' }\nhold = '0s'\n";
+    // By wall-clock time, each client would be in debt for seconds.
+    let budget = "in_flight = 40\n[[rule]]\nname = 'each'\nclass = 'ip/32'\n\
+                  budget = { share = 0.01, burst = '150ms' }\nhold = '0s'\n";
     let gate = gate(&backend, budget);
     for round in 0..2 {
         let mut crowd: Vec<TcpStream> =
@@ -171,15 +172,15 @@ fn fault_46_a_backend_that_is_slow_for_everybody_makes_nobody_guilty() {
         }
         eventually("all is settled", || gate.metric("tollgate_requests_at_backend") == 0);
     }
-    // One core was busy for two times 600 ms, whoever had to wait for it.
+    // One core was busy for 600 ms in each of two rounds.
     let charged = charged_ms(&gate);
     assert!((1_000.0..1_900.0).contains(&charged), "{charged} ms");
 }
 
-/// One core that requests share by turns of a millisecond, and that knows for whom it worked.
+/// A simulated core that requests share in time slices of 1 ms, and that records the time of each client.
 #[derive(Default)]
 struct Core {
-    /// The turn that is next to be given away, and the one that it is.
+    /// The next time slice to assign, and the current one.
     turns: Mutex<(u64, u64)>,
     next: Condvar,
     crawler_us: AtomicU64,
@@ -202,7 +203,7 @@ impl Core {
     }
 }
 
-/// Asks for the path again and again from this address, until it is told to stop.
+/// Requests the path repeatedly from this address until `stop` is set.
 fn visit(gate: std::net::SocketAddr, from: [u8; 4], path: &str, pause: Duration, stop: &AtomicBool) {
     let mut stream = connect_from(from.into(), gate);
     let mut reader = BufReader::new(stream.try_clone().unwrap());
@@ -213,9 +214,9 @@ fn visit(gate: std::net::SocketAddr, from: [u8; 4], path: &str, pause: Duration,
     }
 }
 
-/// By the wall clock, people would pay for the crawler's requests that were there with theirs: several times what they cost.
+/// By wall-clock time, people would be charged several times their cost, because of the crawler's concurrent requests.
 #[test]
-fn in_overload_everybody_is_charged_within_a_fifth_of_what_they_cost() {
+fn in_overload_every_client_is_charged_its_cost_within_a_fifth() {
     let core = Arc::new(Core::default());
     let worker = core.clone();
     let backend = Backend::answering(move |request, stream| {
@@ -227,7 +228,8 @@ fn in_overload_everybody_is_charged_within_a_fifth_of_what_they_cost() {
     });
     let rule = |name: &str, client: &str| {
         format!(
-            "[[rule]]\nname = '{name}'\nwhen = {{ client = '{client}' }}\nclass = 'ip/32'\nbudget = {{ cores = 64, burst = '1h' }}\n"
+            "[[rule]]\nname = '{name}'\nwhen = {{ client = '{client}' }}\nclass = 'ip/32'\n\
+             budget = {{ cores = 64, burst = '1h' }}\n"
         )
     };
     let rules = rule("crawler", "127.51.0.0/16") + &rule("people", "127.52.0.0/16");
@@ -255,18 +257,19 @@ fn in_overload_everybody_is_charged_within_a_fifth_of_what_they_cost() {
     };
     let (crawler, people) = (charged("crawler"), charged("people"));
     let cost = [&core.crawler_us, &core.people_us].map(|us| us.load(Ordering::Relaxed) as f64 / 1e6);
-    // What passes between two turns is nobody's, and a busy machine makes it longer: parts of the whole are compared.
+    // The time between two slices belongs to no client, and a busy machine extends it, so shares of the total are
+    // compared.
     for (name, charged, cost) in
         [("crawler", crawler, cost[0] / (cost[0] + cost[1])), ("people", people, cost[1] / (cost[0] + cost[1]))]
     {
         let ratio = charged / (crawler + people) / cost;
-        assert!((0.8..1.2).contains(&ratio), "{name}: charged {ratio:.2} of its part");
+        assert!((0.8..1.2).contains(&ratio), "{name}: charged {ratio:.2} of its share");
     }
     let all = (crawler + people) / (cost[0] + cost[1]);
-    assert!((0.9..1.6).contains(&all), "{all:.2} of what all cost was charged");
+    assert!((0.9..1.6).contains(&all), "{all:.2} of the total cost was charged");
 }
 
-/// Sends a request on each of `count` connections at once, and gives how many were answered with 200 and with 429.
+/// Sends a request on each of `count` connections, and returns the numbers of responses with 200 and with 429.
 fn burst(gate: &Gate, count: usize, path: &str) -> (usize, usize) {
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     let mut streams: Vec<_> = (0..count).map(|_| gate.connect()).collect();
@@ -279,8 +282,8 @@ fn burst(gate: &Gate, count: usize, path: &str) -> (usize, usize) {
     (of(200), of(429))
 }
 
-/// A backend whose requests take 40 ms of CPU time each, and cheap ones next to nothing.
-fn dear_or_cheap() -> Backend {
+/// A backend that takes 40 ms of CPU time per request, and almost none for paths that end in `cheap`.
+fn expensive_or_cheap() -> Backend {
     Backend::answering(|request, stream| {
         let cpu = if request.path().ends_with("cheap") { 0 } else { 40 };
         std::thread::sleep(Duration::from_millis(cpu));
@@ -293,7 +296,7 @@ const BUDGET: &str = "[[rule]]\nname = 'b'\nclass = 'ip/32'\nbudget = { cores = 
 
 #[test]
 fn few_requests_of_unknown_cost_are_forwarded_at_once_under_a_budget() {
-    let backend = dear_or_cheap();
+    let backend = expensive_or_cheap();
     let gate = Gate::with(&backend, &format!("cores = 1\n{BUDGET}"));
     let (served, refused) = burst(&gate, 40, "/page");
     assert!((1..=9).contains(&served) && served + refused == 40, "{served} {refused}");
@@ -301,14 +304,14 @@ fn few_requests_of_unknown_cost_are_forwarded_at_once_under_a_budget() {
 }
 
 #[test]
-fn a_key_that_comes_into_debt_has_no_more_of_its_waiting_requests_forwarded() {
-    let backend = dear_or_cheap();
+fn waiting_requests_of_a_key_in_debt_are_not_forwarded() {
+    let backend = expensive_or_cheap();
     let gate = Gate::with(&backend, &format!("cores = 1\nin_flight = 1\n{BUDGET}"));
     for _ in 0..20 {
         assert_eq!(gate.get("/page?cheap").status, 200);
     }
-    let (served, refused) = burst(&gate, 40, "/page?dear");
-    // Five spend the burst; one is in flight when the fifth ends.
+    let (served, refused) = burst(&gate, 40, "/page?expensive");
+    // Five requests use up the burst; one more is in flight when the fifth ends.
     assert!((5..=7).contains(&served) && served + refused == 40, "{served} {refused}");
     assert_eq!(backend.requests().len(), 20 + served);
 }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use crate::support::client::socket_from;
 use crate::support::{Backend, Gate, eventually};
 
-/// How long the backend computes after it has flushed the first piece of a response. Longer than a second: slow bodies must not be an exception.
+/// Time that the backend computes after it has flushed the first part of a response. It exceeds one second, so that
+/// slow bodies are covered.
 const WORK: Duration = Duration::from_millis(1100);
 const IN_FLIGHT_MAX: usize = 2;
 const REQUESTS: usize = 6;
@@ -21,7 +22,7 @@ fn charged(gate: &Gate) -> Duration {
     Duration::from_secs_f64(line.parse().unwrap())
 }
 
-/// Requests at the backend now, the most at once, and those that are done.
+/// The current and the maximum number of concurrent requests at the backend, and the number of finished ones.
 #[derive(Default)]
 struct Counts {
     working: AtomicUsize,
@@ -29,7 +30,7 @@ struct Counts {
     done: AtomicUsize,
 }
 
-/// A backend that sends so many bytes of each response, computes, and sends the rest.
+/// A backend that sends `bytes` bytes of each response, computes, and sends the rest.
 fn flushing(bytes: usize) -> (Backend, Arc<Counts>) {
     let counts = Arc::new(Counts::default());
     let counted = counts.clone();
@@ -46,7 +47,7 @@ fn flushing(bytes: usize) -> (Backend, Arc<Counts>) {
     (backend, counts)
 }
 
-/// A client that has sent this and does not read.
+/// A client that has sent these bytes and does not read.
 fn not_reading(gate: &Gate, number: usize, bytes: &[u8]) -> TcpStream {
     let from = IpAddr::from([127, 5, 5, number as u8 + 1]);
     let mut stream = socket_from(from, gate.address, |socket| socket.set_recv_buffer_size(4096));
@@ -69,7 +70,8 @@ fn assert_counted_and_charged(first_piece: usize, request: &[u8]) {
 #[test]
 fn a_client_with_a_closed_window_is_charged_and_counts_as_in_flight() {
     // SETTINGS_INITIAL_WINDOW_SIZE = 0, then GET / without a body.
-    let request = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0\0\0\x06\x01\x05\0\0\0\x01\x82\x86\x84\x41\x01a";
+    let request = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\
+                    \0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0\0\0\x06\x01\x05\0\0\0\x01\x82\x86\x84\x41\x01a";
     assert_counted_and_charged(20, request);
 }
 
@@ -78,7 +80,7 @@ fn a_client_that_does_not_read_is_charged_and_counts_as_in_flight() {
     assert_counted_and_charged(3_000_000, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
 }
 
-/// A client that is slow but never stops must not hold the backend either: its response is buffered as well.
+/// A slow but steady client must not block the backend either: its response is buffered as well.
 #[test]
 fn a_client_that_reads_slowly_but_steadily_is_charged_for_the_backend_alone() {
     const BYTES: usize = 20_000_000;

@@ -1,4 +1,4 @@
-//! Requests whose bodies come slowly, late or never: what that costs, and whom.
+//! Slow and stalled uploads: their charges, and their effect on others.
 
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,11 +14,11 @@ use crate::support::client::connect_from;
 use crate::support::http2::{connect, read_answer, read_body, request, run_local, send_body};
 use crate::support::{Backend, Gate, eventually, read_response, roundtrip};
 
-/// Whose bodies do not come, and who has nothing to do with that.
+/// The address of stalled uploads, and another address.
 const WITHHOLDING: [u8; 4] = [127, 12, 1, 1];
 const OTHER: [u8; 4] = [127, 77, 1, 1];
 
-/// One core: no more than a handful of requests have a place at the backend at once.
+/// With one core, only a few requests get a permit at once.
 fn gate(backend: impl std::fmt::Display, rest: &str) -> Gate {
     Gate::start(&format!("[gate]\nworkers = 1\ncores = 1\nh2c = true\nbackend = \"{backend}\"\n{rest}"))
 }
@@ -38,7 +38,7 @@ fn others_are_served(gate: SocketAddr, while_there_are: &str) {
     }
 }
 
-/// Sends this from one address on 64 connections, and no more.
+/// Sends this head and body from one address on 64 connections, and stalls.
 fn withhold(gate: &Gate, head: &str, body: &[u8]) -> Vec<TcpStream> {
     let before = gate.metric("tollgate_requests_total");
     let withheld: Vec<_> = (0..64)
@@ -47,7 +47,7 @@ fn withhold(gate: &Gate, head: &str, body: &[u8]) -> Vec<TcpStream> {
             stream
                 .write_all(format!("POST /made-up/{number} HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n").as_bytes())
                 .unwrap();
-            // Who has been refused by now may not be able to send it.
+            // This write may fail if the request is already refused.
             let _ = stream.write_all(body);
             stream
         })
@@ -57,7 +57,7 @@ fn withhold(gate: &Gate, head: &str, body: &[u8]) -> Vec<TcpStream> {
 }
 
 #[test]
-fn fault_12_bodies_that_do_not_come_keep_nobody_else_waiting() {
+fn fault_12_stalled_uploads_do_not_delay_others() {
     let backend = Backend::saying("ok");
     let gate = gate(backend.url(), "");
     for (what, head, body) in [
@@ -75,23 +75,23 @@ fn fault_12_bodies_that_do_not_come_keep_nobody_else_waiting() {
 }
 
 #[test]
-fn fault_12_a_small_body_that_does_not_come_is_nothing_that_the_backend_hears_of() {
+fn fault_12_a_small_stalled_upload_does_not_reach_the_backend() {
     let backend = Backend::saying("ok");
     let gate = gate(backend.url(), "");
     let mut withheld = withhold(&gate, "Content-Length: 1", b"");
     others_are_served(gate.address, "small bodies");
     assert_eq!((backend.count(), backend.connections() <= 20), (20, true));
     assert_eq!(gate.metric("tollgate_requests_at_backend"), 0);
-    // When it comes, it is a request like any other.
+    // When the body arrives, the request is forwarded.
     let mut late = withheld.pop().unwrap();
     late.write_all(b"!").unwrap();
     assert_eq!(read_response(&mut BufReader::new(late)).unwrap().status, 200);
     assert_eq!(backend.requests().last().unwrap().body, b"!");
 }
 
-/// The gate answers itself, and then reads what is left of the body. That is between it and the client, and nothing at the backend.
+/// The gate responds itself and discards the rest of the body, without a permit.
 #[test]
-fn who_is_told_that_there_is_no_backend_keeps_no_place_while_it_sends() {
+fn an_upload_refused_without_a_backend_holds_no_permit() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let rule = "[[rule]]\nname = 'at once'\nclass = 'ip/32'\nin_flight = 1\n";
     let gate = gate(format!("http://{closed}"), rule);
@@ -108,7 +108,7 @@ fn who_is_told_that_there_is_no_backend_keeps_no_place_while_it_sends() {
     drop(told);
 }
 
-/// Stops somebody when it is dropped, also by a test that fails.
+/// Sets the flag when dropped, also when a test fails.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -118,7 +118,7 @@ impl Drop for Stops<'_> {
 }
 
 #[test]
-fn fault_12_bytes_that_trickle_keep_nobody_else_waiting() {
+fn fault_12_trickling_uploads_do_not_delay_others() {
     let backend = Backend::saying("ok");
     let gate = gate(backend.url(), "bounds = { body_per_second = \"1B\" }\n");
     let withheld = withhold(&gate, "Content-Length: 1000000", b"x");
@@ -126,7 +126,7 @@ fn fault_12_bytes_that_trickle_keep_nobody_else_waiting() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                // Those that wait for their turn, or were refused it, do not take it.
+                // Writes to waiting or refused uploads may fail.
                 withheld.iter().for_each(|mut stream| drop(stream.write(b"x")));
                 sent.fetch_add(1, Ordering::Relaxed);
                 std::thread::sleep(Duration::from_millis(3));
@@ -141,7 +141,7 @@ fn fault_12_bytes_that_trickle_keep_nobody_else_waiting() {
 }
 
 #[test]
-fn fault_12_bodies_that_do_not_come_over_http_2_keep_nobody_else_waiting() {
+fn fault_12_stalled_uploads_over_http_2_do_not_delay_others() {
     let backend = Backend::saying("ok");
     for (what, length, body) in
         [("small", Some("1"), 0), ("large", Some("1000000"), 50_000), ("endless", None, 100), ("endless", None, 50_000)]
@@ -174,9 +174,9 @@ fn fault_12_bodies_that_do_not_come_over_http_2_keep_nobody_else_waiting() {
     }
 }
 
-/// So many uploads of one address are at the backend, one more waits for one of them, and other requests of that address wait for none.
+/// At the bound, one more upload of an address waits for another of them; other requests of the address do not wait.
 #[test]
-fn one_address_has_only_so_many_uploads_and_the_next_waits_for_one_of_its_own() {
+fn the_uploads_of_one_address_are_bounded_and_the_next_waits() {
     let backend = Backend::saying("ok");
     let gate = gate(backend.url(), "hold = { max = \"20s\", total = 400 }\n");
     let begin = || {
@@ -184,14 +184,14 @@ fn one_address_has_only_so_many_uploads_and_the_next_waits_for_one_of_its_own() 
         stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n").unwrap();
         stream
     };
-    // A quarter of what is left of 512.
+    // A quarter of the remainder of 512.
     let mut uploads: Vec<TcpStream> = (0..102).map(|_| begin()).collect();
     eventually("all are at the backend", || backend.connections() == 102);
     let mut waits = begin();
     waits.write_all(&[b'x'; 100_000]).unwrap();
     let stream = connect_from(WITHHOLDING.into(), gate.address);
     assert_eq!(roundtrip(stream, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").status, 200);
-    assert_eq!(backend.count(), 1, "that one, and no upload");
+    assert_eq!(backend.count(), 1, "the GET only, no upload");
     let mut first = uploads.pop().unwrap();
     first.write_all(&[b'x'; 100_000]).unwrap();
     for stream in [first, waits] {
@@ -199,7 +199,7 @@ fn one_address_has_only_so_many_uploads_and_the_next_waits_for_one_of_its_own() 
     }
 }
 
-/// Sends a body of 200,000 bytes in twenty pieces, and takes its time. How long that was.
+/// Sends a body of 200,000 bytes in twenty pieces with pauses. Returns the time that it took.
 fn send_slowly(stream: &mut TcpStream, chunked: bool) -> Duration {
     let started = Instant::now();
     for number in 0..20u8 {
@@ -224,7 +224,7 @@ fn is_whole(body: &[u8]) -> bool {
 }
 
 #[test]
-fn a_slow_upload_arrives_whole_and_is_charged_what_the_backend_worked() {
+fn a_slow_upload_arrives_complete_and_is_charged_the_time_of_the_backend() {
     let worked_us = Arc::new(AtomicU64::new(0));
     let counted = worked_us.clone();
     let backend = Backend::answering(move |request, stream| {
@@ -249,7 +249,7 @@ fn a_slow_upload_arrives_whole_and_is_charged_what_the_backend_worked() {
 }
 
 #[test]
-fn a_slow_upload_over_http_2_arrives_whole() {
+fn a_slow_upload_over_http_2_arrives_complete() {
     let backend = Backend::answering(|request, stream| {
         respond(stream, if is_whole(&request.body) { "whole" } else { "not whole" })
     });
@@ -269,7 +269,7 @@ fn a_slow_upload_over_http_2_arrives_whole() {
             let answer = read_answer(response.await.unwrap()).await.unwrap();
             assert_eq!(answer.body, b"whole", "{length:?}");
         }
-        // A small one with trailers, whole at once.
+        // A small complete request with trailers.
         let mut sender = connect(gate.address).await.ready().await.unwrap();
         let (response, mut stream) = sender.send_request(request("POST", "/small").body(()).unwrap(), false).unwrap();
         let trailers = [("x-sum".parse().unwrap(), "9".parse().unwrap())].into_iter().collect();
@@ -280,9 +280,9 @@ fn a_slow_upload_over_http_2_arrives_whole() {
     assert_eq!((&last.body[..], last.trailers.trim()), (&b"hello"[..], "x-sum: 9"));
 }
 
-/// What says how long it is is whole when that has come, whether or not the end of the stream has been said.
+/// A body with `content-length` is complete after that many bytes, even without END_STREAM.
 #[test]
-fn a_body_over_http_2_that_is_as_long_as_it_says_has_ended() {
+fn a_body_over_http_2_ends_at_its_content_length() {
     let backend = Backend::saying("ok");
     let gate = gate(backend.url(), "");
     let address = gate.address;
@@ -298,9 +298,9 @@ fn a_body_over_http_2_that_is_as_long_as_it_says_has_ended() {
     assert_eq!(backend.requests().iter().map(|request| request.body.len()).collect::<Vec<_>>(), [5, 50_000]);
 }
 
-/// Who waits for a part of the answer before it goes on is not waited for.
+/// The client waits for a part of the response before it sends the next part of the request.
 #[test]
-fn a_talk_in_both_directions_goes_on_before_its_request_is_whole() {
+fn a_bidirectional_exchange_works_before_the_request_is_complete() {
     let backend = Backend::connecting(|mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         read_head(&mut reader).unwrap();
@@ -325,9 +325,10 @@ fn a_talk_in_both_directions_goes_on_before_its_request_is_whole() {
     }
 }
 
-/// Few backends look at the body of a GET. Who announces one and does not send it does not get for the price of a usual request what takes long.
+/// Few backends read the body of a GET. A client that announces one and does not send it is charged the real cost, not
+/// the typical one.
 #[test]
-fn who_withholds_a_body_that_nobody_needs_pays_for_the_work() {
+fn a_stalled_body_that_the_backend_ignores_does_not_reduce_the_charge() {
     let backend = Backend::connecting(|mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         if read_head(&mut reader).is_some() {
@@ -337,12 +338,12 @@ fn who_withholds_a_body_that_nobody_needs_pays_for_the_work() {
     });
     let gate = gate(backend.url(), "");
     let mut stream = gate.connect();
-    stream.write_all(b"GET /search?q=dear HTTP/1.1\r\nHost: a\r\nContent-Length: 20000\r\n\r\n").unwrap();
+    stream.write_all(b"GET /search?q=expensive HTTP/1.1\r\nHost: a\r\nContent-Length: 20000\r\n\r\n").unwrap();
     assert_eq!(read_response(&mut BufReader::new(&stream)).unwrap().body, b"found");
     eventually("it is charged", || charged_ms(&gate) >= 300.0);
 }
 
-/// A backend that begins to work as soon as it has a head, works until it is told to stop, and then reads on.
+/// A backend that starts to work when it has the head, works until `stop` is set, and then reads on.
 fn eager(stop: &Arc<AtomicBool>) -> Backend {
     let stop = stop.clone();
     Backend::connecting(move |mut stream| {
@@ -357,7 +358,7 @@ fn eager(stop: &Arc<AtomicBool>) -> Backend {
 }
 
 #[test]
-fn fault_16_who_leaves_before_its_request_is_whole_pays_until_the_backend_is_done() {
+fn fault_16_a_client_that_aborts_its_upload_is_charged_until_the_backend_finishes() {
     for paused in [false, true] {
         let stop = Arc::new(AtomicBool::new(false));
         let backend = eager(&stop);
@@ -373,7 +374,7 @@ fn fault_16_who_leaves_before_its_request_is_whole_pays_until_the_backend_is_don
         eventually("it is work again", || gate.metric("tollgate_requests_at_backend") == 1);
         let left = Instant::now();
         std::thread::sleep(Duration::from_millis(300));
-        assert_eq!(gate.metric("tollgate_requests_at_backend"), 1, "the backend is still at it");
+        assert_eq!(gate.metric("tollgate_requests_at_backend"), 1, "the backend is still working");
         let worked_ms = left.elapsed().as_secs_f64() * 1e3;
         stop.store(true, Ordering::Relaxed);
         eventually("the backend is done", || gate.metric("tollgate_requests_at_backend") == 0);
@@ -383,9 +384,9 @@ fn fault_16_who_leaves_before_its_request_is_whole_pays_until_the_backend_is_don
     }
 }
 
-/// The buffer is full before all of the response has come, so the gate stops reading until the client has gone.
+/// The buffer is full before the end of the response, so the gate stops reading until the client has disconnected.
 #[test]
-fn a_client_that_reads_nothing_and_leaves_pays_until_the_backend_is_done() {
+fn a_client_that_reads_nothing_and_disconnects_is_charged_until_the_backend_finishes() {
     let stop = Arc::new(AtomicBool::new(false));
     let told = stop.clone();
     let backend = Backend::answering(move |_, stream| {
@@ -402,17 +403,18 @@ fn a_client_that_reads_nothing_and_leaves_pays_until_the_backend_is_done() {
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     eventually("it is at the backend", || backend.count() == 1);
     eventually("the buffer is full", || gate.metric("tollgate_buffered_spool_bytes") == 1 << 20);
-    assert_eq!(gate.metric("tollgate_requests_at_backend"), 1, "the permit is kept");
+    assert_eq!(gate.metric("tollgate_requests_at_backend"), 1, "the permit is held");
     drop(stream);
     eventually("the client has gone", || gate.metric("tollgate_buffered_spool_bytes") == 0);
-    assert_eq!(gate.metric("tollgate_requests_at_backend"), 1, "the backend is not done");
+    assert_eq!(gate.metric("tollgate_requests_at_backend"), 1, "the backend is still working");
     stop.store(true, Ordering::Relaxed);
     eventually("the backend is done", || gate.metric("tollgate_requests_at_backend") == 0);
 }
 
-/// What a backend over HTTP/2 does after a reset cannot be heard, so what requests like it cost is charged.
+/// After a reset, the gate cannot observe the work of an HTTP/2 backend, so it charges the typical cost of such
+/// requests.
 #[test]
-fn fault_16_who_resets_a_request_that_is_not_whole_pays_what_requests_like_it_cost() {
+fn fault_16_a_client_that_resets_an_incomplete_request_is_charged_the_typical_cost() {
     run_local(async {
         let seen = Arc::new(AtomicUsize::new(0));
         let counted = seen.clone();
@@ -449,9 +451,9 @@ fn fault_16_who_resets_a_request_that_is_not_whole_pays_what_requests_like_it_co
     });
 }
 
-/// What was read ahead is not read again, and what follows it is the next request.
+/// Bytes that were read ahead are not read twice, and the bytes after the body are the next request.
 #[test]
-fn requests_that_follow_a_body_in_one_go_are_told_apart_from_it() {
+fn pipelined_requests_after_a_body_are_separated_from_it() {
     let backend = Backend::connecting(|mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while let Some(request) = read_request(&mut reader) {

@@ -28,7 +28,7 @@ fn a_websocket_echoes_through_the_gate() {
     });
 }
 
-/// A backend that echoes websockets, unless the path says that it will not.
+/// A backend that echoes websockets, except on paths that reject the upgrade.
 async fn echoing() -> std::net::SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -57,7 +57,7 @@ async fn echoing() -> std::net::SocketAddr {
     address
 }
 
-/// Asks for a websocket over HTTP/2 (RFC 8441).
+/// Requests a websocket over HTTP/2 (RFC 8441).
 async fn ask(
     sender: &mut SendRequest<Bytes>,
     path: &str,
@@ -71,7 +71,7 @@ async fn ask(
     (response.await.unwrap(), stream)
 }
 
-/// A frame of a websocket as a client sends it, masked with nothing.
+/// A websocket frame of a client, with a mask of zeros.
 fn frame(text: &[u8]) -> Vec<u8> {
     let mut frame = vec![0x82, 0x80 | 126];
     frame.extend((text.len() as u16).to_be_bytes());
@@ -110,7 +110,7 @@ fn a_websocket_over_http_2_echoes_through_the_gate() {
             }
             assert_eq!(&echoed[header..], text);
         }
-        // Other requests go on beside it, and it is no work at the backend.
+        // Other requests are served at the same time, and the websocket holds no permit.
         assert_eq!(send(&mut sender, request("GET", "/no").body(()).unwrap(), b"").await.unwrap().body, b"no");
         let gate = tokio::task::spawn_blocking(move || {
             assert_eq!(gate.metric("tollgate_requests_at_backend"), 0);
@@ -126,17 +126,18 @@ fn a_websocket_over_http_2_echoes_through_the_gate() {
 }
 
 #[test]
-fn a_websocket_over_http_2_that_is_not_granted_is_an_answer_and_never_looks_like_a_tunnel() {
+fn a_rejected_websocket_over_http_2_is_a_response_and_not_a_tunnel() {
     run(async {
         let backend = echoing().await;
-        let rule = "[[rule]]\nname = 'reconnect'\nwhen = { upgrade = 'websocket' }\nclass = 'header:x-device-id'\nwindow = { max = 2, per = '60s' }\n";
+        let rule = "[[rule]]\nname = 'reconnect'\nwhen = { upgrade = 'websocket' }\nclass = 'header:x-device-id'\n\
+                    window = { max = 2, per = '60s' }\n";
         let gate = Gate::start(&format!("[gate]\nworkers = 1\nh2c = true\nbackend = \"http://{backend}\"\n{rule}"));
         let mut sender = connect(gate.address).await;
         send(&mut sender, request("GET", "/no").body(()).unwrap(), b"").await.unwrap();
         for (path, protocol, status) in [
             ("/no", "websocket", 403),
             ("/ok", "websocket", 502),
-            // Rules see it as the upgrade that it is.
+            // Rules treat it as an upgrade.
             ("/chat", "websocket", 429),
             ("/chat", "tcp", 501),
         ] {
@@ -147,7 +148,7 @@ fn a_websocket_over_http_2_that_is_not_granted_is_an_answer_and_never_looks_like
 }
 
 #[test]
-fn an_upgrade_to_another_protocol_than_was_asked_for_is_a_502() {
+fn an_upgrade_to_a_protocol_that_was_not_requested_is_a_502() {
     let backend = Backend::answering(|_, stream| {
         std::io::Write::write_all(
             stream,
