@@ -8,7 +8,8 @@ core.register_action("tollgate", { "http-req" }, function(txn, door)
     for _, value in pairs(values) do table.insert(lines, value) end
     headers[name] = lines
   end
-  headers["content-length"], headers["transfer-encoding"], headers["connection"], headers["upgrade"] = nil, nil, nil, nil
+  headers["content-length"], headers["transfer-encoding"] = nil, nil
+  headers["connection"], headers["upgrade"] = nil, nil
   headers["x-forwarded-for"] = { txn.f:src() }
   headers["x-forwarded-method"] = { txn.f:method() }
   headers["x-forwarded-uri"] = { txn.f:pathq() }

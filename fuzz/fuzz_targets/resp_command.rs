@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use tollgate_core::cell::Cell;
 use tollgate_core::record::PlainRecord;
 use tollgate_core::time::Moment;
-use tollgate_wire::resp::{ARGUMENTS_MAX, COMMAND_BYTES_MAX, Command, Replies, Version};
+use tollgate_wire::resp::{ARGUMENTS_MAX, COMMAND_BYTES_MAX, Command, Replies, RespVersion};
 
 fuzz_target!(|bytes: &[u8]| {
     let (mut command, mut at) = (Command::default(), 0);
@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
         // One byte less is no whole command.
         assert!(matches!(Command::default().read(&rest[..length - 1]), Ok(None) | Ok(Some(_))));
         let mut out = Vec::new();
-        let mut replies = Replies::new(&mut out, Version::Three);
+        let mut replies = Replies::new(&mut out, RespVersion::Three);
         replies.array(arguments.len());
         arguments.iter().for_each(|argument| replies.bulk(argument));
         if !arguments.is_empty() && out.len() <= COMMAND_BYTES_MAX {

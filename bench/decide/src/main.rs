@@ -45,7 +45,8 @@ fn main() {
     let arguments = Arguments::parse();
     println!("{}\n", machine());
     println!(
-        "| draw | threads | keys | room for | contender | ns per decision | governor / it | it / fewest keys | admitted | bytes per key |"
+        "| draw | threads | keys | room for | contender | ns per decision | governor / it | it / fewest keys | \
+         admitted | bytes per key |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
     let [few, many] = arguments.keys[..] else { unreachable!("there are as many as asked for") };

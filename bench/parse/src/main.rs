@@ -93,7 +93,11 @@ fn simd_json(lines: &[u8]) -> u64 {
 /// lines.
 fn lines() -> Vec<u8> {
     use std::fmt::Write;
-    let agents = ["Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0", "curl/8.9.1", "GreedyBot/2.1 (+http://bot.example/)"];
+    let agents = [
+        "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
+        "curl/8.9.1",
+        "GreedyBot/2.1 (+http://bot.example/)",
+    ];
     let mut text = String::new();
     let mut state = 7u64;
     for at_ms in 0..LINES {

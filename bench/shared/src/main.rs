@@ -100,7 +100,8 @@ async fn run() -> Result<(), Failure> {
 /// of time in which the machine stalls.
 async fn latencies(server: &server::Server, rule: &Arc<SharedRule>, rate: f64, span: Duration) -> Result<(), Failure> {
     println!(
-        "| decisions/s | p50 | p99 | server's CPU | left to the local state | in a pipeline | bare: p50 | p99 | server's CPU | no store: p99 | a core stalls |"
+        "| decisions/s | p50 | p99 | server's CPU | left to the local state | in a pipeline | bare: p50 | p99 | \
+         server's CPU | no store: p99 | a core stalls |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
     for _ in 0..ROUNDS {
@@ -110,7 +111,8 @@ async fn latencies(server: &server::Server, rule: &Arc<SharedRule>, rate: f64, s
         let (mut bare, bare_cpu) = tokio::task::block_in_place(|| bare::bare(server, rate, span))?;
         bare.sort_by(f64::total_cmp);
         println!(
-            "| {rate:.0} | {:.2} ms | {:.2} ms | {:.1} us | {} of {} | {:.0} | {:.2} ms | {:.2} ms | {bare_cpu:.1} us | {:.2} ms | {:.1} % of the time |",
+            "| {rate:.0} | {:.2} ms | {:.2} ms | {:.1} us | {} of {} | {:.0} | {:.2} ms | {:.2} ms | {bare_cpu:.1} us \
+             | {:.2} ms | {:.1} % of the time |",
             asked.p50,
             asked.p99,
             asked.cpu,

@@ -109,7 +109,8 @@ fn path(options: &Options, mix: Mix) -> io::Result<()> {
         options.seconds
     );
     println!(
-        "| gate | requests/s | its worker, CPU per request | beside it, CPU per second | more on the worker | more beside it | more in all |"
+        "| gate | requests/s | its worker, CPU per request | beside it, CPU per second | more on the worker | more \
+         beside it | more in all |"
     );
     println!("|---|---|---|---|---|---|---|");
     for (place, kind) in kinds.iter().enumerate() {

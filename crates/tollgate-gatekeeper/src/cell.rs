@@ -1,4 +1,4 @@
-//! Rate limits whose figures come with each call, as redis-cell has them: one table for all keys.
+//! Rate limits whose parameters come with each call, as in redis-cell: one table for all keys.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::table::{Table, TableError, TableReport};
 /// The theoretical arrival times of all keys, in memory of fixed size.
 pub struct CellTable {
     table: Arc<Table>,
-    /// A rule whose records are one moment, as those of a cell are: it says when a record is clear.
+    /// A rule with the record layout of a cell, one moment. The table uses it to determine when a record is clear.
     rule: Rule,
 }
 
@@ -37,7 +37,7 @@ impl CellTable {
         Ok(Self { table: Table::new(&rule, bytes, seed)?, rule })
     }
 
-    /// Decides about `quantity` requests of `key`, and charges them if they are admitted.
+    /// Decides on `quantity` requests of `key`, and charges them if they are admitted.
     pub fn throttle(&self, key: &[u8], cell: Cell, quantity: i64, now: Moment) -> CellReply {
         let mut record = self.table.record(&self.rule, self.table.hasher().hash(key), now);
         let _held = record.lock();
@@ -45,7 +45,7 @@ impl CellTable {
         cell.throttle(&mut record, quantity, now)
     }
 
-    /// Its size, and how often it was too small.
+    /// The size of the table, and the number of evictions.
     pub fn report(&self) -> TableReport {
         self.table.report()
     }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_have_their_own_state_and_threads_admit_no_more_than_fit() {
+    fn keys_have_their_own_state_and_threads_admit_no_more_than_the_limit() {
         let table = CellTable::new(1 << 20, Seed::fixed(7)).unwrap();
         let (cell, now) = (Cell::new(99, 1, 60).unwrap(), Moment::from_millis(1_000));
         let admitted = |key: &[u8]| {

@@ -1,4 +1,4 @@
-//! The same limiter under a factor: other limits, the same state.
+//! A limiter with scaled limits and shared state.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -10,9 +10,9 @@ use tollgate_core::rule::Rule;
 use crate::limiter::{ActiveRule, Limiter};
 
 impl Limiter {
-    /// A limiter that decides by the same rules under `factor`, from the same tables: a caller has one state, whichever factor it comes with. Both may
-    /// decide at the same time, and tickets of the one can be settled with the other. Budgets stay as they are, and a window without a
-    /// ceiling is not widened: its log has no room for more.
+    /// A limiter with the same rules, scaled by `factor`, and the same tables, so that a key has one state for all
+    /// factors. Both limiters can be used at the same time, and either can settle the tickets of the other. Budgets are
+    /// not scaled, and a window without a ceiling is not widened, because its log has a fixed size.
     pub fn scaled(&self, factor: Factor) -> Result<Self, LimitError> {
         let scale = |active: &ActiveRule| {
             let limit = scaled_in_place(&active.rule.limit, factor)?;
@@ -25,7 +25,7 @@ impl Limiter {
     }
 }
 
-/// The limit under a factor, if its records fit where those of `limit` are; else as it is.
+/// The scaled limit, if its records have the size of those of `limit`; otherwise `limit`.
 fn scaled_in_place(limit: &Limit, factor: Factor) -> Result<Limit, LimitError> {
     if matches!(limit, Limit::Budget(_)) {
         return Ok(*limit);
@@ -75,11 +75,11 @@ mod tests {
     }
 
     #[test]
-    fn half_the_factor_leaves_twice_the_room_in_the_same_bucket() {
+    fn half_the_factor_allows_twice_as_much_in_the_same_bucket() {
         let usual = limiter(Limit::Bucket(Bucket::new(10, 1, Span::from_secs(60)).unwrap()));
         let half = usual.scaled(Factor::new(500).unwrap()).unwrap();
         assert_eq!(admitted(&usual, 20), 10);
-        // Ten minutes of debt are the twenty places of a bucket that leaks every 30 s.
+        // Ten minutes of debt are the twenty requests of a bucket that leaks every 30 s.
         assert_eq!(admitted(&half, 30), 0);
         let fresh = limiter(Limit::Bucket(Bucket::new(10, 1, Span::from_secs(60)).unwrap()));
         assert_eq!(admitted(&fresh.scaled(Factor::new(500).unwrap()).unwrap(), 30), 20);

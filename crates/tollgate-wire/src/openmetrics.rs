@@ -133,7 +133,8 @@ mod tests {
     use proptest::prelude::*;
 
     const TEXT: &str = "# HELP requests Requests that came.\n# TYPE requests counter\nrequests_total 12\n\
-        # HELP up Whether a backend is up.\n# TYPE up gauge\nup{backend=\"http://a/\",x=\"\\\"\\\\\\n}\"} 1\nup{backend=\"b\"} 0.5\n\
+        # HELP up Whether a backend is up.\n# TYPE up gauge\nup{backend=\"http://a/\",x=\"\\\"\\\\\\n}\"} 1\n\
+        up{backend=\"b\"} 0.5\n\
         # HELP wait_seconds Waits.\n# TYPE wait_seconds histogram\nwait_seconds_sum 2.5\nwait_seconds_count 3\n\
         wait_seconds_bucket{le=\"0.1\"} 1\nwait_seconds_bucket{le=\"+Inf\"} 3\n\
         # TYPE odd stateset\nodd 1\n# EOF\n";
@@ -163,7 +164,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_the_parser_panic(text in "(# (TYPE|HELP) [a-z]{1,3} (counter|gauge|histogram)|[a-z_]{1,9}(\\{[a-z=\",\\\\}]{0,20})? ?[0-9.+Inf-]{0,5}|\n){0,30}") {
+        fn no_text_makes_the_parser_panic(text in "(# (TYPE|HELP) [a-z]{1,3} \
+            (counter|gauge|histogram)|[a-z_]{1,9}(\\{[a-z=\",\\\\}]{0,20})? ?[0-9.+Inf-]{0,5}|\n){0,30}") {
             read(&text);
         }
     }

@@ -1,32 +1,32 @@
 //! RESP, the protocol of Redis: commands of clients, and replies to them in its versions 2 and 3.
 //!
-//! Clients send arrays of bulk strings, or a line of words. Everything is bounded: the arguments of a command, their length, and the length of a command as a
-//! whole. Texts of errors are those of Redis, so that clients treat them alike.
+//! Clients send arrays of bulk strings, or a line of words. The number of arguments, their length and the length of a
+//! command are bounded. The error messages are those of Redis, so that clients recognise them.
 
 use core::fmt;
 use core::ops::Range;
 
 use crate::decimal;
 
-/// How many arguments a command may have, its name included.
+/// Maximum number of arguments of a command, its name included.
 pub const ARGUMENTS_MAX: usize = 64;
-/// How long a command may be, with everything around its arguments.
+/// Maximum length of a command on the wire, in bytes.
 pub const COMMAND_BYTES_MAX: usize = 64 << 10;
-/// How long a line without arguments may be: a length, or a command of words.
+/// Maximum length of a line, in bytes: a length, or a command of words.
 const LINE_BYTES_MAX: usize = 4096;
 
-/// Bytes that are no command. The connection that sent them cannot go on.
+/// Invalid bytes. The connection that sent them must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
-    /// A number of arguments that is none, or too large.
+    /// The number of arguments is invalid or too large.
     MultibulkLength,
-    /// A length that is none, or too large.
+    /// The length of an argument is invalid or too large.
     BulkLength,
-    /// Another byte in the place of `$`.
+    /// Another byte instead of `$`.
     ExpectedBulk(u8),
-    /// A line that does not end.
+    /// A line is too long.
     TooBigInline,
-    /// A command that is too long as a whole.
+    /// The command is too long.
     TooBigCommand,
 }
 
@@ -42,14 +42,15 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// A command: where its arguments are in the bytes that it was read from.
+/// A command: the ranges of its arguments in the bytes that it was parsed from.
 #[derive(Clone, Debug, Default)]
 pub struct Command {
     arguments: Vec<Range<usize>>,
 }
 
 impl Command {
-    /// Reads the command that `bytes` begin with. Returns its length; nothing if it is not all there. A command without arguments is to be skipped.
+    /// Parses the command at the start of `bytes`. Returns its length, or `None` if it is incomplete. The caller must skip
+    /// a command without arguments.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
         self.arguments.clear();
         let read = match bytes.first() {
@@ -114,21 +115,21 @@ impl Command {
         Ok(Some(end + 1))
     }
 
-    /// How many arguments it has, its name included.
+    /// The number of arguments, the name included.
     pub fn count(&self) -> usize {
         self.arguments.len()
     }
 
-    /// The argument at `place` of the command that was read from `bytes`; 0 is its name.
+    /// The argument at `place` of the command that was parsed from `bytes`; 0 is its name.
     pub fn argument<'a>(&self, bytes: &'a [u8], place: usize) -> Option<&'a [u8]> {
         bytes.get(self.arguments.get(place)?.clone())
     }
 }
 
-/// A line that is too long, or no number.
+/// A line that is too long or not a number.
 struct NoLength;
 
-/// Where the line from `from` on ends: at its line feed.
+/// The position of the line feed of the line at `from`. None if it is incomplete.
 fn line_end(bytes: &[u8], from: usize) -> Result<Option<usize>, NoLength> {
     let rest = bytes.get(from..).unwrap_or_default();
     match memchr::memchr(b'\n', &rest[..rest.len().min(LINE_BYTES_MAX)]) {
@@ -138,20 +139,20 @@ fn line_end(bytes: &[u8], from: usize) -> Result<Option<usize>, NoLength> {
     }
 }
 
-/// The number in the line from `from` on, and where the next line begins.
+/// The number in the line at `from`, and the start of the next line.
 fn length(bytes: &[u8], from: usize) -> Result<Option<(i64, usize)>, NoLength> {
     let Some(end) = line_end(bytes, from)? else { return Ok(None) };
     let digits = bytes[from..end].strip_suffix(b"\r").ok_or(NoLength)?;
     let text = core::str::from_utf8(digits).map_err(|_| NoLength)?;
-    // A sign would be read, too.
+    // `parse` would accept a plus sign.
     let is_plain = digits.len() <= 20 && digits.iter().skip(1).all(u8::is_ascii_digit) && !text.starts_with('+');
     let number = text.parse().map_err(|_| NoLength)?;
     if is_plain { Ok(Some((number, end + 1))) } else { Err(NoLength) }
 }
 
-/// The version of the protocol that replies are written in.
+/// The protocol version of replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Version {
+pub enum RespVersion {
     /// RESP2: a map is an array of names and values.
     #[default]
     Two,
@@ -162,18 +163,18 @@ pub enum Version {
 /// Writes replies.
 pub struct Replies<'a> {
     out: &'a mut Vec<u8>,
-    version: Version,
+    version: RespVersion,
 }
 
 impl<'a> Replies<'a> {
     /// Appends replies to `out`.
-    pub fn new(out: &'a mut Vec<u8>, version: Version) -> Self {
+    pub fn new(out: &'a mut Vec<u8>, version: RespVersion) -> Self {
         Self { out, version }
     }
 
     fn line(&mut self, kind: u8, text: &[u8]) {
         self.out.push(kind);
-        // A reply is one line, whatever a client has named in it.
+        // Bytes from a client must not end the line.
         self.out.extend(text.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }));
         self.out.extend_from_slice(b"\r\n");
     }
@@ -184,17 +185,17 @@ impl<'a> Replies<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// `+OK` and the like.
+    /// A simple string, such as `+OK`.
     pub fn simple(&mut self, text: &str) {
         self.line(b'+', text.as_bytes());
     }
 
-    /// An error; its first word is its kind.
+    /// An error. Its first word is the kind.
     pub fn error(&mut self, text: &str) {
         self.line(b'-', text.as_bytes());
     }
 
-    /// A whole number.
+    /// An integer.
     pub fn integer(&mut self, number: i64) {
         self.out.push(b':');
         if number < 0 {
@@ -204,29 +205,29 @@ impl<'a> Replies<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Bytes.
+    /// A bulk string.
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.header(b'$', bytes.len());
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Nothing.
+    /// A null.
     pub fn null(&mut self) {
-        let null: &[u8] = if self.version == Version::Three { b"_\r\n" } else { b"$-1\r\n" };
+        let null: &[u8] = if self.version == RespVersion::Three { b"_\r\n" } else { b"$-1\r\n" };
         self.out.extend_from_slice(null);
     }
 
-    /// An array of so many replies, which follow.
+    /// The header of an array with this many replies.
     pub fn array(&mut self, count: usize) {
         self.header(b'*', count);
     }
 
-    /// A map of so many names, each followed by its value.
+    /// The header of a map with this many pairs of name and value.
     pub fn map(&mut self, count: usize) {
         match self.version {
-            Version::Two => self.header(b'*', 2 * count),
-            Version::Three => self.header(b'%', count),
+            RespVersion::Two => self.header(b'*', 2 * count),
+            RespVersion::Three => self.header(b'%', count),
         }
     }
 }
@@ -251,7 +252,7 @@ mod tests {
         assert_eq!(read(b"*2\r\n$4\r\nPING\r\n$2\r\nhi\r\nmore"), Ok(Some((22, vec![&b"PING"[..], b"hi"]))));
         assert_eq!(read(b"  PING  hi \r\nmore"), Ok(Some((13, vec![&b"PING"[..], b"hi"]))));
         assert_eq!(read(b"PING\n"), Ok(Some((5, vec![&b"PING"[..]]))));
-        // Bytes of any kind, also line ends.
+        // Arguments are binary and may contain line ends.
         assert_eq!(read(b"*1\r\n$4\r\n\r\n\0\xff\r\n"), Ok(Some((14, vec![&b"\r\n\0\xff"[..]]))));
         for skipped in [&b"\r\n"[..], b"*0\r\n", b"*-1\r\n"] {
             assert_eq!(read(skipped), Ok(Some((skipped.len(), Vec::new()))));
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_bytes_are_told_apart_as_redis_does() {
+    fn invalid_bytes_have_the_error_messages_of_redis() {
         for (bytes, error) in [
             (&b"*x\r\n"[..], ProtocolError::MultibulkLength),
             (b"*65\r\n", ProtocolError::MultibulkLength),
@@ -302,8 +303,8 @@ mod tests {
             String::from_utf8(out).unwrap()
         };
         let rest = ":-9223372036854775808\r\n-ERR two  lines\r\n";
-        assert_eq!(written(Version::Two), format!("*2\r\n$1\r\na\r\n$-1\r\n{rest}"));
-        assert_eq!(written(Version::Three), format!("%1\r\n$1\r\na\r\n_\r\n{rest}"));
+        assert_eq!(written(RespVersion::Two), format!("*2\r\n$1\r\na\r\n$-1\r\n{rest}"));
+        assert_eq!(written(RespVersion::Three), format!("%1\r\n$1\r\na\r\n_\r\n{rest}"));
     }
 
     #[test]
@@ -322,9 +323,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_arguments_are_read_back(arguments in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..8)) {
+        fn any_arguments_are_parsed_back(arguments in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..8)) {
             let mut out = Vec::new();
-            let mut replies = Replies::new(&mut out, Version::Two);
+            let mut replies = Replies::new(&mut out, RespVersion::Two);
             replies.array(arguments.len());
             arguments.iter().for_each(|argument| replies.bulk(argument));
             let (length, found) = read(&out).unwrap().unwrap();
@@ -333,7 +334,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_parsed_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(Some((length, _))) = read(&bytes) {
                 prop_assert!((1..=bytes.len()).contains(&length));
             }

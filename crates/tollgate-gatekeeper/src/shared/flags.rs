@@ -8,7 +8,7 @@
 //! latest event wins, not the latest write: a write includes the time of the event on the store's clock
 //! ([`FlagChanges::now_us`]), and a flag that was set before it was cleared stays cleared. A store can also
 //! lose its data. It has an era, a random text that is lost with everything else. If the era or the
-//! connection changes, or the order goes back, all flags are returned from the start ([`FlagChanges::anew`]),
+//! connection changes, or the order goes back, all flags are returned from the start ([`FlagChanges::is_from_start`]),
 //! so that a gate can detect what is missing.
 
 use core::time::Duration;
@@ -123,7 +123,7 @@ pub struct FlagChanges {
     /// Whether more changes are available now.
     pub more: bool,
     /// Whether this starts from the beginning, because the store may have lost data.
-    pub anew: bool,
+    pub is_from_start: bool,
     /// The store's time, in microseconds since 1970.
     pub now_us: u64,
 }
@@ -194,15 +194,15 @@ impl SharedFlags {
     /// Flags that were set or cleared since `since`; all for the default.
     pub async fn changes(&self, since: &Since) -> Result<FlagChanges, Unanswered> {
         let ((mut era, mut now_us, latest, mut changed), connection) = self.query(since.last).await?;
-        let anew =
+        let is_from_start =
             *since == Since::default() || era != since.era || connection != since.connection || latest < since.last;
-        if anew && since.last > 0 {
+        if is_from_start && since.last > 0 {
             ((era, now_us, _, changed), _) = self.query(0).await?;
         }
-        let last = changed.last().map_or(if anew { 0 } else { since.last }, |(_, last)| *last);
+        let last = changed.last().map_or(if is_from_start { 0 } else { since.last }, |(_, last)| *last);
         let more = changed.len() == CHANGES_MAX;
         let flags = self.flags_of(changed).await?;
-        Ok(FlagChanges { flags, since: Since { era, connection, last }, more, anew, now_us })
+        Ok(FlagChanges { flags, since: Since { era, connection, last }, more, is_from_start, now_us })
     }
 
     async fn query(&self, since: u64) -> Result<(QueryResult, u64), Unanswered> {

@@ -114,7 +114,7 @@ async fn a_store_that_becomes_a_replica_is_disconnected() {
     server.command(&["REPLICAOF", "127.0.0.1", "1"]);
     let load = Load::start(&store, &rule);
     // The current master is asked, so a connection to a replica is not kept.
-    eventually("it connects anew", async || store.counts().connects > connects).await;
+    eventually("it reconnects", async || store.counts().connects > connects).await;
     let report = load.stop().await;
     report.assert_in_time();
     assert_eq!(report.answered, 0);

@@ -79,7 +79,7 @@ async fn a_flushed_store_is_detected_and_a_writer_starts_again() {
     drop(server);
     assert!(writer.begin().await.is_err());
     let _server = RedisServer::start_on(port, &[]);
-    assert_eq!(writer.begin().await, Ok(None), "it connects anew");
+    assert_eq!(writer.begin().await, Ok(None), "it reconnects");
 }
 
 #[tokio::test]

@@ -37,14 +37,14 @@ fn changed(changes: &FlagChanges) -> Vec<(&str, u64, Option<&str>)> {
 async fn goes_round(url: &str) {
     let (first, second) = (flags(url, 100), flags(url, 100));
     let nothing = first.changes(&Since::default()).await.unwrap();
-    assert!(nothing.anew && nothing.flags.is_empty() && nothing.now_us > 1_700_000_000_000_000);
-    assert!(!first.changes(&nothing.since).await.unwrap().anew);
+    assert!(nothing.is_from_start && nothing.flags.is_empty() && nothing.now_us > 1_700_000_000_000_000);
+    assert!(!first.changes(&nothing.since).await.unwrap().is_from_start);
     assert_eq!(first.write(&set("a", 1_000, 10)).await, Ok(FlagWriteOutcome::Taken));
     assert_eq!(second.write(&set("a", 5_000, 11)).await, Ok(FlagWriteOutcome::IsSet));
     assert_eq!(second.write(&set("b|{}\r\n", 7, 12)).await, Ok(FlagWriteOutcome::Taken));
     let seen = first.changes(&nothing.since).await.unwrap();
     assert_eq!(changed(&seen), [("a", 1_000, None), ("b|{}\r\n", 7, None)]);
-    assert_eq!((seen.more, seen.anew, seen.flags[0].flagged_at_us), (false, false, 10));
+    assert_eq!((seen.more, seen.is_from_start, seen.flags[0].flagged_at_us), (false, false, 10));
 
     assert_eq!(second.write(&cleared(set("a", 5_000, 11), 20)).await, Ok(FlagWriteOutcome::Taken));
     assert_eq!(second.write(&cleared(set("a", 5_000, 11), 21)).await, Ok(FlagWriteOutcome::IsCleared));
@@ -126,7 +126,7 @@ async fn many_changes_are_returned_in_parts() {
     let first = flags.changes(&Since::default()).await.unwrap();
     let rest = flags.changes(&first.since).await.unwrap();
     assert_eq!((first.flags.len(), first.more, rest.flags.len(), rest.more), (1_000, true, 100, false));
-    assert!(first.anew && !rest.anew);
+    assert!(first.is_from_start && !rest.is_from_start);
 }
 
 #[tokio::test]
@@ -159,11 +159,11 @@ async fn a_store_that_lost_its_data_is_detected() {
     flags.write(&set("c", 1, 1)).await.unwrap();
     flags.write(&set("d", 1, 1)).await.unwrap();
     let after = flags.changes(&before).await.unwrap();
-    assert!(after.anew);
+    assert!(after.is_from_start);
     assert_eq!(changed(&after), [("c", 1, None), ("d", 1, None)]);
     // The same era with an older state.
     server.command(&["ZREM", "test:{flags}", "d"]);
-    assert!(flags.changes(&after.since).await.unwrap().anew);
+    assert!(flags.changes(&after.since).await.unwrap().is_from_start);
     // Another connection: changes in between are unknown.
     let known = flags.changes(&Since::default()).await.unwrap().since;
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
@@ -174,5 +174,5 @@ async fn a_store_that_lost_its_data_is_detected() {
         }
         again = flags.changes(&known).await;
     }
-    assert!(again.unwrap().anew);
+    assert!(again.unwrap().is_from_start);
 }

@@ -1,8 +1,8 @@
 //! Writes access log lines that [`Parser`](super::Parser) reads back.
 //!
-//! Method, target and header values come from clients. Every byte of them that could end a field or a line, or that a terminal could interpret, is
-//! escaped. A field has at most [`FIELD_BYTES_MAX`] bytes before escaping, so that the longest line is shorter than
-//! [`LINE_BYTES_MAX`](super::LINE_BYTES_MAX).
+//! Method, target and header values come from clients. Every byte that could end a field or a line, or that a terminal
+//! could interpret, is escaped. A field has at most [`FIELD_BYTES_MAX`] bytes before escaping, so that the longest line
+//! is shorter than [`LINE_BYTES_MAX`](super::LINE_BYTES_MAX).
 
 use core::net::IpAddr;
 use std::io::Write as _;
@@ -145,8 +145,8 @@ fn escape(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a field of a JSON object. Bytes that are not UTF-8 are written as the character of that number, which keeps different values
-/// apart.
+/// Appends a field of a JSON object. A byte that is not UTF-8 is written as the character with that number, so that
+/// different values stay different.
 fn text(name: &str, value: Option<&[u8]>, out: &mut Vec<u8>) {
     put(out, format_args!(",\"{name}\":"));
     let Some(value) = value else { return out.extend_from_slice(b"null") };

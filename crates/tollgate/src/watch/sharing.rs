@@ -283,9 +283,9 @@ impl FlagSharing {
         let sent_at = self.watch.calendar.now();
         let changes = self.flags.changes(&self.since).await?;
         let measured = ClockOffset::measured(sent_at, self.watch.calendar.now(), changes.now_us);
-        let is_better = |known: &ClockOffset| changes.anew || measured.round_trip < known.round_trip;
+        let is_better = |known: &ClockOffset| changes.is_from_start || measured.round_trip < known.round_trip;
         let offset = *self.offset.insert(self.offset.filter(|known| !is_better(known)).unwrap_or(measured));
-        if changes.anew {
+        if changes.is_from_start {
             self.seen = Some(HashSet::new());
         }
         if let Some(seen) = &mut self.seen {

@@ -1,6 +1,6 @@
 //! The commands besides `THROTTLE`, which Redis clients send when they connect.
 
-use tollgate_wire::resp::{Replies, Version};
+use tollgate_wire::resp::{Replies, RespVersion};
 
 use super::session::Arguments;
 
@@ -110,7 +110,7 @@ fn describe((name, arity, key): &(&str, i64, i64), replies: &mut Replies<'_>) {
 }
 
 /// The reply to `HELLO`.
-pub(super) fn hello(replies: &mut Replies<'_>, version: Version) {
+pub(super) fn hello(replies: &mut Replies<'_>, version: RespVersion) {
     replies.map(7);
     let mut pair = |name: &str, value: &str| {
         replies.bulk(name.as_bytes());
@@ -121,7 +121,7 @@ pub(super) fn hello(replies: &mut Replies<'_>, version: Version) {
     pair("mode", "standalone");
     pair("role", "master");
     replies.bulk(b"proto");
-    replies.integer(if version == Version::Three { 3 } else { 2 });
+    replies.integer(if version == RespVersion::Three { 3 } else { 2 });
     replies.bulk(b"id");
     replies.integer(1);
     replies.bulk(b"modules");

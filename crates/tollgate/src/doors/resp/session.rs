@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use tollgate_wire::resp::{Command, Replies, Version};
+use tollgate_wire::resp::{Command, Replies, RespVersion};
 
 use super::{commands, throttle};
 use crate::doors::metrics::Count;
@@ -11,7 +11,7 @@ use crate::doors::station::Station;
 /// The state of a connection.
 pub(super) struct RespSession {
     station: Rc<Station>,
-    version: Version,
+    version: RespVersion,
     is_let_in: bool,
     name: Vec<u8>,
 }
@@ -31,14 +31,14 @@ const COMMAND_NAME_BYTES_MAX: usize = 16;
 impl RespSession {
     pub(super) fn new(station: Rc<Station>) -> Self {
         let is_let_in = !station.asks_for_token();
-        Self { station, version: Version::Two, is_let_in, name: Vec::new() }
+        Self { station, version: RespVersion::Two, is_let_in, name: Vec::new() }
     }
 
     pub(super) fn station(&self) -> &Station {
         &self.station
     }
 
-    pub(super) fn version(&self) -> Version {
+    pub(super) fn version(&self) -> RespVersion {
         self.version
     }
 
@@ -110,8 +110,8 @@ impl RespSession {
         let mut at = 1;
         if arguments.count() > 1 {
             version = match arguments.at(1) {
-                b"2" => Version::Two,
-                b"3" => Version::Three,
+                b"2" => RespVersion::Two,
+                b"3" => RespVersion::Three,
                 other if other.iter().all(u8::is_ascii_digit) => {
                     return Replies::new(out, self.version).error("NOPROTO unsupported protocol version");
                 }
