@@ -8,6 +8,7 @@ mod backends;
 mod buffering;
 mod coming_from;
 mod crowds;
+mod documentation;
 mod engagements;
 mod forwarding;
 mod framing;
