@@ -49,8 +49,8 @@ pub struct Command {
 }
 
 impl Command {
-    /// Parses the command at the start of `bytes`. Returns its length, or `None` if it is incomplete. The caller must skip
-    /// a command without arguments.
+    /// Parses the command at the start of `bytes`. Returns its length, or `None` if it is incomplete. The caller must
+    /// skip a command without arguments.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
         self.arguments.clear();
         let read = match bytes.first() {

@@ -200,16 +200,10 @@ fn modules_of_the_core_do_not_import_each_other_in_a_cycle() {
 }
 
 /// Type names that are defined twice in a crate, and why.
-const NAMES_DEFINED_TWICE: [(&str, &str); 9] = [
+const NAMES_DEFINED_TWICE: [(&str, &str); 3] = [
     ("Answer", "test clients of two protocols, each in a module that tests import by name"),
     ("Gate", "the gate of the admin tests wraps that of all tests"),
-    ("Protocol", "the protocol of a door, and that of a backend in the settings"),
-    ("Reader", "serde visitors inside of functions"),
-    ("Report", "bodies of two requests to a door"),
     ("Request", "the request of the queue, and the trait of requests that rules see"),
-    ("State", "the state of a queue, and the `state` of a rule in the settings"),
-    ("Version", "the versions of HTTP and of RESP"),
-    ("Watch", "the watch, and its table in the settings"),
 ];
 
 #[test]
