@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::connections::{Connection, DoorConnections};
+use super::connections::{DoorConnection, DoorConnections};
 use super::log::BoundLog;
 use super::metrics::Count;
 use super::station::Station;

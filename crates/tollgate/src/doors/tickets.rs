@@ -129,7 +129,7 @@ impl Tickets {
 
     /// The number of requests whose end is not known yet.
     pub(super) fn open(&self) -> usize {
-        (0..self.shards.len()).map(|index| self.shard(index).rooms[0].count()).sum()
+        (0..self.shards.len()).map(|index| self.shard(index).stores[0].count()).sum()
     }
 
     /// The number of tickets.

@@ -48,6 +48,7 @@ pub(crate) use access_log::{AccessLog, LogFormat, LogOutput};
 pub(crate) use buffer::ResponseBuffer;
 pub(crate) use domain::{DEFAULT_DOMAIN, Domain};
 pub(crate) use doors::{DoorLog, Doors};
+pub(crate) use error::ConfigErrors;
 pub(crate) use fairness::{UserClass, UserPlace};
 pub(crate) use gate::{CertificateFiles, ForwardedHeader, Gate, Hold, TollSource};
 pub(crate) use health::HealthCheck;
