@@ -43,7 +43,7 @@ impl Count {
         ("tollgate_door_tickets_evicted", "Tickets settled before their deadline because there were too many"),
         ("tollgate_door_connections_accepted", "Connections to doors"),
         ("tollgate_door_connections_closed", "Connections to doors closed for another at the bound"),
-        ("tollgate_door_log_lines_ignored", "Lines of a proxy's access log without a ticket that is kept"),
+        ("tollgate_door_log_lines_ignored", "Lines of a proxy's access log without a known ticket"),
     ];
 }
 
