@@ -14,7 +14,7 @@
 //! 4. Controls, space, `%`, `?`, `#` and bytes above 127 are escaped again, with upper-case digits.
 //!
 //! A path that begins with two slashes is a network-path reference (RFC 3986, 4.2): a backend that resolves
-//! its target as a URL reads `//host/login` as `/login`. Such a path is also read without its first segment.
+//! its target as a URL reads `//host/login` as `/login`. The gate therefore also reads it without its first segment.
 //!
 //! Servers that disagree about step 1, step 2 or empty segments resolve `..` differently, and an encoded
 //! slash within a parameter may or may not end the parameter. The same holds for an encoded slash within a

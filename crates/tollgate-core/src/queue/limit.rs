@@ -10,9 +10,9 @@
 //! | the regression ([`Knee`]) finds | requests waited | the limit |
 //! |---|---|---|
 //! | a new number | | becomes that number |
-//! | the number in force | yes | is compared with half of it or twice as much, in turns, until it is certain which is better |
+//! | the number in force | yes | is compared with half and twice of it, in turns, until one is clearly better |
 //! | room | yes | grows, by up to 8 times |
-//! | nothing clear | yes | grows if that exposes less than 0.4 s of each core, otherwise half of it is tried for a wave |
+//! | nothing clear | yes | grows if that exposes less than 0.4 s per core, otherwise half is tried for a wave |
 //! | room, nothing clear | no | stays |
 //!
 //! Between waves the limit grows in three cases while requests wait. The backend's machine is known to be idle and no

@@ -93,7 +93,7 @@ fn people(dice: &mut Dice, visits: &mut Vec<Visit<'_>>) {
     }
 }
 
-/// Thirty people at work from nine to five, all behind one address.
+/// Thirty people in an office from nine to five, all behind one address.
 fn office(dice: &mut Dice, visits: &mut Vec<Visit<'_>>) {
     for _ in 0..1_600 {
         let at_s = dice.between(9 * 3600, 17 * 3600);
@@ -163,7 +163,7 @@ fn guesser(dice: &mut Dice, visits: &mut Vec<Visit<'_>>) {
     }
 }
 
-/// What every server on the net gets to see: handshakes on the wrong port, and probes for other people's mistakes.
+/// Noise that every public server receives: handshakes on the wrong port, and probes for other people's mistakes.
 fn strays(dice: &mut Dice, visits: &mut Vec<Visit<'_>>) {
     for _ in 0..60 {
         let at_s = dice.between(0, DAY_S);

@@ -184,7 +184,7 @@ fn lines_of_syslog_are_read() {
     let json = replay_json(&[&file]);
     assert_eq!((&json["requests"], &json["oddities"]["named_clients"]), (&Value::from(3), &Value::from(0)));
     assert_eq!(json["talkers"][0]["heaviest"][0]["key"], "203.0.113.7");
-    // A header without a program cannot be told from the message.
+    // A header without a program looks like the message.
     let file =
         files.write("odd", "Nov 12 00:00:01 web1 app some [12/Nov/2026:00:00:01 +0000] \"GET / HTTP/1.1\" 200 5\n");
     let run = tollgate(["replay", "--format", "combined", &file]);

@@ -41,7 +41,7 @@ pub(super) fn follow(path: &Path, pieces: &mpsc::Sender<Vec<u8>>) {
         }
         since_look = Duration::ZERO;
         if followed.as_ref().is_none_or(|followed| followed.is_replaced(path)) {
-            // What was written between the last read and the rotation.
+            // Lines written between the last read and the rotation.
             if let Some(followed) = &mut followed {
                 let _ = followed.read_to_end(pieces);
             }

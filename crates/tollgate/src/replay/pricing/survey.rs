@@ -12,7 +12,7 @@ use crate::replay::recorded_request::RecordedRequest;
 /// The size of the sample.
 const SAMPLE_MAX: usize = 1 << 17;
 
-/// What one pass over a recording found.
+/// The findings of one pass over a recording.
 pub(in crate::replay) struct Survey {
     requests: u64,
     measured: u64,
