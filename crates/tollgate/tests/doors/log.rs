@@ -91,7 +91,7 @@ fn a_log_is_named_and_its_senders_are() {
     for (log, says) in [
         ("{}", "no log is named"),
         ("{ syslog = '0.0.0.0:5514' }", "name the senders in `from`"),
-        ("{ syslog = 0 }", "is no port"),
+        ("{ syslog = 0 }", "is not a port"),
         ("{ file = '/x', from = ['nobody'] }", "nobody"),
     ] {
         let folder = tempfile::tempdir().unwrap();

@@ -57,8 +57,8 @@ struct Number(u64);
 
 impl<'de> serde::Deserialize<'de> for Number {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl Visitor<'_> for Reader {
+        struct NumberVisitor;
+        impl Visitor<'_> for NumberVisitor {
             type Value = Number;
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("a whole number")
@@ -70,7 +70,7 @@ impl<'de> serde::Deserialize<'de> for Number {
                 text.parse().map(Number).map_err(|_| E::custom("not a whole number"))
             }
         }
-        deserializer.deserialize_any(Reader)
+        deserializer.deserialize_any(NumberVisitor)
     }
 }
 
@@ -85,8 +85,8 @@ struct UnitNumber(i32);
 
 impl<'de> serde::Deserialize<'de> for UnitNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl Visitor<'_> for Reader {
+        struct UnitVisitor;
+        impl Visitor<'_> for UnitVisitor {
             type Value = UnitNumber;
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("a unit such as \"MINUTE\"")
@@ -98,7 +98,7 @@ impl<'de> serde::Deserialize<'de> for UnitNumber {
                 unit::of_json_name(text).map(UnitNumber).ok_or_else(|| E::custom("not a unit"))
             }
         }
-        deserializer.deserialize_any(Reader)
+        deserializer.deserialize_any(UnitVisitor)
     }
 }
 
