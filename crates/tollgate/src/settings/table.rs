@@ -145,6 +145,10 @@ impl<'read> Entries<'read> {
                 self.written.0.push(known.key);
                 continue;
             }
+            if let Some((_, instead)) = REMOVED.iter().find(|(removed, _)| *removed == name) {
+                self.errors.report(&key.span(), format!("{} was removed: {instead}", shown(name)));
+                continue;
+            }
             let tables: Vec<_> = shape.tables_with(name).iter().map(|table| format!("`{table}`")).collect();
             let meant = nearest(name, shape.fields.iter().map(|field| field.key)).filter(|_| tables.is_empty());
             let hint = match meant {
@@ -179,6 +183,12 @@ impl<'read> Entries<'read> {
         })
     }
 }
+
+/// Keys that were removed, and their replacements.
+const REMOVED: [(&str, &str); 1] = [(
+    "per_key",
+    "requests are refused by estimated wait (`max`) instead of by count; `total` and `memory` bound all waiting requests",
+)];
 
 fn keys(fields: &[FieldShape]) -> String {
     fields.iter().map(|field| format!("`{}`", field.key)).collect::<Vec<_>>().join(", ")
