@@ -1,6 +1,7 @@
 //! Backends over HTTP/2 that reset streams, hang, idle and close connections.
 
 use std::cell::Cell;
+use std::io::Write as _;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -233,6 +234,32 @@ fn requests_that_http_2_cannot_carry_are_refused() {
         beside(move || {
             let unsayable = b"GET / HTTP/1.1\r\nHost: a%b\r\nConnection: close\r\n\r\n";
             assert_eq!(roundtrip(gate.connect(), unsayable).status, 400);
+            assert_eq!(gate.get("/").status, 200);
+        })
+        .await;
+    });
+}
+
+#[test]
+fn an_upgrade_by_an_http_2_backend_is_a_502() {
+    run_local(async {
+        let backend = crate::support::http2::backend(|request, mut respond| async move {
+            let mut response = Response::new(());
+            if request.uri().path() == "/upgrade" {
+                *response.status_mut() = http::StatusCode::SWITCHING_PROTOCOLS;
+            }
+            drop(respond.send_response(response, true));
+        })
+        .await;
+        let gate = gate(backend, "");
+        beside(move || {
+            for fields in ["", "Connection: upgrade\r\nUpgrade: websocket\r\n"] {
+                let request = format!("GET /upgrade HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+                let mut stream = gate.connect();
+                stream.write_all(request.as_bytes()).unwrap();
+                let mut reader = std::io::BufReader::new(stream);
+                assert_eq!(crate::support::client::read_any_response(&mut reader, false).unwrap().status, 502);
+            }
             assert_eq!(gate.get("/").status, 200);
         })
         .await;

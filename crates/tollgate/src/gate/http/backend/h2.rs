@@ -225,6 +225,9 @@ impl BackendAnswer for H2Answer {
                 h2_head::read_response(&interim, head, to_head, false)?;
             }
         }
+        if head.status == 101 {
+            return Err(PeerError::Malformed("an upgrade over HTTP/2"));
+        }
         Ok(())
     }
 

@@ -204,10 +204,6 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
                 AttemptEnd::BackendFailed { error, has_begun: false, is_cut: false }
             }
         };
-        if matches!(end, AttemptEnd::Answered { .. }) && self.inbound.response.status == 101 {
-            let error = PeerError::Malformed("an upgrade over HTTP/2");
-            return AttemptEnd::BackendFailed { error, has_begun: true, is_cut: true };
-        }
         if matches!(end, AttemptEnd::BackendFailed { error: PeerError::Slow, has_begun: false, .. }) {
             // The connection may be dead, so it gets no further requests.
             connection.retire();
