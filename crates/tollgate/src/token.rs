@@ -36,9 +36,9 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads the token file.
+    /// Reads the token file. A token that could be guessed is an error.
     pub(crate) fn load(path: &Path) -> io::Result<Self> {
-        let token = read_token(path, 1)?;
+        let token = read_token(path, TOKEN_BYTES_MIN)?;
         let mut secret = [0; 32];
         SystemRandom::new().fill(&mut secret).map_err(|_| io::Error::other("cannot generate random numbers"))?;
         let key = hmac::Key::new(hmac::HMAC_SHA256, &secret);
@@ -95,5 +95,16 @@ mod tests {
         for guess in [&b""[..], b"a-token-for-the-door", b"a-token-for-the-doors\n", &[b'a'; TOKEN_BYTES_MAX + 1]] {
             assert!(!token.is(guess));
         }
+    }
+
+    #[test]
+    fn a_token_that_could_be_guessed_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        fs::write(&path, "fifteen-bytes-x\n").unwrap();
+        let error = Token::load(&path).unwrap_err().to_string();
+        assert!(error.contains("shorter than 16 bytes") && error.contains("`openssl rand -hex 32`"), "{error}");
+        fs::write(&path, "sixteen-bytes-xx\n").unwrap();
+        assert!(Token::load(&path).is_ok());
     }
 }

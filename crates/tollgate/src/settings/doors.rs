@@ -105,9 +105,9 @@ table! {
         /// The location of the state of the limits in `ratelimit`. `local`: the memory of this process. `redis`: exact
         /// across processes.
         ratelimit_state: StateLocation = "\"local\"",
-        /// The file with the token of clients: one word, such as the output of `openssl rand -hex 32`. HTTP clients
-        /// send it as `Authorization: Bearer TOKEN`, Redis clients with `AUTH TOKEN`, gRPC clients as the metadata
-        /// `authorization: Bearer TOKEN`. Required beyond loopback.
+        /// The file with the token of clients: one word of at least 16 bytes, such as the output of
+        /// `openssl rand -hex 32`. HTTP clients send it as `Authorization: Bearer TOKEN`, Redis clients with
+        /// `AUTH TOKEN`, gRPC clients as the metadata `authorization: Bearer TOKEN`. Required beyond loopback.
         token_file: PathBuf,
         /// Number of threads, each with its own connections. Default: the value of `gate.workers`.
         threads: NonZeroU32,

@@ -41,7 +41,8 @@ table! {
         /// The share of its block (IPv6: a /48).
         block as "ip/16": Thousandths = "0.50",
         /// The class that identifies users, such as `cookie:sid`, `header:x-api-key` or `user-agent`; `class` of a rule
-        /// lists all. A request without this property is charged to its address, and its connection is the user.
+        /// lists all; `json:/POINTER` is for rules only. A request without this property is charged to its address, and
+        /// its connection is the user.
         /// Default: each connection is a user.
         by: Class,
         /// The level of users. `beneath`: users of one address take turns and share the share of the address. This is
@@ -76,6 +77,11 @@ impl FairnessTable {
             errors.missing(&self.place.span, message);
         }
         let by = self.by.as_ref()?;
+        if by.value.json_pointers().next().is_some() {
+            let message =
+                "the fair queue does not read bodies: write a class such as `cookie:sid` or `header:x-api-key`";
+            errors.report(&by.span, message);
+        }
         Some(UserClass { class: by.value.clone(), place: self.place.value })
     }
 }

@@ -223,6 +223,10 @@ fn invalid_values_of_roles_are_errors() {
     check("[gate]\nfairness = { \"ip/33\" = 0.1 }", &[("2:14", "did you mean `ip/32`?")]);
     check("[gate]\nfairness = { \"ip/32\" = 2 }", &[("2:24", "at most 1")]);
     check("[gate]\nfairness = { by = \"cookies:sid\" }", &[("2:19", "unknown class `cookies:sid`")]);
+    check(
+        "[gate]\nfairness = { by = \"ip/32+json:/user/id\" }",
+        &[("2:19", "the fair queue does not read bodies: write a class such as `cookie:sid`")],
+    );
     check("[gate]\nfairness = { place = \"instead\" }", &[("2:22", "write `by = \"cookie:sid\"`")]);
     check(
         "[gate]\nfairness = { by = \"cookie:sid\", place = \"below\" }",
