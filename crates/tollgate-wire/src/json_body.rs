@@ -1,8 +1,9 @@
 //! Values in a JSON body, by JSON pointer (RFC 6901), as keys of rules.
 //!
 //! The body is untrusted, and the backend reads it too. If both could read different values, a client could show one to
-//! the gate and another to the backend. So members with the same name in one object, and bodies that are not valid
-//! JSON, give one key that all such requests share.
+//! the gate and another to the backend. So members with the same name in one object, also if their case differs, and
+//! bodies that are not valid JSON give one key that all such requests share. The case matters because Go's
+//! `encoding/json` and ASP.NET match names without it.
 
 use std::fmt;
 
@@ -13,7 +14,8 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 pub const AMBIGUOUS: &[u8] = b"\0?";
 
 /// The value at `pointer`: its text, or `None` if there is none. Strings are decoded; numbers and booleans are as
-/// written. An object, an array or null is no value.
+/// written. An object, an array or null is no value. A member on the way whose name differs only in case makes the
+/// value ambiguous.
 pub fn find(body: &[u8], pointer: &str) -> Option<Vec<u8>> {
     let segments: Vec<String> =
         pointer.split('/').skip(1).map(|segment| segment.replace("~1", "/").replace("~0", "~")).collect();
@@ -109,6 +111,9 @@ impl<'de> Visitor<'de> for Seed<'_> {
                     map.next_value_seed(Seed { segments: rest, found: self.found })?;
                 }
                 _ => {
+                    if wanted.is_some_and(|(first, _)| is_equal_when_folded(first, &name)) {
+                        *self.found = PointedValue::Several;
+                    }
                     map.next_value::<IgnoredAny>()?;
                 }
             }
@@ -134,6 +139,16 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 }
 
+/// Whether two names are equal without regard to case. Parsers fold in different ways, so this equates more names than
+/// any of them: U+017F is an `s`, U+212A a `k`, and `\u{df}` equals `ss`.
+fn is_equal_when_folded(one: &str, other: &str) -> bool {
+    folded(one).eq(folded(other))
+}
+
+fn folded(name: &str) -> impl Iterator<Item = char> {
+    name.chars().flat_map(char::to_lowercase).flat_map(char::to_uppercase).flat_map(char::to_lowercase)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,9 +171,29 @@ mod tests {
         check(r#"{"id": "\u0041\n"}"#, "/id", Some("A\n"));
         check(r#""whole""#, "", Some("whole"));
         check("18446744073709551615", "", Some("18446744073709551615"));
-        for absent in ["{}", r#"{"id": null}"#, r#"{"id": {}}"#, r#"{"id": []}"#, r#"{"ID": 1}"#, "[1]", "1", r#""id""#]
+        for absent in ["{}", r#"{"id": null}"#, r#"{"id": {}}"#, r#"{"id": []}"#, r#"{"i": 1}"#, "[1]", "1", r#""id""#]
         {
             check(absent, "/id", None);
+        }
+        check(r#"{"ID": 1, "user": {"id": 2}}"#, "/user/id", Some("2"));
+    }
+
+    /// Parsers such as Go's `encoding/json` accept a name in any case, and take the last one.
+    #[test]
+    fn a_name_in_another_case_has_the_shared_key() {
+        for body in [
+            r#"{"User": {"ID": "x"}}"#,
+            r#"{"user": {"ID": "x"}}"#,
+            r#"{"user": {"id": "decoy"}, "USER": {"id": "real"}}"#,
+            r#"{"USER": {"id": "real"}, "user": {"id": "decoy"}}"#,
+            r#"{"user": {"id": "decoy", "iD": null}}"#,
+            r#"{"u\u017fer": {"id": "long s"}}"#,
+        ] {
+            check(body, "/user/id", Some("\0?"));
+        }
+        check("{\"to\u{212a}en\": 1}", "/token", Some("\0?"));
+        for (pointer, name) in [("/\u{e4}", "\u{c4}"), ("/\u{3c3}", "\u{3c2}"), ("/\u{df}", "\u{1e9e}")] {
+            check(&format!("{{\"{name}\": 1}}"), pointer, Some("\0?"));
         }
     }
 

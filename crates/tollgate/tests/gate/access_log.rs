@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::support::client::socket_from;
 use crate::support::http2::{connect, request, run, send};
 use crate::support::{Backend, Gate, PATIENCE, eventually, roundtrip};
 
@@ -108,6 +109,60 @@ fn every_request_has_a_json_line_with_its_cost_decision_and_rule() {
     assert!((20.0..5_000.0).contains(&duration) && wait < duration, "{duration} ms, of which {wait} ms waiting");
     assert_eq!(gate.metric("tollgate_access_log_lines_total"), 6);
     assert_eq!(gate.metric("tollgate_access_log_dropped_total"), 0);
+}
+
+#[test]
+fn a_request_whose_body_fails_has_the_reason_and_is_not_a_client_that_left() {
+    let (backend, log) = (costly(), Logged::new());
+    let gate =
+        Gate::start(&config(&backend, &log.settings("json")).replace("h2c", "timeouts.body_idle = '100ms'\nh2c"));
+    let post = |rest: &str| {
+        let mut stream = gate.connect();
+        stream.write_all(format!("POST / HTTP/1.1\r\nHost: a\r\n{rest}").as_bytes()).unwrap();
+        crate::support::read_response(&mut std::io::BufReader::new(stream)).unwrap().status
+    };
+    assert_eq!(post("Content-Length: 10\r\n\r\nabc"), 408);
+    assert_eq!(post("Transfer-Encoding: chunked\r\n\r\nxyz\r\n"), 400);
+    // This client does leave.
+    let mut gone = gate.connect();
+    gone.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc").unwrap();
+    drop(gone);
+    let lines = json_lines(&log.path(), 3);
+    let outcomes: Vec<_> =
+        lines.iter().map(|line| (line["status"].as_u64().unwrap(), line["reason"].as_str().unwrap())).collect();
+    assert_eq!(outcomes, [(408, "slow-body"), (400, "malformed"), (499, "client-left")]);
+    assert!(lines.iter().all(|line| line["decision"] == "none"));
+}
+
+#[test]
+fn a_client_that_reads_no_responses_has_that_reason() {
+    const UNREAD_MAX: usize = 64;
+    let backend = Backend::answering(|request, stream| {
+        let bytes = if request.path() == "/large" { 16 << 20 } else { 0 };
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\n\r\n");
+        stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&vec![b'x'; bytes]))
+    });
+    let log = Logged::new();
+    let small = "buffer = { memory = '64KiB', spool = '0B' }\nin_flight = 200\nh2c";
+    let gate = Gate::start(&config(&backend, &log.settings("json")).replace("h2c", small));
+    let unread: Vec<_> = (0..UNREAD_MAX)
+        .map(|_| {
+            let mut stream =
+                socket_from([127, 0, 0, 1].into(), gate.address, |socket| socket.set_recv_buffer_size(4096));
+            stream.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    let mut served = 0;
+    eventually("the client gets no more", || {
+        let status = gate.get("/").status;
+        served += 1;
+        status == 503
+    });
+    let lines = json_lines(&log.path(), served);
+    let (decision, reason) = (&lines[served - 1]["decision"], &lines[served - 1]["reason"]);
+    assert_eq!((decision.as_str(), reason.as_str()), (Some("none"), Some("unread-responses")));
+    drop(unread);
 }
 
 #[test]

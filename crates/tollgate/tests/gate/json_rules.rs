@@ -1,5 +1,9 @@
 //! Rules by a value of a JSON body.
 
+use std::io::{BufReader, Write};
+use std::time::{Duration, Instant};
+
+use crate::support::client::read_any_response;
 use crate::support::{Backend, Gate, Response, roundtrip};
 
 fn gate(backend: &Backend) -> Gate {
@@ -46,9 +50,85 @@ fn ambiguous_invalid_and_large_bodies_share_one_key() {
         &large,
         &"[".repeat(10_000),
         r#"{"user": {"id": "d""#,
+        r#"{"User": {"ID": "e"}}"#,
+        r#"{"user": {"id": "f"}, "USER": {"id": "g"}}"#,
     ];
     let statuses: Vec<u16> = hostile.iter().map(|body| post(&gate, JSON, body).status).collect();
-    assert_eq!(statuses, [200, 200, 429, 429, 429]);
-    assert_eq!(post(&gate, "text/plain", "not JSON").status, 200, "another kind of body is not subject to the rule");
+    assert_eq!(statuses, [200, 200, 429, 429, 429, 429, 429]);
     assert_eq!(post(&gate, JSON, r#"{"user": {"id": "ann"}}"#).status, 200);
+}
+
+/// Many backends parse the body as JSON whatever type it declares.
+#[test]
+fn a_declared_type_does_not_evade_the_rule() {
+    let backend = Backend::saying("ok");
+    let gate = gate(&backend);
+    let twice = r#"{"user": {"id": "a"}, "user": {"id": "b"}}"#;
+    let large = format!("{{\"pad\": \"{}\", \"user\": {{\"id\": \"new\"}}}}", "x".repeat(20_000));
+    assert_eq!([post(&gate, JSON, twice).status, post(&gate, JSON, twice).status], [200, 200]);
+    for content_type in ["text/plain", "application/octet-stream", "", "application/json-seq"] {
+        assert_eq!(post(&gate, content_type, twice).status, 429, "{content_type:?}");
+        assert_eq!(post(&gate, content_type, &large).status, 429, "{content_type:?}");
+    }
+    // Backends disagree about which of two types is in force.
+    let ann = r#"{"user": {"id": "ann"}}"#;
+    let form = "application/x-www-form-urlencoded";
+    assert_eq!(post(&gate, &format!("{form}\r\nContent-Type: {JSON}"), ann).status, 429);
+    assert_eq!(post(&gate, &format!("{JSON}\r\nContent-Type: {form}"), ann).status, 429);
+    assert_eq!(post(&gate, &format!("multipart/form-data, {JSON}"), twice).status, 429);
+    // Forms and uploads of files are not JSON.
+    assert_eq!(post(&gate, form, "user=ann&id=b").status, 200);
+    assert_eq!(post(&gate, "Multipart/form-data; boundary=b", "--b--").status, 200);
+    assert_eq!(post(&gate, "text/plain", ann).status, 200);
+}
+
+#[test]
+fn a_small_body_behind_expect_has_its_own_key_and_one_100() {
+    let backend = Backend::saying("ok");
+    let gate = gate(&backend);
+    let ask = |user: &str| {
+        let body = format!("{{\"user\": {{\"id\": \"{user}\"}}}}");
+        let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n";
+        let mut stream = gate.connect();
+        stream.write_all(format!("{head}Content-Length: {}\r\n\r\n", body.len()).as_bytes()).unwrap();
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        assert_eq!(read_any_response(&mut reader, false).unwrap().status, 100);
+        stream.write_all(body.as_bytes()).unwrap();
+        read_any_response(&mut reader, false).unwrap().status
+    };
+    for user in ["a", "b", "c"] {
+        assert_eq!([ask(user), ask(user)], [200, 200], "{user}");
+    }
+    assert_eq!(ask("a"), 429);
+    assert!(backend.requests().iter().all(|request| request.field("expect").is_none() && !request.body.is_empty()));
+    // The gate does not ask for a large body before it decides.
+    let large = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 20000\r\nExpect: 100-continue\r\n\r\n";
+    let twice = r#"{"user": {"id": "a"}, "user": {"id": "b"}}"#;
+    assert_eq!([post(&gate, JSON, twice).status, post(&gate, JSON, twice).status], [200, 200]);
+    assert_eq!(roundtrip(gate.connect(), large.as_bytes()).status, 429);
+}
+
+/// The gate waits at most 50 ms for a body of unknown length.
+#[test]
+fn a_body_that_does_not_end_is_awaited_once() {
+    let (sender, arrivals) = std::sync::mpsc::channel();
+    let backend = Backend::connecting(move |_| sender.send(Instant::now()).unwrap_or_default());
+    let gate = gate(&backend);
+    let mut shortest = Duration::MAX;
+    for _ in 0..2 {
+        let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let mut stream = gate.connect();
+        stream.write_all(head.as_bytes()).unwrap();
+        let began = Instant::now();
+        // A pause of 5 ms ends the wait early.
+        let arrived = loop {
+            match arrivals.recv_timeout(Duration::from_millis(1)) {
+                Ok(arrived) => break arrived,
+                Err(_) => drop(stream.write_all(b"1\r\n \r\n")),
+            }
+            assert!(began.elapsed() < Duration::from_secs(10));
+        };
+        shortest = shortest.min(arrived.duration_since(began));
+    }
+    assert!(shortest < Duration::from_millis(90), "{shortest:?}");
 }

@@ -28,6 +28,12 @@ pub(crate) fn refused(trace: &mut Option<Trace>, refusal: &Refusal) {
     trace.decided(Decided { decision: "refuse", reason: refusal.cause.as_str(), rule });
 }
 
+/// Records that the request is not forwarded, for a reason other than a rule or the queue.
+pub(crate) fn undecided(trace: &mut Option<Trace>, reason: &'static str) {
+    let Some(trace) = trace else { return };
+    trace.decided(Decided { decision: "none", reason, rule: None });
+}
+
 /// Records that the request is forwarded, and adds the trace context to it.
 pub(crate) fn goes(trace: &mut Option<Trace>, ticket: &Ticket, account: &mut PendingStats, request: &mut RequestHead) {
     let Some(trace) = trace else { return };

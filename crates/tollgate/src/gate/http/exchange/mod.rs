@@ -19,6 +19,7 @@
 //! is cancelled, dropping the [`Ticket`] settles it.
 
 mod attempt;
+mod body_type;
 mod stream;
 
 use std::future::poll_fn;
@@ -32,7 +33,7 @@ use std::time::Duration;
 use tollgate_core::time::{Moment, Span};
 use tollgate_wire::http1::chunked::Decoder;
 use tollgate_wire::http1::hop_by_hop::strip_nominated;
-use tollgate_wire::http1::{Fault, Length, RequestHead, ResponseHead};
+use tollgate_wire::http1::{Fault, Length, Name, RequestHead, ResponseHead};
 use tollgate_wire::json_body;
 
 use super::access_record::AccessRecord;
@@ -41,7 +42,7 @@ use super::backend::pool::Wanted;
 use super::backend::{AllDown, BackendSlot, connect};
 use super::body::{PeerError, Piece, Rest, Source};
 use super::download::drain;
-use super::halves::{ClientBody, Reply};
+use super::halves::{ClientBody, GATHERED_MAX, Reply};
 use super::own_answer::OwnAnswer;
 use super::spool::Overflow;
 use super::trace;
@@ -54,6 +55,7 @@ use crate::gate::observe::failure_log::Failure;
 use crate::settings::Gate as Settings;
 use crate::telemetry::Trace;
 use attempt::{AttemptEnd, Upstream};
+use body_type::BodyType;
 
 /// Attempts on further connections for a request of which no backend has received anything.
 const UNSENT_RETRIES_MAX: u32 = 2;
@@ -61,12 +63,6 @@ const UNSENT_RETRIES_MAX: u32 = 2;
 const BACKENDS_TRIED_MAX: usize = 3;
 /// An estimate of the memory of a waiting request's task and buffers, in bytes.
 const WAITING_TASK_BYTES: u64 = 4096;
-
-/// Whether a content type is `application/json`, `application/problem+json` or similar.
-fn is_json_type(content_type: &[u8]) -> bool {
-    let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-    media_type.len() >= 4 && media_type[media_type.len() - 4..].eq_ignore_ascii_case(b"json")
-}
 
 /// The state of the client's connection after an exchange.
 pub(crate) enum After {
@@ -146,6 +142,8 @@ pub(crate) struct Exchange<'a, B, R> {
     since: Moment,
     /// Set when the rules have admitted the request.
     ticket: Option<Ticket>,
+    /// Whether all of the body is here, once the gate has tried to read it.
+    is_whole: Option<bool>,
     /// The values of a JSON body that rules use, by pointer.
     json: Vec<(String, Vec<u8>)>,
     /// The part of the response that the client has not read; set when the request is forwarded.
@@ -161,6 +159,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
             client: inbound.peer.address,
             since: Moment::ZERO,
             ticket: None,
+            is_whole: None,
             json: Vec::new(),
             overflow: None,
             trace: None,
@@ -223,25 +222,46 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
     }
 
     /// Looks up the values of a JSON body that rules use. Only then is the body read before the decision. A body that
-    /// is not JSON has no value; one that claims to be JSON and cannot be read has the value that all such bodies
-    /// share.
+    /// cannot be read, or that backends may read in different ways, has the value that all such bodies share. A form has
+    /// no value unless its body is valid JSON.
     async fn read_json(&mut self) -> Result<(), End> {
         let admission = &self.inbound.worker.shared.admission;
         if self.body.has_ended() || admission.rules_now().inputs().json_pointers().is_empty() {
             return Ok(());
         }
-        let is_json = self.inbound.request.fields.find(b"content-type").is_some_and(is_json_type);
+        let body_type = BodyType::of(&self.inbound.request.fields);
+        if body_type != BodyType::Form {
+            self.send_continue().await?;
+        }
         let body = self.buffer_body().await?.then(|| self.body.gathered());
+        if body.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(());
+        }
+        let body = body.filter(|_| body_type != BodyType::Several);
         for pointer in self.inbound.worker.shared.admission.rules_now().inputs().json_pointers() {
             let value = match &body {
                 Some(body) => json_body::find(body, pointer),
                 None => Some(json_body::AMBIGUOUS.to_vec()),
             };
-            if let Some(value) = value.filter(|value| is_json || value != json_body::AMBIGUOUS) {
+            if let Some(value) = value.filter(|value| body_type != BodyType::Form || value != json_body::AMBIGUOUS) {
                 self.json.push((pointer.clone(), value));
             }
         }
         Ok(())
+    }
+
+    /// Asks for a small body on behalf of the backend, which then gets the request without `Expect`.
+    async fn send_continue(&mut self) -> Result<(), End> {
+        let Inbound { request, response, .. } = &mut self.inbound;
+        let is_small = matches!(request.length, Length::Fixed(length) if length <= GATHERED_MAX as u64);
+        if !is_small || !request.expects_continue() {
+            return Ok(());
+        }
+        request.fields.retain(|field| field.name != Name::Expect);
+        response.clear();
+        response.status = 100;
+        let sent = self.reply.interim(response).await;
+        sent.map_err(|error| End::ClientFailed { error, has_begun: false, outcome: None })
     }
 
     async fn decide(&mut self) -> Result<(), End> {
@@ -254,10 +274,13 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
     }
 
     /// Returns whether all of the body is here. A client that asks for a 100 gets it from the backend, which has to see
-    /// the request first.
+    /// the request first. The gate waits once: a second call returns the result of the first.
     async fn buffer_body(&mut self) -> Result<bool, End> {
         if self.body.has_ended() {
             return Ok(true);
+        }
+        if let Some(is_whole) = self.is_whole {
+            return Ok(is_whole);
         }
         if self.inbound.request.expects_continue() {
             return Ok(false);
@@ -267,7 +290,20 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         let gathered = self.body.gather(self.inbound.request.length).await;
         // The gate waited for the client: that is no wait of the request.
         self.since = self.since + clock.now().since(began);
-        gathered.map_err(|error| End::ClientFailed { error, has_begun: false, outcome: None })
+        match gathered {
+            Ok(is_whole) => {
+                self.is_whole = Some(is_whole);
+                Ok(is_whole)
+            }
+            Err(error) => {
+                match error {
+                    PeerError::Slow => self.undecided("slow-body"),
+                    PeerError::Malformed(_) => self.undecided("malformed"),
+                    PeerError::Gone => {}
+                }
+                Err(End::ClientFailed { error, has_begun: false, outcome: None })
+            }
+        }
     }
 
     /// Returns the number of the backend whose queue granted the permit.
@@ -300,6 +336,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         let worker = self.inbound.worker;
         let shared = &worker.shared;
         if shared.buffers.has_too_many_stalled(self.client) {
+            self.undecided("unread-responses");
             return Err(self.fail((503, "too many responses wait for this client to read them"), 1, None, None));
         }
         let request = &mut *self.inbound.request;
@@ -428,6 +465,12 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
 
 /// Parts of the phases.
 impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
+    /// Records why the request is not forwarded, if neither a rule nor the queue refused it.
+    fn undecided(&mut self, reason: &'static str) {
+        trace::undecided(&mut self.trace, reason);
+        self.access_record = self.access_record.map(|record| record.without_decision(reason));
+    }
+
     /// Whether sending the request a second time does no harm.
     fn may_be_sent_twice(&self) -> bool {
         let request = &self.inbound.request;

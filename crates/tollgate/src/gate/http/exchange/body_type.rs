@@ -1,0 +1,29 @@
+//! The declared type of a body, as far as it matters for rules by a JSON value.
+
+use tollgate_wire::http1::Fields;
+
+/// The declared type of a request's body.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum BodyType {
+    /// A form, or several parts.
+    Form,
+    /// Any other type, or none. Many backends parse such a body as JSON whatever its type.
+    Other,
+    /// Several types, of which backends may use any.
+    Several,
+}
+
+impl BodyType {
+    pub(super) fn of(fields: &Fields) -> Self {
+        let mut types = fields.iter().filter(|field| field.name_bytes == b"content-type").map(|field| field.value);
+        let content_type = types.next().unwrap_or_default();
+        if types.next().is_some() {
+            return Self::Several;
+        }
+        let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        let is_multipart = media_type.get(..10).is_some_and(|start| start.eq_ignore_ascii_case(b"multipart/"));
+        let is_form = is_multipart || media_type.eq_ignore_ascii_case(b"application/x-www-form-urlencoded");
+        // A comma may separate two types, as in a field that a proxy has joined.
+        if is_form && !content_type.contains(&b',') { Self::Form } else { Self::Other }
+    }
+}
