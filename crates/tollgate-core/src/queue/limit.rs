@@ -369,7 +369,7 @@ impl InFlightLimit {
         let half = (self.found.as_256ths() / 2).max(self.least());
         match (trial, self.near.follows(ONLY_SHARE)) {
             (Trial::Half, Follows::Yes) | (Trial::Twice, Follows::No) => {
-                self.halves = if trial == Trial::Half { HALVES } else { 0 };
+                self.halves = HALVES;
                 self.set(tried.as_256ths(), now);
                 if trial == Trial::Twice {
                     self.attempt(Trial::Twice, self.in_force.as_256ths() * 2, now);
