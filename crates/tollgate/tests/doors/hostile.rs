@@ -57,6 +57,44 @@ fn garbage_on_the_http_door_leaves_memory_flat_and_other_clients_served() {
 }
 
 #[test]
+fn pipelined_calls_wait_until_the_client_reads_the_responses() {
+    let mut doors = Doors::start(CONFIG);
+    let door = doors.door("http");
+    is_served(door);
+    let before = doors.rss_kb();
+    let calls = [
+        "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET /v1/auth HTTP/1.1\r\nHost: x\r\n\r\n",
+        "POST /v1/auth HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx",
+        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx",
+    ];
+    for call in calls {
+        let mut stream = TcpStream::connect(door).unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+        let many = call.repeat((1 << 20) / call.len());
+        // The door stops reading, or closes the connection, before it has taken everything.
+        let error = (0..32).find_map(|_| stream.write_all(many.as_bytes()).err());
+        assert!(error.is_some(), "the door read 32 MiB of {call:?}");
+        is_served(door);
+        let after = doors.rss_kb();
+        assert!(after < before + 16_384, "{before} kB, then {after} kB by {call:?}");
+    }
+}
+
+#[test]
+fn a_connection_without_the_token_is_closed_after_its_first_response() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("token"), "a-token-for-the-doors").unwrap();
+    let mut doors = Doors::start_in(folder, "[doors]\nhttp = '127.0.0.1:0'\ntoken_file = 'FOLDER/token'\n");
+    let mut stream = TcpStream::connect(doors.door("http")).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 401 ") && text.contains("\r\nconnection: close\r\n"), "{text}");
+}
+
+#[test]
 fn silent_connections_are_closed_for_new_ones() {
     let mut doors = Doors::start(CONFIG);
     let door = doors.door("http");

@@ -17,9 +17,9 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, ORIGIN};
-use http::{HeaderMap, Method, Request, Response};
-use hyper::body::Incoming;
+use http::header::{AUTHORIZATION, CONNECTION, ORIGIN};
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -55,7 +55,8 @@ pub(super) async fn converse(
         }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX).pipeline_flush(true);
+    // Without `pipeline_flush`: it reads and answers pipelined calls while the client does not read the responses.
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX);
     let mut served = pin!(builder.serve_connection(TokioIo::new(stream), answer));
     let ended = tokio::select! {
         ended = &mut served => ended,
@@ -91,14 +92,23 @@ async fn answer(station: &Station, usage: &Usage, peer: SocketAddr, request: Req
     let token = if is_auth { auth::token(&request) } else { bearer(request.headers()).map(Cow::Borrowed) };
     if !station.lets_in(token.as_deref()) {
         station.count(Count::Unauthorized);
-        return DoorProblem::unauthorized().response();
+        return closing(DoorProblem::unauthorized().response());
     }
     usage.is_of_use();
+    // hyper reads the next call as soon as it has skipped an unread body, even if the client reads no responses.
+    let leaves_body = (is_auth || request.uri().query().is_some()) && !request.body().is_end_stream();
     let answered = route(station, peer, request).await;
-    answered.unwrap_or_else(|problem| {
+    let response = answered.unwrap_or_else(|problem| {
         station.count(Count::Malformed);
         problem.response()
-    })
+    });
+    if leaves_body { closing(response) } else { response }
+}
+
+/// The response, after which the connection closes.
+fn closing(mut response: Response<Whole>) -> Response<Whole> {
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 async fn route(
