@@ -21,16 +21,18 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tonic::body::Body;
 use tonic::server::{Grpc, UnaryService};
 use tonic::{Code, Status};
@@ -60,6 +62,8 @@ const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
 const CALL_MAX: Duration = Duration::from_secs(10);
 /// The longest time that a connection may be open before its first valid call.
 const FIRST_CALL_MAX: Duration = Duration::from_secs(20);
+/// The maximum number of concurrent health watches on a connection. They need no token and have no time limit.
+const HEALTH_WATCHES_MAX: usize = 4;
 /// How often an idle connection is tested, and how long the answer may take.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_MAX: Duration = Duration::from_secs(20);
@@ -72,6 +76,9 @@ const RATE_LIMIT_SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const STREAM_QUOTAS: &str = "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
 /// The name of the quota service.
 const QUOTA_SERVICE: &str = "envoy.service.rate_limit_quota.v3.RateLimitQuotaService";
+
+/// The path of the health service's method whose response does not end.
+const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 
 /// The services that health checks can name; all is the empty name.
 const HEALTHY: [&str; 3] = ["", RATE_LIMIT_SERVICE, QUOTA_SERVICE];
@@ -90,8 +97,15 @@ pub(super) async fn converse(
     for service in HEALTHY {
         health.set_service_status(service, ServingStatus::Serving).await;
     }
-    let (calls, watched) = (Cell::new(0), drains.clone());
-    let services = Rc::new(Services { station, usage: usage.clone(), calls, health: health.clone(), drains: watched });
+    let services = Rc::new(Services {
+        station,
+        usage: usage.clone(),
+        calls: Cell::new(0),
+        has_health_call: Cell::new(false),
+        health: health.clone(),
+        health_watches: Arc::new(Semaphore::new(HEALTH_WATCHES_MAX)),
+        drains: drains.clone(),
+    });
     let service = service_fn(|request| {
         let services = services.clone();
         async move { Ok::<_, Infallible>(services.answer(request).await) }
@@ -113,7 +127,7 @@ pub(super) async fn converse(
         tokio::select! {
             ended = &mut served => break ended,
             () = &mut first_call, if awaits_first_call => {
-                if !usage.is_useful() {
+                if !usage.is_useful() && !services.has_health_call.get() {
                     tracing::debug!("a connection to the gRPC door made no call in time");
                     return;
                 }
@@ -156,13 +170,18 @@ impl<F: Future<Output: 'static> + 'static> hyper::rt::Executor<F> for LocalExecu
 struct Services {
     station: Rc<Station>,
     usage: Rc<Usage>,
-    /// The number of calls that are being answered.
+    /// The number of authorized calls that are being answered.
     calls: Cell<usize>,
+    /// Whether a health call without a token has arrived. It keeps the connection open, but not for the bound on
+    /// connections.
+    has_health_call: Cell<bool>,
     health: HealthReporter,
+    /// One permit per health watch.
+    health_watches: Arc<Semaphore>,
     drains: watch::Receiver<bool>,
 }
 
-/// A call that is being answered, until this is dropped.
+/// An authorized call that is being answered, until this is dropped.
 struct ServedCall<'a>(&'a Services);
 
 impl<'a> ServedCall<'a> {
@@ -183,7 +202,19 @@ impl Drop for ServedCall<'_> {
 
 impl Services {
     async fn answer(&self, request: Request<Incoming>) -> Answer {
-        let serving = ServedCall::begin(self);
+        let is_authorized = self.station.lets_in(bearer(request.headers()));
+        // Health checkers have no token, and learn nothing.
+        if !is_authorized && !is_health(&request) {
+            self.station.count(Count::Unauthorized);
+            return Status::unauthenticated("this door asks for the metadata `authorization: Bearer TOKEN`")
+                .into_http();
+        }
+        if is_authorized {
+            self.usage.is_of_use();
+        } else {
+            self.has_health_call.set(true);
+        }
+        let serving = is_authorized.then(|| ServedCall::begin(self));
         let answered = tokio::time::timeout(CALL_MAX, self.route(request)).await;
         drop(serving);
         answered.unwrap_or_else(|_| {
@@ -193,14 +224,6 @@ impl Services {
     }
 
     async fn route(&self, request: Request<Incoming>) -> Answer {
-        let is_health = request.uri().path().starts_with("/grpc.health.v1.Health/");
-        // Health checkers have no token, and learn nothing.
-        if !is_health && !self.station.lets_in(bearer(request.headers())) {
-            self.station.count(Count::Unauthorized);
-            return Status::unauthenticated("this door asks for the metadata `authorization: Bearer TOKEN`")
-                .into_http();
-        }
-        self.usage.is_of_use();
         match request.uri().path() {
             SHOULD_RATE_LIMIT => {
                 let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default();
@@ -208,14 +231,35 @@ impl Services {
                 grpc.unary(ShouldRateLimit(self.station.clone()), request).await
             }
             STREAM_QUOTAS => quota::stream(&self.station, self.drains.clone(), request).await,
-            _ if is_health => {
-                let mut server = HealthServer::new(HealthService::from_health_reporter(self.health.clone()));
-                server.call(request).await.unwrap_or_else(|never| match never {})
-            }
+            HEALTH_WATCH => self.watch_health(request).await,
+            _ if is_health(&request) => self.answer_health(request).await,
             path if path.starts_with("/grpc.reflection.") => reflect(request).await,
             _ => Status::unimplemented("there is no such method").into_http(),
         }
     }
+
+    async fn answer_health(&self, request: Request<Incoming>) -> Answer {
+        let mut server = HealthServer::new(HealthService::from_health_reporter(self.health.clone()));
+        server.call(request).await.unwrap_or_else(|never| match never {})
+    }
+
+    async fn watch_health(&self, request: Request<Incoming>) -> Answer {
+        let Ok(permit) = self.health_watches.clone().try_acquire_owned() else {
+            let message = format!("a connection may have {HEALTH_WATCHES_MAX} health watches");
+            return Status::resource_exhausted(message).into_http();
+        };
+        // The body holds the permit until the stream ends.
+        self.answer_health(request).await.map(|body| {
+            Body::new(body.map_frame(move |frame| {
+                let _held = &permit;
+                frame
+            }))
+        })
+    }
+}
+
+fn is_health(request: &Request<Incoming>) -> bool {
+    request.uri().path().starts_with("/grpc.health.v1.Health/")
 }
 
 /// The token that is shown.

@@ -93,6 +93,47 @@ def health():
     fails(grpc.StatusCode.NOT_FOUND, lambda: stub.Check(health_pb2.HealthCheckRequest(service="other"), timeout=20))
 
 
+def watches():
+    """Watches without a token are bounded, and an ended watch makes room."""
+    stub = health_pb2_grpc.HealthStub(channel)
+    watch = lambda: stub.Watch(health_pb2.HealthCheckRequest(service=""), timeout=60)
+    open_watches = [watch() for _ in range(4)]
+    for stream in open_watches:
+        assert next(stream).status == health_pb2.HealthCheckResponse.SERVING
+    fails(grpc.StatusCode.RESOURCE_EXHAUSTED, lambda: next(watch()))
+    health()
+    open_watches[0].cancel()
+    for _ in range(200):
+        stream = watch()
+        try:
+            assert next(stream).status == health_pb2.HealthCheckResponse.SERVING
+            return
+        except grpc.RpcError as error:
+            assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, error
+            time.sleep(0.05)
+    raise AssertionError("the ended watch is still counted")
+
+
+def evicted():
+    """Connections with health calls alone are closed at the bound, and one with a token is not."""
+    token = [("authorization", "Bearer a-token-of-the-test")]
+    assert ask(descriptor(("free", "x")), metadata=token).overall_code == OK
+    lost = []
+    channel.subscribe(lambda state: lost.append(state) if state != grpc.ChannelConnectivity.READY else None)
+    lost.clear()
+    others = []
+    for place in range(80):
+        other = grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+        stub = health_pb2_grpc.HealthStub(other)
+        stub.Check(health_pb2.HealthCheckRequest(service=""), timeout=20)
+        watch = stub.Watch(health_pb2.HealthCheckRequest(service=""), timeout=60)
+        others.append((other, watch))
+    assert ask(descriptor(("free", "x")), metadata=token).overall_code == OK
+    assert grpc.ChannelConnectivity.IDLE not in lost and grpc.ChannelConnectivity.TRANSIENT_FAILURE not in lost, lost
+    for other, _ in others:
+        other.close()
+
+
 # Parts that are newer than the definitions of this client.
 NEWER = {"is_negative_hits", "WEEK"}
 

@@ -9,7 +9,7 @@ fn run(scenario: &str, config: &str) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("limits.yaml"), LIMITS).unwrap();
     std::fs::write(folder.path().join("token"), "a-token-of-the-test\n").unwrap();
-    assert_eq!(folder_token, scenario == "token");
+    assert_eq!(folder_token, matches!(scenario, "token" | "watches" | "evicted"));
     let mut doors = crate::support::Doors::start_in(folder, config);
     let door = doors.door("grpc").to_string();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doors/grpc/client.py");
@@ -35,6 +35,16 @@ fn health_and_reflection_are_answered_and_the_descriptions_are_those_of_envoy() 
 #[test]
 fn a_token_is_asked_for_except_by_health_checks() {
     run("token", &CONFIG.replace("[doors]", "[doors]\ntoken_file = 'FOLDER/token'"));
+}
+
+#[test]
+fn a_connection_has_at_most_four_health_watches() {
+    run("watches", &CONFIG.replace("[doors]", "[doors]\ntoken_file = 'FOLDER/token'"));
+}
+
+#[test]
+fn health_calls_do_not_displace_a_connection_with_a_token() {
+    run("evicted", &CONFIG.replace("[doors]", "[doors]\ntoken_file = 'FOLDER/token'\nconnections = 16"));
 }
 
 #[test]
