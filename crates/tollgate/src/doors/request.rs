@@ -34,7 +34,7 @@ impl<'a> DescribedRequest<'a> {
             Some(text) => Some(address(text).ok_or("`client` is not an IP address")?),
             None => key.and_then(address),
         };
-        let target = find("path").or(key).unwrap_or_default();
+        let target = find("path").map(without_fragment).or(key).unwrap_or_default();
         let normal_path = NormalPath::of(target.split('?').next().unwrap_or_default().as_bytes());
         Ok(Self { rule, key, attributes, client, target, normal_path })
     }
@@ -44,7 +44,7 @@ impl<'a> DescribedRequest<'a> {
     pub(super) fn of_descriptor(attributes: &'a [(Cow<'a, str>, Cow<'a, str>)]) -> Self {
         let find = |name: &str| attributes.iter().find(|(known, _)| known == name).map(|(_, value)| &**value);
         let client = find("client").or(find("ip")).or(find("remote_address")).and_then(address);
-        let target = find("path").unwrap_or_default();
+        let target = find("path").map(without_fragment).unwrap_or_default();
         let normal_path = NormalPath::of(target.split('?').next().unwrap_or_default().as_bytes());
         Self { rule: None, key: None, attributes, client, target, normal_path }
     }
@@ -57,6 +57,11 @@ impl<'a> DescribedRequest<'a> {
     fn key(&self) -> Option<&[u8]> {
         self.key.map(str::as_bytes)
     }
+}
+
+/// The target up to a raw `#`. nginx and other servers ignore the rest of the target.
+fn without_fragment(target: &str) -> &str {
+    target.split('#').next().unwrap_or_default()
 }
 
 /// An address, or the first address of a network.
@@ -159,6 +164,16 @@ mod tests {
         assert_eq!(request.header("x-api-key"), Some(&b"k1"[..]));
         assert_eq!((request.cookie("sid"), request.cookie("other")), (Some(&b"s1"[..]), None));
         assert_eq!((request.attribute("user"), request.attribute("device")), (Some(&b"u1"[..]), None));
+    }
+
+    #[test]
+    fn a_path_ends_at_a_raw_number_sign() {
+        let given = attributes(&[("path", "/login#x?a=b")]);
+        for request in [DescribedRequest::new(None, None, &given).unwrap(), DescribedRequest::of_descriptor(&given)] {
+            assert_eq!((request.target(), request.canonical_path()), (&b"/login"[..], &b"/login"[..]));
+        }
+        let request = DescribedRequest::new(None, Some("user#1"), &[]).unwrap();
+        assert_eq!(request.target(), b"user#1", "a key is not a path");
     }
 
     #[test]

@@ -119,9 +119,12 @@ fn traefik_and_caddy_get_a_response_for_the_client() {
     assert_eq!(ask("203.0.113.7", "/", &[]).status, 200);
     assert_eq!(ask("198.51.100.1, 203.0.113.7", "/login", &[]).status, 429);
     assert_eq!(ask("203.0.113.7", "/login", &[("X-Original-URI", "/")]).status, 429);
+    for spelling in ["/login#x", "http://site.example/login", "https://site.example/login?a=b#x"] {
+        assert_eq!(ask("203.0.113.7", spelling, &[]).status, 429, "{spelling}");
+    }
     // The credentials of the client are not the token of the door.
     assert_eq!(ask("203.0.113.9", "/login", &[("Authorization", "Bearer x")]).status, 200);
-    assert_eq!(doors.metric("tollgate_door_refused_total"), 4);
+    assert_eq!(doors.metric("tollgate_door_refused_total"), 7);
     assert_eq!(call(door, "GET", "/v1/auth?domain=none", &[], "").status, 404);
 }
 

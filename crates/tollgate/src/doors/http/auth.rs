@@ -187,7 +187,7 @@ impl<'a> ForwardedRequest<'a> {
             let (first, second) = if proxy == Proxy::Nginx { (original, forwarded) } else { (forwarded, original) };
             headers.get(first).or_else(|| headers.get(second)).map(HeaderValue::as_bytes)
         };
-        let target = either(["x-forwarded-uri", "x-original-uri"]).unwrap_or(b"/");
+        let target = either(["x-forwarded-uri", "x-original-uri"]).map_or(&b"/"[..], path_and_query);
         let method = either(["x-forwarded-method", "x-original-method"]).unwrap_or(call.method().as_str().as_bytes());
         let host = match proxy {
             Proxy::Plain => headers.get("x-forwarded-host").or_else(|| headers.get("host")),
@@ -211,6 +211,22 @@ impl<'a> ForwardedRequest<'a> {
         ranges
             .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
             .any(|range| range.trim_ascii().starts_with(b"text/html"))
+    }
+}
+
+/// The path and query of a target. A proxy may forward the target in absolute form, and with a raw `#`: nginx ignores
+/// the rest of such a target.
+fn path_and_query(target: &[u8]) -> &[u8] {
+    let target = target.split(|byte| *byte == b'#').next().unwrap_or_default();
+    let Some(scheme) = target.windows(3).position(|three| three == b"://") else { return target };
+    if !target[..scheme].iter().all(u8::is_ascii_alphanumeric) {
+        return target;
+    }
+    let rest = &target[scheme + 3..];
+    match rest.iter().position(|byte| matches!(byte, b'/' | b'?')) {
+        Some(at) if rest[at] == b'/' => &rest[at..],
+        // `http://host?query` has the path `/`.
+        _ => b"/",
     }
 }
 
@@ -259,5 +275,27 @@ impl Request for ForwardedRequest<'_> {
 
     fn normal_path(&self) -> Option<&NormalPath> {
         self.normal_path.differing()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_has_no_scheme_no_host_and_no_fragment() {
+        for (target, expected) in [
+            ("/login?a=b", "/login?a=b"),
+            ("/login#x", "/login"),
+            ("/login?a=b#/c", "/login?a=b"),
+            ("http://site.example/login?a=b", "/login?a=b"),
+            ("HTTPS://[::1]:8443/login#x", "/login"),
+            ("http://site.example", "/"),
+            ("http://site.example?a=/b", "/"),
+            ("/to?url=http://site.example/login", "/to?url=http://site.example/login"),
+            ("", ""),
+        ] {
+            assert_eq!(path_and_query(target.as_bytes()), expected.as_bytes(), "{target}");
+        }
     }
 }
