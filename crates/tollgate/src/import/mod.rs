@@ -82,9 +82,15 @@ fn imported(file: &Path, translate: Translate) -> Result<Imported, String> {
     Ok(imported)
 }
 
-/// A TOML string, which has the escapes of JSON.
+/// A TOML string. It has the escapes of JSON, and must also escape U+007F.
 pub(crate) fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
+/// Text for a comment of a TOML file. Control characters, which could end the comment, are escaped.
+fn comment(text: &str) -> String {
+    let escaped = |char: char| if char.is_control() { char.escape_default().to_string() } else { char.to_string() };
+    text.chars().map(escaped).collect()
 }
 
 /// A number with at most `decimals` decimals, without trailing zeros.

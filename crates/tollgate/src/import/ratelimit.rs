@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use tollgate_wire::ratelimit_config::{self, Allowance, DescriptorSpec, LimitUnit};
 
-use super::{FILE_BYTES_MAX, quoted};
+use super::{FILE_BYTES_MAX, comment, quoted};
 use crate::bounded_file;
 use crate::cli::WRONG;
 
@@ -47,7 +47,7 @@ fn rules(name: &str, text: &str) -> Result<String, Vec<String>> {
     let shown = |error: ratelimit_config::ConfigMessage| format!("{}:{}: {}", error.line, error.column, error.message);
     let file = ratelimit_config::parse(text).map_err(|errors| errors.into_iter().map(shown).collect::<Vec<_>>())?;
     let mut writer = Writer { out: String::new(), errors: Vec::new(), names: Vec::new() };
-    let _ = writeln!(writer.out, "# From {name}, for Envoy's rate limit service.");
+    let _ = writeln!(writer.out, "# From {}, for Envoy's rate limit service.", comment(name));
     let _ = writeln!(writer.out, "[[domain]]\nname = {}", quoted(&file.domain));
     if file.domain == "default" {
         writer.errors.push(format!(
@@ -56,7 +56,7 @@ fn rules(name: &str, text: &str) -> Result<String, Vec<String>> {
         ));
     }
     for note in &file.notes {
-        let _ = writeln!(writer.out, "# line {}: {}", note.line, note.message);
+        let _ = writeln!(writer.out, "# line {}: {}", note.line, comment(&note.message));
     }
     writer.level(&file.descriptors, &mut Vec::new());
     if writer.errors.is_empty() { Ok(writer.out) } else { Err(writer.errors) }
@@ -99,7 +99,8 @@ impl Writer {
             Allowance::PerUnit(0, _) => return refuse("rules have no limit of 0"),
             Allowance::PerUnit(requests, unit) => (requests, unit),
             Allowance::Unlimited => {
-                let _ = writeln!(self.out, "\n# line {line}: unlimited, so there is no rule for {}", name_of(path));
+                let name = comment(&name_of(path));
+                let _ = writeln!(self.out, "\n# line {line}: unlimited, so there is no rule for {name}");
                 return;
             }
         };

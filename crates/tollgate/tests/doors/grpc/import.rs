@@ -8,8 +8,12 @@ use super::start_with;
 use crate::support::{Doors, call};
 
 fn import(text: &str) -> (Option<i32>, String, String) {
+    import_named("limits.yaml", text)
+}
+
+fn import_named(name: &str, text: &str) -> (Option<i32>, String, String) {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("limits.yaml");
+    let file = folder.path().join(name);
     std::fs::write(&file, text).unwrap();
     let output =
         Command::new(env!("CARGO_BIN_EXE_tollgate")).args(["import", "ratelimit"]).arg(&file).output().unwrap();
@@ -125,4 +129,17 @@ fn check_names_the_door_and_the_keys_without_effect() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("door: grpc will be open on 127.0.0.1:8081, and asks for no token"), "{text}");
     assert!(text.contains("limits.yaml:3:29: `detailed_metric` has no effect"), "{text}");
+}
+
+#[test]
+fn control_characters_in_names_add_no_settings() {
+    let limits = "domain: \"a\\u007fb\"\ndescriptors:\n\
+        - {key: \"k\\u007f\", rate_limit: {unit: minute, requests_per_unit: 2}}\n\
+        - {key: \"x\\n[doors]\", rate_limit: {unlimited: true}}\n";
+    let (code, rules, errors) = import_named("a\n[doors]\nhttp = 9\r#.yaml", limits);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert!(!rules.contains(['\u{7f}', '\r']) && !rules.contains("\n[doors]"), "{rules}");
+    let tables: Vec<&str> = rules.lines().filter(|line| line.starts_with('[')).collect();
+    assert_eq!(tables, ["[[domain]]", "[[domain.rule]]"]);
+    assert!(rules.contains("name = \"a\\u007fb\""), "{rules}");
 }
