@@ -4,6 +4,9 @@ use serde_json::Value;
 
 use crate::terminal_text;
 
+/// Most characters of a key that are shown. A width above 65,535 cannot be formatted.
+const TITLE_CHARS_MAX: usize = 1000;
+
 /// Cost and refusals of one key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct KeyRow {
@@ -37,7 +40,7 @@ impl KeyRow {
         let key = bucket["key"].as_str().unwrap_or_default().to_owned();
         let rules = bucket["rules"].as_array().into_iter().flatten();
         Self {
-            title: if key.is_empty() { "(none)".to_owned() } else { terminal_text::escape(&key) },
+            title: if key.is_empty() { "(none)".to_owned() } else { title(&key) },
             key,
             wait_secs: number("wait_ms") / 1000.0,
             cpu: number("cpu_per_second"),
@@ -49,6 +52,16 @@ impl KeyRow {
             last_secs: number("idle_ms") / 1000.0,
         }
     }
+}
+
+/// The key, escaped and shortened to [`TITLE_CHARS_MAX`].
+fn title(key: &str) -> String {
+    let mut title = terminal_text::escape(key);
+    if let Some((end, _)) = title.char_indices().nth(TITLE_CHARS_MAX) {
+        title.truncate(end);
+        title.push_str("...");
+    }
+    title
 }
 
 #[cfg(test)]

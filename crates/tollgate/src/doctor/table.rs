@@ -72,6 +72,15 @@ Bucket: ip/32
     }
 
     #[test]
+    fn a_key_of_any_length_is_shortened() {
+        let key = "k".repeat(200_000);
+        let rows = KeyRow::all(&serde_json::json!([{ "key": key }]));
+        assert_eq!(rows[0].key, key, "requests for the key need all of it");
+        let text = print("ip/32", &rows);
+        assert!(text.contains("kkk... |") && text.len() < 10_000, "{} bytes", text.len());
+    }
+
+    #[test]
     fn a_table_without_keys_has_only_headers() {
         assert_eq!(print("ip/24", &[]).lines().count(), 5);
     }

@@ -286,7 +286,7 @@ impl View {
     fn list(&self, width: usize, room: usize) -> Vec<String> {
         let shown = self.shown();
         let columns = columns::fitting(width);
-        let heads = format!("{DIM}{}{PLAIN}", columns::heads(&columns, &self.class));
+        let heads = format!("{DIM}{}{PLAIN}", columns::heads(&columns, &terminal_text::escape(&self.class)));
         let mut lines = vec![cut(&heads, width)];
         let selected = self.selected();
         let rows = room.saturating_sub(1).max(1);
@@ -521,6 +521,16 @@ mod tests {
     #[test]
     fn keys_cannot_control_the_terminal() {
         assert!(!text(&view().lines(200, 30)).contains("\x1b[2J"));
+    }
+
+    #[test]
+    fn a_class_cannot_control_the_terminal() {
+        let mut view = View::new("127.0.0.1:8889", AUTO);
+        let hostile = "ip\x1b]0;title\x07\x1b[2J";
+        view.take(&json!({}), &json!({}), &json!({ "class": hostile, "classes": [hostile], "buckets": [] }), None);
+        let shown = text(&view.lines(200, 30));
+        assert!(shown.contains(r"ip\x1b]0;title\x07\x1b[2J"), "{shown:?}");
+        assert!(!shown.contains("\x1b]") && !shown.contains("\x1b[2J") && !shown.contains('\x07'), "{shown:?}");
     }
 
     #[test]

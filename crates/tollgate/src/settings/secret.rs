@@ -19,12 +19,17 @@ const SECRET_KEYS: [&str; 2] = ["webhook", "url"];
 
 /// The byte ranges of secrets in a line of the file or in a value, sorted and disjoint.
 pub(super) fn secrets(text: &str) -> Vec<Range<usize>> {
-    let whole = secret_values(text);
-    let is_within =
-        |secret: &Range<usize>| whole.iter().any(|value| value.start < secret.end && secret.start < value.end);
-    let mut found: Vec<_> = secrets_of_urls(text, true).into_iter().filter(|secret| !is_within(secret)).collect();
-    found.extend(whole.iter().cloned());
+    let mut found = secrets_of_urls(text, true);
+    found.extend(secret_values(text));
     found.sort_by_key(|secret| secret.start);
+    // A query such as `?token=x` is a part of a URL and a secret value. Such ranges are joined.
+    found.dedup_by(|next, secret| {
+        let overlaps = next.start < secret.end;
+        if overlaps {
+            secret.end = secret.end.max(next.end);
+        }
+        overlaps
+    });
     found
 }
 
@@ -143,6 +148,9 @@ mod tests {
         check("webhok = 'http://h/hidden?hidden'", "webhok = 'http://h/***'");
         check("a = 'http://u:hi/dden@h/hidden', b = 1", "a = 'http://***@h/***', b = 1");
         check("url = 'unix:///run/redis?pass=hidden'", "url = 'unix:///***'");
+        check("ftp://h/hidden?token=hidden", "ftp://h/***");
+        check("ftp://h?password=hidden&x=hidden", "ftp://h?***");
+        check("otlp = ftp://u:hidden@h:1/hidden?a=1&token=hidden", "otlp = ftp://***@h:1/***");
         assert_eq!(masked("'unix:///run/redis?pass=hidden'"), "'unix:///run/redis?***'");
     }
 

@@ -20,6 +20,7 @@ mod identity;
 mod json_rules;
 mod learned;
 mod load_header;
+mod log_faults;
 mod many;
 mod observe;
 mod operation;

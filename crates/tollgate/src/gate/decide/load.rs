@@ -22,8 +22,9 @@ pub(crate) struct Load {
     /// The total lateness of workers in this window, and the number of its samples.
     late_ns: AtomicU64,
     came: AtomicU64,
-    /// The worst load that applications have reported in this window, in nanoseconds.
-    reported_ns: AtomicU64,
+    /// The worst load that applications have reported in this window, in nanoseconds plus one; 0 without a report. The
+    /// offset distinguishes a report of no load from no report.
+    reported_ns_plus_one: AtomicU64,
     /// The time of the last report.
     reported_at_ns: AtomicU64,
     /// The band that an operator has pinned; [`UNPINNED`] if none.
@@ -39,7 +40,7 @@ struct Looked {
     gauge: Gauge,
     edges: Edges,
     pressure: Option<(PathBuf, Pressure)>,
-    /// The load that applications reported last.
+    /// The worst load of the last window with a report.
     reported: Span,
     at: Moment,
 }
@@ -63,9 +64,9 @@ impl Load {
     pub(crate) fn new(edges: Edges, pressure: Option<PathBuf>, now: Moment) -> Self {
         let pressure = pressure.map(|path| (path.clone(), Pressure::of_file(path)));
         let looked = Looked { gauge: Gauge::new(edges), edges, pressure, reported: Span::ZERO, at: now };
-        let [late_ns, came, reported_ns, reported_at_ns] = std::array::from_fn(|_| AtomicU64::new(0));
+        let [late_ns, came, reported_ns_plus_one, reported_at_ns] = std::array::from_fn(|_| AtomicU64::new(0));
         let (band, pinned, gauge) = (AtomicU8::new(0), AtomicU8::new(UNPINNED), Mutex::new(looked));
-        Self { band, late_ns, came, reported_ns, reported_at_ns, pinned, gauge }
+        Self { band, late_ns, came, reported_ns_plus_one, reported_at_ns, pinned, gauge }
     }
 
     /// Applies new settings.
@@ -88,17 +89,17 @@ impl Load {
 
     /// Records the load of an application: how long its work waits.
     pub(crate) fn report(&self, lag: Span, now: Moment) {
-        self.reported_ns.fetch_max(lag.as_nanos(), Ordering::Relaxed);
+        self.reported_ns_plus_one.fetch_max(lag.as_nanos().saturating_add(1), Ordering::Relaxed);
         self.reported_at_ns.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// The load that applications have reported in this window, or shortly before.
+    /// The worst report of this window. Without one, the load of the window `before`, while the last report is recent.
     fn reported(&self, before: Span, now: Moment) -> Span {
         let at = Moment::from_nanos(self.reported_at_ns.load(Ordering::Relaxed));
-        match self.reported_ns.swap(0, Ordering::Relaxed) {
+        match self.reported_ns_plus_one.swap(0, Ordering::Relaxed) {
             0 if now.since(at) > REPORT_KEPT => Span::ZERO,
             0 => before,
-            worst => Span::from_nanos(worst),
+            worst => Span::from_nanos(worst - 1),
         }
     }
 
@@ -211,6 +212,23 @@ mod tests {
         assert_eq!(load.band(), Band::Critical);
         load.pin(None);
         assert_eq!(load.band(), Band::Normal);
+    }
+
+    #[test]
+    fn reports_of_no_load_replace_an_earlier_spike() {
+        for interval_ms in [500, 1_500, 4_000] {
+            let load = Load::new(edges(), None, Moment::ZERO);
+            load.report(Span::from_millis(5_000), Moment::ZERO);
+            for ms in (500..=30_000).step_by(500) {
+                let now = Moment::from_millis(ms);
+                if ms % interval_ms == 0 {
+                    load.report(Span::ZERO, now);
+                }
+                load.tick(now, || Span::ZERO);
+            }
+            let measured = (load.band(), load.sustained());
+            assert_eq!(measured, (Band::Normal, Span::ZERO), "reports every {interval_ms} ms");
+        }
     }
 
     #[test]

@@ -373,6 +373,8 @@ fn an_error_is_shown_without_the_passwords_of_its_line() {
         "webhook = ['https://h/hidden', 'hidden']",
         "webhook = \"https:\\u002f\\u002fh:0/hidden\"",
         "webhook = 'https://h/hidden' hidden",
+        "webhook = 'ftp://h/hidden?token=hidden'",
+        "webhook = 'http://h:0/hidden?password=hidden'",
     ] {
         let shown = Settings::parse("t.toml", &format!("[watch]\n{line}\n")).unwrap_err().to_string();
         assert!(!shown.contains("hidden"), "{shown}");
