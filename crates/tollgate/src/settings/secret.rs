@@ -22,7 +22,7 @@ pub(super) fn secrets(text: &str) -> Vec<Range<usize>> {
     let mut found = secrets_of_urls(text, true);
     found.extend(secret_values(text));
     found.sort_by_key(|secret| secret.start);
-    // A query such as `?token=x` is a part of a URL and a secret value. Such ranges are joined.
+    // A query such as `?token=x` is both a part of a URL and a secret value. Overlapping ranges are joined.
     found.dedup_by(|next, secret| {
         let overlaps = next.start < secret.end;
         if overlaps {
