@@ -89,3 +89,15 @@ fn the_page_fits_one_screen() {
     let lines = README.lines().count();
     assert!(lines <= 90, "{lines} lines");
 }
+
+#[test]
+fn cargo_run_has_one_program_to_start() {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["metadata", "--no-deps", "--offline", "--format-version=1"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    let metadata: serde_json::Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+    let defaults = metadata["workspace_default_members"].as_array().unwrap();
+    let packages = metadata["packages"].as_array().unwrap().iter().filter(|package| defaults.contains(&package["id"]));
+    let targets = packages.flat_map(|package| package["targets"].as_array().unwrap());
+    let programs: Vec<_> = targets.filter(|target| target["kind"][0] == "bin").map(|target| &target["name"]).collect();
+    assert_eq!(programs, ["tollgate"]);
+}
