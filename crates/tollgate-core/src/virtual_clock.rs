@@ -93,7 +93,7 @@ pub struct Reading {
     load: Load,
     at: Moment,
     nanos: u64,
-    load_nanos: u64,
+    alone: u64,
     full_nanos: u64,
 }
 
@@ -111,7 +111,8 @@ pub struct Stay {
     pub toll: Span,
     /// How long it was there.
     pub wall: Span,
-    /// The load that was there with it, its own included, on average over that time.
+    /// The load that was there with it, its own included: the harmonic mean over that time, because a request that
+    /// shares a core gets one part of it in as many.
     pub crowd: Load,
     /// The part of it that was of requests with a load of one or more.
     pub computing: Load,
@@ -119,6 +120,9 @@ pub struct Stay {
 
 /// The share of the cores within reach that requests use, when they use all of it.
 const USED_FULLY: u32 = 1024;
+
+/// Parts of a nanosecond over a 256th of a request.
+const ALONE: u64 = 1 << 20;
 
 /// The unit of work: parts of a nanosecond of a 256th of a request. Thousandths of a core times parts of
 /// [`USED_FULLY`].
@@ -133,8 +137,9 @@ pub struct VirtualClock {
     computing: Load,
     /// CPU time that a request of load one would have taken since the beginning.
     nanos: u64,
-    /// Nanoseconds times load in service; wraps.
-    load_nanos: u64,
+    /// Nanoseconds over load in service, in parts of [`ALONE`]; wraps.
+    alone: u64,
+    /// Nanoseconds times load in service that computes; wraps.
     full_nanos: u64,
     /// Work done and not handed out yet, in [`PARTS`]; negative when more was handed out than was measured.
     carry: i128,
@@ -156,7 +161,7 @@ impl VirtualClock {
             in_service: Load::ZERO,
             computing: Load::ZERO,
             nanos: 0,
-            load_nanos: 0,
+            alone: 0,
             full_nanos: 0,
             carry: 0,
             used: USED_FULLY,
@@ -184,8 +189,8 @@ impl VirtualClock {
         self.advance(now);
         self.in_service.0 = self.in_service.0.saturating_add(load.0);
         self.computing.0 = self.computing.0.saturating_add(load.full());
-        let Self { at, nanos, load_nanos, full_nanos, .. } = *self;
-        Reading { load, at, nanos, load_nanos, full_nanos }
+        let Self { at, nanos, alone, full_nanos, .. } = *self;
+        Reading { load, at, nanos, alone, full_nanos }
     }
 
     /// The CPU time so far of a request that is still in service.
@@ -203,11 +208,11 @@ impl VirtualClock {
         self.computing.0 = self.computing.0.saturating_sub(start.load.full());
 
         let wall = self.at.since(start.at);
-        let mean = |sum: u64, before: u64, instant: u64| {
-            Load(sum.wrapping_sub(before).checked_div(wall.as_nanos()).unwrap_or(instant))
-        };
-        let crowd = mean(self.load_nanos, start.load_nanos, start.load.0);
-        let computing = mean(self.full_nanos, start.full_nanos, start.load.full());
+        let alone = u128::from(self.alone.wrapping_sub(start.alone));
+        let crowd = (u128::from(wall.as_nanos()) * u128::from(ALONE)).checked_div(alone);
+        let crowd = crowd.map_or(start.load, |crowd| Load(u64::try_from(crowd).unwrap_or(u64::MAX)));
+        let full = self.full_nanos.wrapping_sub(start.full_nanos).checked_div(wall.as_nanos());
+        let computing = Load(full.unwrap_or(start.load.full()));
         Stay { toll, wall, crowd, computing }
     }
 
@@ -266,7 +271,7 @@ impl VirtualClock {
 
     /// Adds the work that the requests in service do in `elapsed` nanoseconds.
     fn work_for(&mut self, elapsed: u64) {
-        self.load_nanos = self.load_nanos.wrapping_add(elapsed.wrapping_mul(self.in_service.0));
+        self.alone = self.alone.wrapping_add(elapsed.wrapping_mul(ALONE) / self.in_service.0.max(1));
         self.full_nanos = self.full_nanos.wrapping_add(elapsed.wrapping_mul(self.computing.0));
         let busy = (u128::from(self.in_service.0) * 1000).min(u128::from(self.cores.0) * u128::from(REQUEST));
         let within_reach = i128::from(elapsed) * busy as i128;
@@ -422,7 +427,8 @@ mod tests {
         let first = clock.start(Load::ONE, Moment::ZERO);
         let second = clock.start(Load::ONE, Moment::from_millis(30));
         assert_eq!(clock.end(second, Moment::from_millis(40)).crowd, Load::of(2));
-        assert_eq!(clock.end(first, Moment::from_millis(40)).crowd.as_256ths(), 256 * 5 / 4);
+        // It had the core for 30 ms and half of it for 10 ms: 35 ms of 40.
+        assert_eq!(clock.end(first, Moment::from_millis(40)).crowd.as_256ths(), 256 * 40 / 35);
     }
 
     #[test]

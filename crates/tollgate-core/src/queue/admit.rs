@@ -1,7 +1,6 @@
 //! Whether a request may go to the backend now.
 
 use super::client::TAGS;
-use super::tree::Tree;
 use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Request, Slot, Ticket};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::Load;
@@ -29,13 +28,15 @@ impl Queue {
         ticket
     }
 
-    /// The estimated cost of the first request in the heaviest lane.
-    pub(super) fn heaviest(&self) -> Option<Span> {
+    /// The estimated cost of a request of the lane in which most CPU time waits, if that cost is known.
+    pub(super) fn dominant(&self) -> Option<Span> {
         if self.waiting == 0 {
             return None;
         }
-        let first = self.lanes.iter().rev().find_map(Tree::first)?;
-        Some(self.slots[first.request as usize].cost)
+        let waits = |lane: &usize| self.waiting_costs.iter().map(|octaves| octaves[*lane]).sum::<u64>();
+        let lane = (0..OCTAVES).filter(|lane| !self.lanes[*lane].is_empty()).max_by_key(waits)?;
+        let first = &self.slots[self.lanes[lane].first()?.request as usize];
+        Some(self.prices.price(first.request.route)).filter(|price| price.is_settled).map(|price| price.usual)
     }
 
     /// Whether a request may go to the backend now. It waits for its peers: requests of the same or a better standing
@@ -54,7 +55,7 @@ impl Queue {
         }
         let peers = self.in_flight.peers(slot.is_ahead, slot.octave);
         let limit = self.limit_of(slot);
-        let has_proof = slot.is_settled || peers.unsettled < self.limit.exposure(self.exposed());
+        let has_proof = slot.is_settled || peers.unsettled < self.limit.exposure(slot.cost, self.exposed());
         let is_level = !slot.is_ahead || self.in_flight.ahead() < twice(limit);
         peers.load < limit && has_proof && is_level
     }
@@ -64,7 +65,7 @@ impl Queue {
         let at_most =
             |cpu: Span| Load::from_256ths(cpu.as_nanos() / slot.cost.as_nanos().max(1) * Load::ONE.as_256ths());
         let mut limit = self.limit.in_force();
-        if !self.limit.is_proven() {
+        if !self.limit.is_proven_for(slot.cost) {
             limit = self.limit.unproven(slot.cost);
         }
         // Not beside requests that cost far more than their price: theirs may be no better.

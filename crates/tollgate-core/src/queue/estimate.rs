@@ -1,6 +1,7 @@
 //! How long a request will wait until it starts.
 
-use super::{OCTAVES, Queue, Refusal, RefusedBy, Slot, Standing, State};
+use super::tree::quantum;
+use super::{OCTAVE_BASE_NS, OCTAVES, Queue, Refusal, RefusedBy, Slot, Standing, State, largest};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::Cores;
 
@@ -8,6 +9,8 @@ use crate::virtual_clock::Cores;
 const WINDOW_NS: u64 = 2_000_000_000;
 /// The cores count for this much of such time before anything is measured.
 const PRIOR_NS: u64 = 500_000_000;
+/// How many blocks are counted that go before a client which has nothing waiting.
+const BLOCKS_MAX: usize = 256;
 /// Bounds of `Retry-After`.
 const RETRY_MIN_MS: u64 = 1_000;
 const RETRY_MAX_MS: u64 = 60_000;
@@ -77,11 +80,33 @@ impl Queue {
         let with_itself = own.cost.saturating_add(if is_new { mean } else { 0 });
         let others = u128::from(with_itself) * u128::from(addresses.saturating_sub(1)) * 1000;
         let others = u64::try_from(others / u128::from(slot.request.weight_milli.max(1))).unwrap_or(u64::MAX);
-        let before = total.min(with_itself.saturating_add(others).saturating_sub(mean));
+        let mut before = total.min(with_itself.saturating_add(others).saturating_sub(mean));
+        let is_only = own.count + u32::from(is_new) == 1;
+        if is_only && self.rate.time_for(before, slot.is_ahead) > self.settings.hold_max {
+            before = self.before_newcomer(slot).map_or(before, |first| first.min(before));
+        }
         let count = u32::try_from(addresses.max(1)).unwrap_or(u32::MAX);
         let waiting = u32::try_from(self.waiting).unwrap_or(u32::MAX).saturating_add(u32::from(is_new));
         let position = waiting.min((own.count + u32::from(is_new)).saturating_mul(count));
         Standing { is_ahead: slot.is_ahead, position, wait: self.rate.time_for(before, slot.is_ahead) }
+    }
+
+    /// The price of what goes before a request whose client has nothing else waiting: the next request of every block
+    /// that goes before its own. `None` if those are many. Requests that arrived before their client came ahead of its
+    /// share do not count here, whereas [`Self::competitors`] counts them.
+    fn before_newcomer(&self, slot: &Slot) -> Option<u64> {
+        let heaviest = (usize::from(slot.octave) + 1).min(OCTAVES - 1);
+        let client = &slot.request.client;
+        let rank = (quantum(largest(self.tags(client))), u64::MAX);
+        let mut before = 0;
+        for (octave, lane) in self.lanes[..=heaviest].iter().enumerate() {
+            let blocks = lane.blocks_before(client.block, rank, BLOCKS_MAX);
+            if blocks == BLOCKS_MAX {
+                return None;
+            }
+            before += blocks as u64 * (OCTAVE_BASE_NS << octave) * 3 / 2;
+        }
+        Some(before)
     }
 
     /// The price of what waits and competes with a request, and the number of addresses it comes from.

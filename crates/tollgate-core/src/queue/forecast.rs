@@ -37,7 +37,7 @@ impl Queue {
         let standing = self.standing(&slot);
         let fate = if self.goes_at_once(&slot, now) {
             Fate::Go
-        } else if standing.wait > self.settings.hold_max && self.limit.is_proven() {
+        } else if standing.wait > self.settings.hold_max && self.limit.is_certain_for(slot.mean) {
             Fate::Refuse(RefusedBy::WaitTooLong)
         } else if !self.could_make_room(largest(self.tags(&client))) {
             Fate::Refuse(RefusedBy::Full)

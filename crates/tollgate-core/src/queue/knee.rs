@@ -54,6 +54,9 @@ const FLAT: usize = COUNT - 1;
 const MEMORY: u64 = 256;
 /// How many requests of a route it remembers.
 const ROUTE_MEMORY: i32 = 64;
+/// A number of requests in a row. If they take more than four times as long as any candidate expects, or less than a
+/// quarter, the cost of the route has changed.
+const UNEXPLAINED_MAX: u8 = 3;
 /// Fewer requests than this show nothing.
 const SAMPLES_MIN: u64 = 12;
 /// A candidate is clearly better if it explains this many times what one request usually leaves unexplained.
@@ -68,6 +71,8 @@ pub(super) struct Usual {
     /// The mean number in flight, as a logarithm.
     crowd: i32,
     samples: i32,
+    /// How many requests in a row no candidate has explained.
+    unexplained: u8,
 }
 
 /// The squared deviation of one request from its route's usual time, by each candidate.
@@ -80,7 +85,11 @@ impl Usual {
     }
 
     /// Removes each candidate's slowdown from the measured time, and compares the rest with the route's usual time.
+    /// The memory of a route whose cost has changed is dropped.
     pub(super) fn compare(&mut self, took: i32, crowd: i32) -> Surprises {
+        if self.unexplained >= UNEXPLAINED_MAX {
+            *self = Self::default();
+        }
         let first = self.samples == 0;
         self.samples = (self.samples + 1).min(ROUTE_MEMORY);
         let mut surprises = [0; COUNT];
@@ -95,6 +104,8 @@ impl Usual {
         if first {
             surprises = [0; COUNT];
         }
+        let is_explained = surprises.iter().any(|surprise| *surprise <= weigh(2 * OCTAVE as u64));
+        self.unexplained = if is_explained { 0 } else { self.unexplained + 1 };
         surprises
     }
 }

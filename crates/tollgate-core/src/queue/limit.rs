@@ -11,9 +11,15 @@
 //! |---|---|---|
 //! | a new number | | becomes that number |
 //! | the number in force | yes | is compared with half and twice of it, in turns, until one is clearly better |
-//! | room | yes | grows, by up to 8 times |
+//! | room, no number found before | yes | grows, by up to 8 times |
+//! | room, and times do not follow the number in flight | yes | is doubled |
 //! | nothing clear | yes | grows if that exposes less than 0.4 s per core, otherwise half is tried for a wave |
 //! | room, nothing clear | no | stays |
+//!
+//! All this is about requests of one cost: that of the requests which most of the waiting CPU time belongs to
+//! ([`InFlightLimit::turn_to`]). Requests that cost less than a quarter of it tell nothing, because the scheduler of an
+//! operating system serves short ones at once, however many compute. For requests that cost more than four times as
+//! much, nothing is proven.
 //!
 //! Between waves the limit grows in three cases while requests wait. The backend's machine is known to be idle and no
 //! number was found yet: once without proof, then only if requests seem to be served at once
@@ -25,7 +31,7 @@
 
 use super::knee::{Finding, Knee, Usual};
 use super::log2::log2;
-use super::response::{COMPUTES, Follows, ONLY_SHARE, Response};
+use super::response::{COMPUTES, Follows, ONLY_SHARE, Response, STILL_ROOM};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::{Cores, Load, Stay};
 
@@ -50,11 +56,15 @@ const IDLE_MIN: Span = Span::from_millis(100);
 /// A number that leaves the backend's machine idle for this long while requests wait is doubled: some of those in
 /// flight only wait.
 const IDLE_MAX: Span = Span::from_secs(1);
-/// How often half of a new number is tried at once.
-const HALVES: u8 = 6;
+/// How often another number is tried at once.
+const TRIES: u8 = 6;
 /// The backend may have this many times the cores that the settings name. That many requests compute at once without
 /// slowing each other down.
 const CORES_UNSAID: u64 = 4;
+/// A finding about requests of one cost holds for those that cost up to this many times as much.
+const COMPARABLE: u64 = 4;
+/// When only cheaper ones have waited for this long, the findings turn to those.
+const CHEAPER_AFTER: Span = Span::from_secs(10);
 /// The load of a request that sleeps.
 const SLEEPER: Load = Load::from_256ths(4);
 
@@ -88,7 +98,9 @@ struct Wave {
     older: u32,
     /// Requests in flight that started in this wave.
     own: u32,
+    /// Requests that have ended, and those of them that cost enough to tell something.
     ends: u32,
+    telling_ends: u32,
     /// The longest time that a request took in this wave, and in the one before: expensive requests have to leave too.
     longest: Span,
     least: Span,
@@ -112,9 +124,15 @@ enum Trial {
 /// The in-flight limit of one backend.
 #[derive(Clone, Debug)]
 pub(super) struct InFlightLimit {
+    /// The cost of the requests that the findings are about.
+    about: Span,
+    /// When most of what waited last had about that cost.
+    about_at: Moment,
     knee: Knee,
     /// How times follow the number in flight near the number in force, over all routes.
     near: Response,
+    /// When the number found has changed last.
+    set_at: Moment,
     /// The cores that the settings name.
     said: Cores,
     max: Load,
@@ -135,11 +153,10 @@ pub(super) struct InFlightLimit {
     crowd_min: u64,
     trial_at: Option<Moment>,
     trial_after: Span,
-    /// Whether the last trial was of a larger number.
+    /// How many more waves try another number, in turns with the number itself, and whether that is a larger one.
+    tries: u8,
     tries_more: bool,
     trial: Trial,
-    /// How many more waves try half of the number, in turns with the number itself.
-    halves: u8,
 }
 
 impl InFlightLimit {
@@ -147,8 +164,11 @@ impl InFlightLimit {
         let max = Load::of(max);
         let start = START.max(Load::of_cores(said)).min(max);
         Self {
+            about: Span::ZERO,
+            about_at: now,
             knee: Knee::new(),
             near: Response::default(),
+            set_at: now,
             said,
             max,
             found: start,
@@ -162,9 +182,9 @@ impl InFlightLimit {
             crowd_min: start.as_256ths(),
             trial_at: None,
             trial_after: TRIAL_AFTER_MIN,
+            tries: 0,
             tries_more: true,
             trial: Trial::None,
-            halves: 0,
         }
     }
 
@@ -190,14 +210,25 @@ impl InFlightLimit {
         self.is_clear || self.is_roomy || self.is_idle
     }
 
+    /// Whether the wait for it can be estimated for requests of this price.
+    pub(super) fn is_certain_for(&self, price: Span) -> bool {
+        self.is_proven() && (self.about == Span::ZERO || price <= self.about.times(COMPARABLE))
+    }
+
+    /// Whether it does so for requests of this price. A hundred that cost a millisecond each and do not slow each other
+    /// down say nothing about a hundred that cost a second.
+    pub(super) fn is_proven_for(&self, price: Span) -> bool {
+        self.is_idle || self.is_proven() && price <= self.about.times(COMPARABLE)
+    }
+
     /// CPU time that requests in flight may take while the limit is not proven.
     pub(super) fn exposed_cpu(&self) -> Span {
         Span::from_nanos(EXPOSED.times(self.said.as_milli().into()).as_nanos() / 1000)
     }
 
     /// How much of unsettled price may be in flight.
-    pub(super) fn exposure(&self, least: Load) -> Load {
-        if self.is_proven() { self.in_force.max(least) } else { least }
+    pub(super) fn exposure(&self, price: Span, least: Load) -> Load {
+        if self.is_proven_for(price) { self.in_force.max(least) } else { least }
     }
 
     /// The backend's cores: what the settings name, or fewer if fewer requests at once are all that it serves. A gate
@@ -230,23 +261,26 @@ impl InFlightLimit {
         self.wave.pressed_at.get_or_insert(now);
     }
 
-    /// Learns from a request that the backend has finished. `heaviest` is the estimated cost of the most expensive
+    /// Learns from a request that the backend has finished. `dominant` is the estimated cost of the most expensive
     /// request that waits. Returns the route's load if that has changed.
     pub(super) fn record(
         &mut self,
         route: &mut Times,
         stay: Stay,
-        heaviest: Option<Span>,
+        cost: Span,
+        dominant: Option<Span>,
         now: Moment,
     ) -> Option<Load> {
+        self.turn_to(dominant, now);
         let (took, crowd) = (log2(stay.wall.as_nanos()), log2(stay.crowd.as_256ths()));
         let is_new = route.usual == Usual::default();
         let surprises = route.usual.compare(took, crowd);
         let (x, y) = route.usual.deviation(took, crowd);
         // A sleeper that others did not slow down says nothing about how many of those may compute.
-        if !route.is_sleeper || stay.computing == Load::ZERO {
+        let is_telling = cost.times(COMPARABLE) >= self.about;
+        if is_telling && (!route.is_sleeper || stay.computing == Load::ZERO) {
             self.knee.record(&surprises);
-            if !is_new {
+            if !is_new && stay.wall <= now.since(self.set_at) {
                 self.near.add(x, y);
             }
             let crowd = stay.crowd.as_256ths();
@@ -254,6 +288,7 @@ impl InFlightLimit {
                 if crowd < self.crowd_min { crowd } else { self.crowd_min + (crowd - self.crowd_min) / 64 };
         }
         self.wave.ends += 1;
+        self.wave.telling_ends += u32::from(is_telling);
         self.wave.longest = self.wave.longest.max(stay.wall);
         let shortest = self.wave.shortest.map_or(stay.wall, |shortest| shortest.min(stay.wall));
         self.wave.shortest = Some(shortest);
@@ -265,24 +300,51 @@ impl InFlightLimit {
         }
         if self.wave.older <= self.wave.older_at_start / 4
             && now.since(self.wave.since) >= self.wave.least
-            && self.wave.ends >= self.knee.samples_needed()
+            && self.wave.telling_ends >= self.knee.samples_needed()
         {
-            self.end_wave(heaviest, now);
+            self.end_wave(dominant, now);
         }
         self.classify(route, stay, took)
+    }
+
+    /// Turns to requests of another cost if most of the CPU time that waits is theirs: at once to more expensive ones,
+    /// and to cheaper ones after a while. A finding about cheap ones does not hold for expensive ones, unless few
+    /// were let in.
+    fn turn_to(&mut self, dominant: Option<Span>, now: Moment) {
+        let Some(price) = dominant else { return };
+        if price > self.about.times(COMPARABLE) {
+            let few = self.unproven(price);
+            // Nothing was found yet if the number is still the first one.
+            if self.found > few && self.is_proven() && !self.is_idle {
+                self.is_clear = false;
+                self.set(few.as_256ths(), now);
+            }
+            (self.about, self.is_roomy) = (price, false);
+            (self.knee, self.near) = (Knee::new(), Response::default());
+            (self.tries, self.tries_more) = (TRIES, self.found <= Load::ONE);
+            self.in_force = self.found;
+        } else if self.about > price.times(COMPARABLE) {
+            if now.since(self.about_at) < CHEAPER_AFTER {
+                return;
+            }
+            self.about = price;
+        }
+        self.about_at = now;
     }
 
     /// The requests in flight have another load, and so has every number that was found.
     pub(super) fn rescale(&mut self, from: Load, to: Load, now: Moment) {
         let (from, to) = (u128::from(from.as_256ths().max(1)), u128::from(to.as_256ths().max(1)));
         let number = u128::from(self.found.as_256ths()) * to / from;
+        let most = self.found.max(self.few(self.about)).as_256ths();
         self.knee = Knee::new();
-        self.set(u64::try_from(number).unwrap_or(u64::MAX), now);
+        self.set(u64::try_from(number).unwrap_or(u64::MAX).min(most), now);
     }
 
     /// Ends a wave that lasts too long. `is_idle` says that the machine of the backend is known to have CPU time to
     /// spare.
-    pub(super) fn tick(&mut self, is_idle: bool, heaviest: Option<Span>, now: Moment) {
+    pub(super) fn tick(&mut self, is_idle: bool, dominant: Option<Span>, now: Moment) {
+        self.turn_to(dominant, now);
         self.is_idle = is_idle;
         if !is_idle {
             self.idle_since = now;
@@ -301,7 +363,7 @@ impl InFlightLimit {
         } else if self.wave.ends == 0 && lasts > SILENCE_MAX {
             self.set(self.in_force.as_256ths() * GROWTH_MAX / 2, now);
         } else if self.wave.ends > 0 && lasts > WAVE_MAX {
-            self.end_wave(heaviest, now);
+            self.end_wave(dominant, now);
         }
     }
 
@@ -334,17 +396,22 @@ impl InFlightLimit {
         lasts < shortest / 2 * 3 || u128::from(ends) * 4 >= expected
     }
 
-    fn end_wave(&mut self, heaviest: Option<Span>, now: Moment) {
-        let finding = self.knee.finding(self.found);
+    fn end_wave(&mut self, dominant: Option<Span>, now: Moment) {
+        let mut finding = self.knee.finding(self.found);
+        if finding == Finding::Roomy && self.near.follows(ONLY_SHARE) == Follows::Yes {
+            finding = Finding::Unclear;
+        }
         let (trial, tried) = (core::mem::take(&mut self.trial), self.in_force);
         self.in_force = if self.is_clear { self.filled() } else { self.found };
         self.is_roomy = finding == Finding::Roomy;
-        let price = heaviest.filter(|_| self.wave.pressed_at.is_some());
+        let price = dominant.filter(|_| self.wave.pressed_at.is_some());
         match (finding, price) {
             (Finding::Full(number), _) if number != self.found || !self.is_clear => self.take_over(number, now),
-            (Finding::Roomy, Some(_)) => {
-                self.is_clear = false;
+            (Finding::Roomy, Some(_)) if !self.is_clear => {
                 self.set(self.found.as_256ths() * GROWTH_MAX, now);
+            }
+            (Finding::Roomy, Some(_)) if self.near.follows(ONLY_SHARE) == Follows::No => {
+                self.set(self.found.as_256ths() * 2, now);
             }
             (_, Some(_)) if self.is_clear => self.steer(trial, tried, now),
             (Finding::Unclear, Some(price)) if self.exposes_little(price) => self.grow(price, now),
@@ -359,39 +426,48 @@ impl InFlightLimit {
     fn take_over(&mut self, number: Load, now: Moment) {
         let most = self.found.as_256ths().saturating_mul(GROWTH_MAX);
         self.is_clear = true;
-        self.halves = HALVES;
+        (self.tries, self.tries_more) = (TRIES, false);
         self.set(number.as_256ths().min(most).max(self.least()), now);
     }
 
     /// Compares the number with half of it or twice as much, in turns, until it is certain which is better: the smaller
     /// if the times follow the number in flight, so that more only share the backend, the larger if not.
     fn steer(&mut self, trial: Trial, tried: Load, now: Moment) {
-        let half = (self.found.as_256ths() / 2).max(self.least());
-        match (trial, self.near.follows(ONLY_SHARE)) {
+        let test = if trial == Trial::Twice { STILL_ROOM } else { ONLY_SHARE };
+        match (trial, self.near.follows(test)) {
             (Trial::Half, Follows::Yes) | (Trial::Twice, Follows::No) => {
-                self.halves = HALVES;
+                (self.tries, self.tries_more) = (TRIES, false);
                 self.set(tried.as_256ths(), now);
                 if trial == Trial::Twice {
                     self.attempt(Trial::Twice, self.in_force.as_256ths() * 2, now);
                 }
             }
-            (Trial::Half, Follows::No) => {
-                self.halves = 0;
+            (Trial::Half, Follows::No) | (Trial::Twice, Follows::Yes) => {
+                self.tries = 0;
                 self.next_wave(now);
             }
-            (Trial::None, _) if self.halves > 0 && half < self.found.as_256ths() => {
-                self.halves -= 1;
-                self.attempt(Trial::Half, half, now);
-            }
-            (Trial::None, _) if self.is_trial_due(now) => {
-                self.tries_more = !self.tries_more;
-                self.halves = if self.tries_more { 0 } else { HALVES };
-                let twice = self.in_force.as_256ths() * 2;
-                let (trial, number) = if self.tries_more { (Trial::Twice, twice) } else { (Trial::Half, half) };
-                self.attempt(trial, number, now);
+            (Trial::None, _) => {
+                if self.tries == 0 && self.is_trial_due(now) {
+                    self.tries_more = !self.tries_more;
+                    self.tries = if self.tries_more { 2 } else { TRIES };
+                    // Times at smaller numbers say nothing about larger ones.
+                    (self.near, self.set_at) = (Response::default(), now);
+                }
+                self.try_another(now);
             }
             _ => self.next_wave(now),
         }
+    }
+
+    fn try_another(&mut self, now: Moment) {
+        let half = (self.found.as_256ths() / 2).max(self.least());
+        if self.tries == 0 || !self.tries_more && half >= self.found.as_256ths() {
+            return self.next_wave(now);
+        }
+        self.tries -= 1;
+        let twice = self.in_force.as_256ths() * 2;
+        let (trial, number) = if self.tries_more { (Trial::Twice, twice) } else { (Trial::Half, half) };
+        self.attempt(trial, number, now);
     }
 
     /// The regression cannot tell numbers below the smallest in flight of late apart.
@@ -409,12 +485,16 @@ impl InFlightLimit {
         is_due
     }
 
-    /// The limit for requests of this price while nothing is proven: they expose no more than [`EXPOSED`], or keep the
-    /// cores busy.
+    /// The limit for requests of this price while nothing is proven.
     pub(super) fn unproven(&self, price: Span) -> Load {
+        self.few(price).min(self.in_force)
+    }
+
+    /// So many requests of this price expose no more than [`EXPOSED`], or keep the cores busy.
+    fn few(&self, price: Span) -> Load {
         let busy = Load::of(BUSY).max(Load::of_cores(self.said));
         let number = self.exposed_cpu().as_nanos() / price.as_nanos().max(1);
-        Load::from_256ths(number.saturating_mul(Load::ONE.as_256ths())).max(busy).min(self.in_force)
+        Load::from_256ths(number.saturating_mul(Load::ONE.as_256ths())).max(busy)
     }
 
     fn exposes_little(&self, price: Span) -> bool {
@@ -431,7 +511,7 @@ impl InFlightLimit {
     /// Puts a number in force for good.
     fn set(&mut self, number: u64, now: Moment) {
         self.attempt(Trial::None, number, now);
-        self.near = Response::default();
+        (self.near, self.set_at) = (Response::default(), now);
         self.found = self.in_force;
         if self.is_clear {
             self.in_force = self.filled();
@@ -441,7 +521,7 @@ impl InFlightLimit {
     /// The number that keeps the backend busy. Where requests compute all the time it is the number found. Where they
     /// sleep in between, some of that number sleep at any moment, and others have to fill in.
     fn filled(&self) -> Load {
-        if self.halves > 0 {
+        if self.tries > 0 {
             return self.found;
         }
         let beyond_cores = self.found.minus(Load::of_cores(self.said));

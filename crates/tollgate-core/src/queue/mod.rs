@@ -371,7 +371,7 @@ impl Queue {
         self.limit.press(now);
         let standing = self.standing(&slot);
         // Nothing is refused for the price of a route that nobody knows.
-        let is_certain = self.limit.is_proven() && !slot.is_unseen;
+        let is_certain = self.limit.is_certain_for(slot.mean) && !slot.is_unseen;
         let verdict = if standing.wait > self.settings.hold_max && is_certain {
             Judgement::Refuse(self.refusal(RefusedBy::WaitTooLong, standing))
         } else if !self.make_room(&request, largest(tags)) {
@@ -528,12 +528,12 @@ impl Queue {
         if !slot.is_ahead && !self.owns.contains_key(&slot.request.client.address) {
             self.rate.settle_behind(toll);
         }
-        let heaviest = self.heaviest();
+        let dominant = self.dominant();
         if let (true, Some(stay)) = (teaches, slot.stay)
             && let Some(times) = self.prices.record(slot.request.route, toll)
             && !slot.is_exempt
         {
-            if let Some(load) = self.limit.record(times, stay, heaviest, now) {
+            if let Some(load) = self.limit.record(times, stay, toll, dominant, now) {
                 self.rescale(&slot, load, now);
             }
             self.clock.set_cores(self.limit.cores(), now);
@@ -560,7 +560,7 @@ impl Queue {
         }
         self.check_overruns(now);
         self.limit.press(now);
-        self.limit.tick(is_idle, self.heaviest(), now);
+        self.limit.tick(is_idle, self.dominant(), now);
         if now.since(self.trimmed_at) >= TRIM_EVERY {
             self.trimmed_at = now;
             self.trim();

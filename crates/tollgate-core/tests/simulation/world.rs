@@ -321,7 +321,7 @@ impl Run {
             for (at, backend) in self.world.backends.iter().enumerate() {
                 let busy = backend.busy_ns - self.tick_busy_ns[at];
                 self.tick_busy_ns[at] = backend.busy_ns;
-                self.is_idle[at] = self.world.is_local && busy < 0.8 * (10 * TICK_NS) as f64;
+                self.is_idle[at] = self.world.is_local && busy < 0.8 * backend.cores() * (10 * TICK_NS) as f64;
             }
         }
         for queue in 0..self.gates.len() {
