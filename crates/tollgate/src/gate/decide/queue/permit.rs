@@ -1,15 +1,16 @@
 //! A permit: one request in flight at the backend, and the wait for it.
 //!
-//! A permit runs, is charged and counts as in flight, until the backend has finished. It stops only while the backend
-//! waits for the rest of the request:
-//!
 //! | state | event | next |
 //! |---|---|---|
 //! | running | the upload stalls ([`Permit::starve`]) | starved |
 //! | starved | the upload flows again ([`Permit::feed`]) | running |
-//! | any | the backend has finished ([`Permit::leave`]), or the permit is dropped | settled |
+//! | starved | the backend responds nevertheless ([`Permit::worked_unfed`]) | starved, from now on |
+//! | running, starved | the backend has finished ([`Permit::leave`]), or the permit is dropped | settled |
 //!
-//! A client that does not read changes nothing: the gate buffers its response, and cannot know whether the backend is
+//! Events that are not in the table change nothing. A running permit counts as in flight, and its time is charged. A
+//! starved permit does not count, because the backend waits for the rest of the request.
+//!
+//! A client that does not read changes no state: the gate buffers its response, and cannot know whether the backend is
 //! blocked or computes the rest.
 
 use std::sync::Arc;
@@ -64,15 +65,24 @@ impl Outcome {
     }
 }
 
+/// The state of a permit; the table is at the top of this module.
+#[derive(Clone, Copy, Debug)]
+enum PermitState {
+    /// In flight. Next: starved, settled.
+    Running(Ticket),
+    /// The upload stalls since this moment. Next: running, settled.
+    Starved(Ticket, Moment),
+    /// The cost is charged. Final.
+    Settled,
+}
+
 /// A request in flight. Dropped, it is settled.
 pub(crate) struct Permit {
     queue: Arc<Queue>,
-    /// None once it is settled.
-    ticket: Option<Ticket>,
     route: RouteKey,
     began: Moment,
-    /// Since when the upload stalls, if it does, and for how long it has before.
-    starved_since: Option<Moment>,
+    state: PermitState,
+    /// How long the upload stalled before it flowed again.
     starved: Span,
     /// Time in which the backend worked although the upload stalled: charged like any work, but not measured well.
     unmeasured: Span,
@@ -86,10 +96,9 @@ impl Permit {
     pub(super) fn new(queue: &Arc<Queue>, ticket: Ticket, route: RouteKey, began: Moment) -> Self {
         Self {
             queue: queue.clone(),
-            ticket: Some(ticket),
             route,
             began,
-            starved_since: None,
+            state: PermitState::Running(ticket),
             starved: Span::ZERO,
             unmeasured: Span::ZERO,
             is_elsewhere: false,
@@ -109,40 +118,39 @@ impl Permit {
 
     /// The backend waits for the rest of the request.
     pub(crate) fn starve(&mut self) {
-        self.starved_since.get_or_insert_with(|| self.queue.clock.now());
-        self.stop();
-    }
-
-    /// The rest of the request comes.
-    pub(crate) fn feed(&mut self) {
-        self.starved = self.starved();
-        self.starved_since = None;
-        self.run();
-    }
-
-    /// The backend did not wait for the rest of the request after all.
-    pub(crate) fn worked_unfed(&mut self) {
-        self.unmeasured = self.unmeasured + self.starved();
-        self.starved = Span::ZERO;
-        self.starved_since = self.starved_since.map(|_| self.queue.clock.now());
-    }
-
-    /// How long the upload has stalled.
-    fn starved(&self) -> Span {
-        self.starved_since.map_or(self.starved, |since| self.starved + self.queue.clock.now().since(since))
-    }
-
-    fn stop(&self) {
-        let Some(ticket) = self.ticket else { return };
+        let PermitState::Running(ticket) = self.state else { return };
         let mut state = self.queue.state();
         let now = self.queue.clock.now();
+        self.state = PermitState::Starved(ticket, now);
         state.core.pause(ticket, now);
         state.dispatch(now);
     }
 
-    fn run(&self) {
-        let Some(ticket) = self.ticket else { return };
-        self.queue.state().core.resume(ticket, self.queue.clock.now());
+    /// The rest of the request comes.
+    pub(crate) fn feed(&mut self) {
+        let PermitState::Starved(ticket, since) = self.state else { return };
+        let now = self.queue.clock.now();
+        self.starved = self.starved + now.since(since);
+        self.state = PermitState::Running(ticket);
+        self.queue.state().core.resume(ticket, now);
+    }
+
+    /// The backend did not wait for the rest of the request after all.
+    pub(crate) fn worked_unfed(&mut self) {
+        let now = self.queue.clock.now();
+        self.unmeasured = self.unmeasured + self.starved(now);
+        self.starved = Span::ZERO;
+        if let PermitState::Starved(_, since) = &mut self.state {
+            *since = now;
+        }
+    }
+
+    /// How long the upload has stalled.
+    fn starved(&self, now: Moment) -> Span {
+        match self.state {
+            PermitState::Starved(_, since) => self.starved + now.since(since),
+            PermitState::Running(_) | PermitState::Settled => self.starved,
+        }
     }
 
     /// The backend has finished. Returns what the request cost: what the backend reports, otherwise what was measured.
@@ -151,12 +159,13 @@ impl Permit {
     }
 
     fn settle(&mut self, reported: Option<Span>, outcome: Outcome) -> Span {
-        let Some(ticket) = self.ticket.take() else { return Span::ZERO };
-        let starved = self.starved();
-        let is_measured = starved.is_zero() && self.unmeasured.is_zero() && !self.is_held_up;
-        let teaches = outcome.teaches() && is_measured && !self.is_elsewhere;
+        let (PermitState::Running(ticket) | PermitState::Starved(ticket, _)) = self.state else { return Span::ZERO };
         let mut state = self.queue.state();
         let now = self.queue.clock.now();
+        let starved = self.starved(now);
+        self.state = PermitState::Settled;
+        let is_measured = starved.is_zero() && self.unmeasured.is_zero() && !self.is_held_up;
+        let teaches = outcome.teaches() && is_measured && !self.is_elsewhere;
         let measured = self.queue.without_round_trip(state.core.so_far(ticket, now), now.since(self.began));
         let measured = measured + self.unmeasured;
         // Work that was not seen costs no more than requests of this route usually do: a client that withholds the end

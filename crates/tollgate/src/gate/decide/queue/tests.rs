@@ -209,6 +209,23 @@ fn a_client_that_does_not_read_pays_until_the_backend_has_finished_and_teaches_n
     assert_eq!(queue.expected(PAGE).0, expected);
 }
 
+#[test]
+fn events_that_do_not_fit_the_state_of_a_permit_change_nothing() {
+    let (queue, hand, _) = experienced();
+    let mut permit = enter(&queue, 1, PAGE);
+    permit.feed();
+    assert_eq!(queue.status().in_flight, 1, "it runs already");
+    permit.starve();
+    hand.advance(Span::from_millis(5));
+    permit.starve();
+    hand.advance(Span::from_millis(5));
+    permit.feed();
+    permit.feed();
+    assert_eq!(queue.status().in_flight, 1);
+    assert_eq!(permit.leave(None, Outcome::Answered), Span::from_millis(10), "starved from the first event");
+    assert_eq!(queue.status().in_flight, 0);
+}
+
 /// A response to a request that is not whole shows that the backend did not wait for the rest.
 #[test]
 fn a_client_that_withholds_the_rest_of_a_request_pays_for_work_that_did_not_need_it() {
