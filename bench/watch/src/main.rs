@@ -2,13 +2,12 @@
 //!
 //! The gate is the built binary, and CPU time is compared, which other processes affect little. The threads
 //! that serve requests have their own names, so the cost of other threads is measured directly. The cost of
-//! the watch on the serving threads is the difference to a gate that is built without it. Gates are restarted
-//! for each round and take short turns; ratios are within a round.
+//! a change on the serving threads is the difference to another build, such as that of an earlier commit. Gates are
+//! restarted for each round and take short turns; ratios are within a round.
 //!
 //! ```sh
 //! cargo build --release -p tollgate
-//! cargo build --release -p tollgate --features blind --target-dir target/blind
-//! cargo run --release -p bench-watch
+//! cargo run --release -p bench-watch -- --base path/to/another/tollgate
 //! ```
 #![expect(clippy::print_stdout, reason = "the output is a table")]
 
@@ -30,9 +29,9 @@ struct Options {
     /// The binary
     #[arg(long, default_value = "target/release/tollgate")]
     binary: PathBuf,
-    /// The same, built with the feature `blind`, for comparison
-    #[arg(long, default_value = "target/blind/release/tollgate")]
-    without: PathBuf,
+    /// The binary of another build, for comparison
+    #[arg(long)]
+    base: PathBuf,
     /// The number of rounds
     #[arg(long, default_value_t = 7)]
     rounds: usize,
@@ -96,7 +95,7 @@ fn main() -> io::Result<()> {
 /// Forwarding or refusing.
 fn path(options: &Options, mix: Mix) -> io::Result<()> {
     let kinds = [
-        Kind { name: "without the watch", binary: &options.without, open: false },
+        Kind { name: "base", binary: &options.base, open: false },
         Kind { name: "console closed", binary: &options.binary, open: false },
         Kind { name: "console open", binary: &options.binary, open: true },
     ];

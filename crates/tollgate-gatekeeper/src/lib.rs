@@ -31,6 +31,7 @@ pub mod call_limit;
 pub mod cell;
 pub mod clock;
 pub mod hash;
+pub mod histogram;
 mod hot_slots;
 pub mod identifier;
 mod key_record;

@@ -5,9 +5,9 @@ use core::time::Duration;
 
 use std::sync::{Mutex, PoisonError};
 
-use super::answer_times::{AnswerHistogram, AnswerTimes};
 use super::cluster_parts::ClusterParts;
 use super::counters::{Counters, Counts};
+use crate::histogram::{Histogram, HistogramSnapshot};
 
 /// The health of a store.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct StoreHealth {
     /// The last slot with a value of other software.
     pub(super) foreign: DisplayText,
     pub(super) parts: ClusterParts,
-    times: AnswerHistogram,
+    times: Histogram,
 }
 
 impl StoreHealth {
@@ -27,7 +27,7 @@ impl StoreHealth {
             connect_error: DisplayText::default(),
             foreign: DisplayText::default(),
             parts: ClusterParts::new(is_cluster),
-            times: AnswerHistogram::default(),
+            times: Histogram::default(),
         }
     }
 
@@ -52,14 +52,14 @@ impl StoreHealth {
     }
 
     /// The histogram of answer times.
-    pub fn times(&self) -> AnswerTimes {
-        self.times.so_far()
+    pub fn times(&self) -> HistogramSnapshot {
+        self.times.read()
     }
 
     /// Records a decision of the store after this time.
     pub(super) fn answered(&self, time: Duration) {
         self.counters.answered.fetch_add(1, Relaxed);
-        self.times.add(time);
+        self.times.count(time.into());
     }
 }
 

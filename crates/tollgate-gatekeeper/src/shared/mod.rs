@@ -15,7 +15,6 @@
 //! are decided on their nodes concurrently, and if one refuses, the others are refunded.
 mod address;
 mod answer;
-mod answer_times;
 mod breaker;
 mod cluster_parts;
 mod counters;
@@ -41,7 +40,6 @@ mod conformance;
 
 pub use address::{Address, AddressError};
 pub use answer::Answer;
-pub use answer_times::AnswerTimes;
 pub use counters::Counts;
 pub use fenced_pages::{FencedPages, FinishedTerm, Page, WriteOutcome};
 pub use flags::{Clearing, FlagChanges, FlagWriteOutcome, SharedFlag, SharedFlags, Since};

@@ -1,7 +1,5 @@
 //! Handlers of the read API, `GET /api/v1/...`, and of changes to keys.
 
-use std::sync::Arc;
-
 use axum::Extension;
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
@@ -11,11 +9,11 @@ use serde_json::{Value, json};
 use tollgate_core::time::Span;
 use tollgate_core::watch::Episode;
 
-use super::Console;
 use super::body::Body;
 use super::guard::Identity;
 use super::monitored_role::{ExplainPath, ExplainRequest, KeyRef, with_prefix};
 use super::problem::AdminProblem;
+use super::{Console, ConsoleState};
 use crate::mask;
 use crate::watch::{Watch, canonical_key, escape_key, rfc3339, unescape_key};
 
@@ -28,6 +26,9 @@ const KEY_CHARS_MAX: usize = 2048;
 
 /// A JSON response.
 pub(super) struct JsonReply(pub(super) Value);
+
+/// The response of most handlers.
+pub(super) type JsonResult = Result<JsonReply, AdminProblem>;
 
 impl IntoResponse for JsonReply {
     fn into_response(self) -> Response {
@@ -76,7 +77,7 @@ pub(super) fn parse_query<T>(query: QueryResult<T>) -> Result<T, AdminProblem> {
 }
 
 /// `GET /api/v1/status`
-pub(super) async fn status(State(console): State<Arc<Console>>) -> JsonReply {
+pub(super) async fn status(State(console): ConsoleState) -> JsonReply {
     JsonReply(status_value(&console))
 }
 
@@ -129,10 +130,7 @@ pub(super) struct HistoryQuery {
 }
 
 /// `GET /api/v1/history`
-pub(super) async fn history(
-    State(console): State<Arc<Console>>,
-    query: QueryResult<HistoryQuery>,
-) -> Result<JsonReply, AdminProblem> {
+pub(super) async fn history(State(console): ConsoleState, query: QueryResult<HistoryQuery>) -> JsonResult {
     let HistoryQuery { step, last } = parse_query(query)?;
     let (step, last) = (step.unwrap_or(10), last.unwrap_or(3600));
     if !(1..=600).contains(&step) {
@@ -147,10 +145,7 @@ pub(super) async fn history(
 }
 
 /// `GET /api/v1/buckets`
-pub(super) async fn buckets(
-    State(console): State<Arc<Console>>,
-    query: QueryResult<ListFilter>,
-) -> Result<JsonReply, AdminProblem> {
+pub(super) async fn buckets(State(console): ConsoleState, query: QueryResult<ListFilter>) -> JsonResult {
     let filter = parse_query(query)?;
     let class = match &*filter.class {
         "" => "ip/32".to_owned(),
@@ -167,10 +162,7 @@ pub(super) async fn buckets(
 }
 
 /// `GET /api/v1/episodes`
-pub(super) async fn episodes(
-    State(console): State<Arc<Console>>,
-    query: QueryResult<ListFilter>,
-) -> Result<JsonReply, AdminProblem> {
+pub(super) async fn episodes(State(console): ConsoleState, query: QueryResult<ListFilter>) -> JsonResult {
     let filter = parse_query(query)?;
     let mut episodes = console.run_on_watch(Watch::episodes).await?;
     let total = episodes.len();
@@ -192,10 +184,7 @@ pub(super) async fn episodes(
 }
 
 /// `GET /api/v1/audit`
-pub(super) async fn audit(
-    State(console): State<Arc<Console>>,
-    query: QueryResult<ListFilter>,
-) -> Result<JsonReply, AdminProblem> {
+pub(super) async fn audit(State(console): ConsoleState, query: QueryResult<ListFilter>) -> JsonResult {
     let filter = parse_query(query)?;
     let changes = console.run_on_watch(Watch::changes).await?;
     let wanted: Vec<_> =
@@ -208,7 +197,7 @@ pub(super) async fn audit(
 }
 
 /// `GET /api/v1/config`
-pub(super) async fn config(State(console): State<Arc<Console>>) -> JsonReply {
+pub(super) async fn config(State(console): ConsoleState) -> JsonReply {
     JsonReply(console.config().shown())
 }
 
@@ -225,7 +214,7 @@ pub(super) async fn openapi() -> Response {
 }
 
 /// `POST /api/v1/explain`
-pub(super) async fn explain(State(console): State<Arc<Console>>, body: Body) -> Result<JsonReply, AdminProblem> {
+pub(super) async fn explain(State(console): ConsoleState, body: Body) -> JsonResult {
     let object = body.object()?;
     object.has_only(&["client", "method", "path", "headers", "attributes", "cost_ms"])?;
     let client = match object.text("client", 64)?.map(str::trim) {
@@ -261,10 +250,7 @@ pub(super) struct KeyQuery {
 }
 
 /// `GET /api/v1/key`
-pub(super) async fn key(
-    State(console): State<Arc<Console>>,
-    query: QueryResult<KeyQuery>,
-) -> Result<JsonReply, AdminProblem> {
+pub(super) async fn key(State(console): ConsoleState, query: QueryResult<KeyQuery>) -> JsonResult {
     let KeyQuery { class, key } = parse_query(query)?;
     let key = with_prefix(&class, canonical_key(key.into()));
     let key_ref = KeyRef::new(&class, &key).unmasked(&*console.monitored);
@@ -295,10 +281,10 @@ pub(super) async fn key(
 
 /// `POST /api/v1/key/clear`
 pub(super) async fn clear_key(
-    State(console): State<Arc<Console>>,
+    State(console): ConsoleState,
     Extension(identity): Extension<Identity>,
     body: Body,
-) -> Result<JsonReply, AdminProblem> {
+) -> JsonResult {
     let object = body.object()?;
     let (key_ref, key) = parse_key_ref(&object, &console)?;
     let class = &key_ref.class;
@@ -330,10 +316,10 @@ const EXEMPTION_MAX_MS: f64 = 86_400_000.0;
 
 /// `POST /api/v1/key/exempt`
 pub(super) async fn exempt_key(
-    State(console): State<Arc<Console>>,
+    State(console): ConsoleState,
     Extension(identity): Extension<Identity>,
     body: Body,
-) -> Result<JsonReply, AdminProblem> {
+) -> JsonResult {
     let object = body.object()?;
     let (key_ref, key) = parse_key_ref(&object, &console)?;
     let class = &key_ref.class;

@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use tokio::sync::watch;
 
-use super::Console;
+use super::ConsoleState;
 use super::guard::{Credential, PeerAddress};
 use super::problem::AdminProblem;
 use super::quota::Quota;
@@ -52,7 +52,7 @@ impl Events {
 
 /// `GET /api/v1/events`
 pub(super) async fn events(
-    State(console): State<Arc<Console>>,
+    State(console): ConsoleState,
     Extension(credential): Extension<Credential>,
     peer: Option<Extension<PeerAddress>>,
 ) -> Response {

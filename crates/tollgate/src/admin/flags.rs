@@ -1,7 +1,6 @@
 //! Handlers for flags and for reports of refusals.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
@@ -14,8 +13,8 @@ use tollgate_core::class::KeySink;
 use tollgate_gatekeeper::names::Name;
 use tollgate_gatekeeper::truncation::is_cut;
 
-use super::Console;
-use super::api::{JsonReply, ListFilter, QueryResult, TOP_MAX, parse_query};
+use super::ConsoleState;
+use super::api::{JsonReply, JsonResult, ListFilter, QueryResult, TOP_MAX, parse_query};
 use super::body::{Body, REPORT_BYTES_MAX};
 use super::guard::{Identity, PeerAddress};
 use super::problem::AdminProblem;
@@ -30,10 +29,7 @@ pub(super) const REPORTS_AT_ONCE_MAX: usize = 4;
 const TURN_MAX: Duration = Duration::from_secs(10);
 
 /// `GET /api/v1/flags`
-pub(super) async fn flags(
-    State(console): State<Arc<Console>>,
-    query: QueryResult<ListFilter>,
-) -> Result<JsonReply, AdminProblem> {
+pub(super) async fn flags(State(console): ConsoleState, query: QueryResult<ListFilter>) -> JsonResult {
     let filter = parse_query(query)?;
     let history = filter.wants_history();
     let read = move |watch: &Watch| (watch.flags(history), watch.account_class(), watch.flagging());
@@ -78,12 +74,12 @@ pub(super) struct ClearQuery {
 
 /// `DELETE /api/v1/flags/{account}`
 pub(super) async fn clear(
-    State(console): State<Arc<Console>>,
+    State(console): ConsoleState,
     Extension(identity): Extension<Identity>,
     Path(account): Path<String>,
     query: QueryResult<ClearQuery>,
     body: Body,
-) -> Result<JsonReply, AdminProblem> {
+) -> JsonResult {
     let (parameters, object) = (parse_query(query)?, body.object()?);
     let account = canonical_key(account.into()).into_owned();
     let let_in = identity.let_in();
@@ -110,7 +106,7 @@ pub(super) async fn clear(
 
 /// `POST /api/v1/rejections`
 pub(super) async fn rejections(
-    State(console): State<Arc<Console>>,
+    State(console): ConsoleState,
     peer: Option<Extension<PeerAddress>>,
     request: Request,
 ) -> Result<Response, AdminProblem> {

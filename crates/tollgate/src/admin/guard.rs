@@ -20,12 +20,12 @@ use prometheus_client::metrics::counter::Counter;
 use subtle::ConstantTimeEq;
 use tollgate_core::time::Moment;
 
-use super::Console;
 use super::problem::AdminProblem;
 use super::server::is_health_check;
 use super::sessions::{LoginSession, Sessions, TokenFailures};
 use super::tokens::{Role, Tokens, random_word};
 use super::wrong_tokens::{WrongToken, WrongTokens};
+use super::{Console, ConsoleState};
 use crate::session_cookie;
 
 /// Header with the CSRF token.
@@ -272,7 +272,7 @@ impl Guard {
 }
 
 /// Middleware: authorises the request, and adds security headers to the response.
-pub(super) async fn guard(State(console): State<Arc<Console>>, mut request: Request, next: Next) -> Response {
+pub(super) async fn guard(State(console): ConsoleState, mut request: Request, next: Next) -> Response {
     let is_page = request.uri().path() == "/" && request.method() == Method::GET;
     let credential = console.guard.credential(&request, console.watch.calendar().now());
     let mut response = match console.guard.admit(&request, &console) {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use tollgate_core::time::Moment;
 
-use super::monitored_role::{Sample, Totals};
+use super::monitored_role::{CurrentValues, Sample, Totals};
 
 /// Samples that are kept, one per second.
 const SECONDS_MAX: usize = 3600;
@@ -29,14 +29,7 @@ impl History {
                 held: round(rate(totals.held, before.held)),
                 refused: round(refused),
                 cpu: round(((totals.toll_seconds - before.toll_seconds) / secs).max(0.0)),
-                waiting: totals.waiting,
-                in_flight: totals.in_flight,
-                in_flight_max: totals.in_flight_max,
-                connections: totals.connections,
-                band: totals.band,
-                sustained_ms: totals.sustained_ms,
-                p50_ms: totals.p50_ms,
-                p99_ms: totals.p99_ms,
+                current: totals.current,
             });
         }
         if self.samples.len() > SECONDS_MAX {
@@ -60,9 +53,10 @@ fn merge(samples: &[&Sample]) -> Option<Sample> {
     let last = *samples.last()?;
     let average =
         |of: fn(&Sample) -> f64| round(samples.iter().map(|sample| of(sample)).sum::<f64>() / samples.len() as f64);
-    let most = |of: fn(&Sample) -> u64| samples.iter().map(|sample| of(sample)).max().unwrap_or(0);
-    let longest =
-        |of: fn(&Sample) -> Option<f64>| samples.iter().filter_map(|sample| of(sample)).max_by(f64::total_cmp);
+    let values = || samples.iter().map(|sample| &sample.current);
+    let most = |of: fn(&CurrentValues) -> u64| values().map(of).max().unwrap_or(0);
+    let longest = |of: fn(&CurrentValues) -> Option<f64>| values().filter_map(of).max_by(f64::total_cmp);
+    let bands = values().map(|now| now.band);
     let severity = |band: &str| ["normal", "elevated", "critical"].iter().position(|known| *known == band);
     Some(Sample {
         at_ms: last.at_ms,
@@ -70,14 +64,16 @@ fn merge(samples: &[&Sample]) -> Option<Sample> {
         held: average(|sample| sample.held),
         refused: average(|sample| sample.refused),
         cpu: average(|sample| sample.cpu),
-        waiting: most(|sample| sample.waiting),
-        in_flight: most(|sample| sample.in_flight),
-        in_flight_max: last.in_flight_max,
-        connections: most(|sample| sample.connections),
-        band: samples.iter().map(|sample| sample.band).max_by_key(|band| severity(band)).unwrap_or(last.band),
-        sustained_ms: most(|sample| sample.sustained_ms),
-        p50_ms: longest(|sample| sample.p50_ms),
-        p99_ms: longest(|sample| sample.p99_ms),
+        current: CurrentValues {
+            waiting: most(|now| now.waiting),
+            in_flight: most(|now| now.in_flight),
+            in_flight_max: last.current.in_flight_max,
+            connections: most(|now| now.connections),
+            band: bands.max_by_key(|band| severity(band)).unwrap_or(last.current.band),
+            sustained_ms: most(|now| now.sustained_ms),
+            p50_ms: longest(|now| now.p50_ms),
+            p99_ms: longest(|now| now.p99_ms),
+        },
     })
 }
 
@@ -98,7 +94,7 @@ mod tests {
         let mut history = History::default();
         history.take(Totals { requests: 5, ..Totals::default() }, at(1));
         assert_eq!(history.last(), None);
-        history.take(Totals { requests: 105, refused: 20, band: "normal", ..Totals::default() }, at(2));
+        history.take(Totals { requests: 105, refused: 20, ..Totals::default() }, at(2));
         let last = history.last().unwrap();
         assert_eq!((last.admitted, last.refused, last.at_ms), (80.0, 20.0, 2000));
     }
@@ -109,12 +105,13 @@ mod tests {
         for secs in 0..5000 {
             let band = if secs == 4995 { "critical" } else { "normal" };
             let p99_ms = Some(if secs == 4995 { 900.0 } else { 1.0 });
-            history.take(Totals { requests: secs * 10, band, p99_ms, ..Totals::default() }, at(secs));
+            let current = CurrentValues { band, p99_ms, ..CurrentValues::default() };
+            history.take(Totals { requests: secs * 10, current, ..Totals::default() }, at(secs));
         }
         assert_eq!(history.in_steps(1).len(), SECONDS_MAX);
         let steps = history.in_steps(10);
         assert_eq!(steps.len(), 360);
         let last = steps.last().unwrap();
-        assert_eq!((last.band, last.p99_ms, last.admitted), ("critical", Some(900.0), 10.0));
+        assert_eq!((last.current.band, last.current.p99_ms, last.admitted), ("critical", Some(900.0), 10.0));
     }
 }

@@ -1,19 +1,18 @@
 //! Handlers for logging in and out.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use serde::Deserialize;
 
-use super::Console;
 use super::body::Body;
 use super::guard::{PeerAddress, cookies};
 use super::page;
 use super::tokens::Role;
 use super::wrong_tokens::WrongToken;
+use super::{Console, ConsoleState};
 use crate::session_cookie;
 use crate::watch::LOGGED_IN;
 
@@ -36,11 +35,7 @@ pub(super) async fn page() -> Html<&'static str> {
 }
 
 /// `POST /login`
-pub(super) async fn login(
-    State(console): State<Arc<Console>>,
-    peer: Option<Extension<PeerAddress>>,
-    body: Body,
-) -> Response {
+pub(super) async fn login(State(console): ConsoleState, peer: Option<Extension<PeerAddress>>, body: Body) -> Response {
     let Ok(form) = serde_urlencoded::from_bytes::<Form>(&body.0) else {
         return refuse(StatusCode::BAD_REQUEST, "The form is invalid. Reload the page and try again.");
     };
@@ -62,7 +57,7 @@ pub(super) async fn login(
 }
 
 /// `POST /logout`
-pub(super) async fn logout(State(console): State<Arc<Console>>, headers: HeaderMap) -> Response {
+pub(super) async fn logout(State(console): ConsoleState, headers: HeaderMap) -> Response {
     cookies(&headers).for_each(|word| console.guard.sessions.end(word));
     let mut response = Redirect::to("/login").into_response();
     response.headers_mut().insert(header::SET_COOKIE, cookie_of("", 0));

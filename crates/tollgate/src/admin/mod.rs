@@ -42,7 +42,7 @@ use tollgate_core::time::Moment;
 
 pub(crate) use config::{Config, Reloaded};
 pub(crate) use guard::Guard;
-pub(crate) use monitored_role::{BoxFuture, ExplainRequest, KeyRef, MonitoredRole, Totals};
+pub(crate) use monitored_role::{BoxFuture, CurrentValues, ExplainRequest, KeyRef, MonitoredRole, Totals};
 pub(crate) use tokens::{Role, Tokens};
 
 use events::Events;
@@ -54,6 +54,9 @@ use crate::watch::Watch;
 
 /// Default admin address.
 pub(crate) const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8889));
+
+/// The state of the admin address, as handlers receive it.
+type ConsoleState = State<Arc<Console>>;
 
 /// State of the admin address.
 pub(crate) struct Console {
@@ -200,12 +203,12 @@ fn router(console: Arc<Console>) -> Router {
         .with_state(console)
 }
 
-async fn readyz(State(console): State<Arc<Console>>) -> impl IntoResponse {
+async fn readyz(State(console): ConsoleState) -> impl IntoResponse {
     let ready = console.monitored.is_ready();
     if ready { (StatusCode::OK, "ready\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "not ready\n") }
 }
 
-async fn metrics(State(console): State<Arc<Console>>) -> impl IntoResponse {
+async fn metrics(State(console): ConsoleState) -> impl IntoResponse {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], console.metrics_text())
 }

@@ -132,6 +132,12 @@ pub(crate) struct Totals {
     pub(crate) refused: u64,
     pub(crate) held: u64,
     pub(crate) toll_seconds: f64,
+    pub(crate) current: CurrentValues,
+}
+
+/// Current values of a role.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct CurrentValues {
     pub(crate) waiting: u64,
     pub(crate) in_flight: u64,
     pub(crate) in_flight_max: u64,
@@ -152,14 +158,8 @@ pub(crate) struct Sample {
     pub(crate) held: f64,
     pub(crate) refused: f64,
     pub(crate) cpu: f64,
-    pub(crate) waiting: u64,
-    pub(crate) in_flight: u64,
-    pub(crate) in_flight_max: u64,
-    pub(crate) connections: u64,
-    pub(crate) band: &'static str,
-    pub(crate) sustained_ms: u64,
-    pub(crate) p50_ms: Option<f64>,
-    pub(crate) p99_ms: Option<f64>,
+    #[serde(flatten)]
+    pub(crate) current: CurrentValues,
 }
 
 /// A request to be explained.

@@ -1,6 +1,5 @@
 //! A bounded number of permits, half of which one network may hold: for event streams and for reports.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,12 +9,13 @@ use tokio::sync::Notify;
 use tollgate_core::network::Network;
 
 use super::connections::network_of;
+use crate::key_counts::KeyCounts;
 
 /// Permits in total and per network.
 pub(super) struct Quota {
     total_max: usize,
     per_network_max: usize,
-    taken: Mutex<HashMap<Network, usize>>,
+    taken: Mutex<KeyCounts<Network>>,
     freed: Notify,
 }
 
@@ -35,11 +35,10 @@ impl Quota {
     /// Acquires a permit for `address`, if one is free.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<QuotaPermit> {
         let (network, mut taken) = (network_of(address), self.lock());
-        let own = taken.get(&network).copied().unwrap_or(0);
-        if own >= self.per_network_max || taken.values().sum::<usize>() >= self.total_max {
+        if taken.of(&network) >= self.per_network_max || taken.total() >= self.total_max {
             return None;
         }
-        taken.insert(network, own + 1);
+        taken.add(network);
         Some(QuotaPermit { quota: self.clone(), network })
     }
 
@@ -59,21 +58,14 @@ impl Quota {
         tokio::time::timeout(wait_max, entered).await.ok()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Network, usize>> {
+    fn lock(&self) -> MutexGuard<'_, KeyCounts<Network>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for QuotaPermit {
     fn drop(&mut self) {
-        let mut taken = self.quota.lock();
-        if let Some(count) = taken.get_mut(&self.network) {
-            *count -= 1;
-            if *count == 0 {
-                taken.remove(&self.network);
-            }
-        }
-        drop(taken);
+        self.quota.lock().remove(&self.network);
         self.quota.freed.notify_waiters();
     }
 }
@@ -96,6 +88,6 @@ mod tests {
             own.pop();
         });
         drop((waited.unwrap(), others, own));
-        assert!(quota.lock().is_empty());
+        assert!(quota.lock().total() == 0);
     }
 }

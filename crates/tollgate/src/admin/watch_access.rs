@@ -92,7 +92,7 @@ mod tests {
 
     use super::super::{Config, Guard, MonitoredRole, Tokens, router};
     use super::*;
-    use crate::watch::{BlockedDisk, Calendar, Persistence, WatchMetrics};
+    use crate::watch::{BlockedDisk, Calendar, Persistence, watch_metrics};
 
     struct IdleRole;
 
@@ -123,7 +123,7 @@ mod tests {
         let calendar = Calendar::new(Clock::by_hand().0);
         let watch = Arc::new(Watch::new(WatchSettings::default(), Persistence::Memory, Arc::default(), calendar));
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(WatchMetrics(watch.clone())));
+        registry.register_collector(watch_metrics(watch.clone()));
         let guard = Guard::new(Tokens::none(), Vec::new());
         let console = Console::new(registry, Arc::new(IdleRole), watch.clone(), guard, Config::default());
 

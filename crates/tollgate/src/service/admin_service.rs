@@ -16,7 +16,7 @@ use crate::admin::{Config, Console, Guard, MonitoredRole, Role, Tokens};
 use crate::bounded_file;
 use crate::settings::{self, FlagState, Settings, Webhook};
 use crate::token::token_bytes_min;
-use crate::watch::{Calendar, Feed, Flagged, Persistence, Watch, WatchMetrics, WebhookSettings, announce_all, share};
+use crate::watch::{Calendar, Feed, Flagged, Persistence, Watch, WebhookSettings, announce_all, share, watch_metrics};
 
 /// Largest secret of a webhook, in bytes: longer than any key used with HMAC.
 const SECRET_BYTES_MAX: u64 = 4096;
@@ -175,7 +175,7 @@ pub(super) fn console_of(
     guard: Guard,
     config: Config,
 ) -> Arc<Console> {
-    registry.register_collector(Box::new(WatchMetrics(watch.clone())));
+    registry.register_collector(watch_metrics(watch.clone()));
     Console::new(registry, monitored, watch, guard, config)
 }
 

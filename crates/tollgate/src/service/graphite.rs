@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::encoding::DescriptorEncoder;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tollgate_core::time::Span;
 
 use crate::gate::Running;
+use crate::metric;
 use crate::settings;
 use crate::watch::Watch;
 
@@ -37,8 +37,7 @@ impl Collector for GraphiteMetrics {
             ("tollgate_graphite_batches", "Batches of metrics sent to Graphite"),
             ("tollgate_graphite_failures", "Batches of metrics dropped because they could not be sent to Graphite"),
         ]) {
-            let counter = ConstCounter::new(counter.load(Ordering::Relaxed));
-            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
+            metric::counter(&mut encoder, name, help, counter.load(Ordering::Relaxed))?;
         }
         Ok(())
     }

@@ -8,11 +8,12 @@ use tollgate_core::class::Class;
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::queue::Fate;
 use tollgate_core::time::{Moment, Span};
+use tollgate_gatekeeper::histogram::HistogramSnapshot;
 use tollgate_gatekeeper::names::NAME_BYTES_MAX;
 use tollgate_gatekeeper::shared::Authority;
 
 use super::observe_log::ObserveLog;
-use crate::admin::{BoxFuture, ExplainRequest, KeyRef, MonitoredRole, Totals};
+use crate::admin::{BoxFuture, CurrentValues, ExplainRequest, KeyRef, MonitoredRole, Totals};
 use crate::gate::{Bucket, KeyText, ObservedCounts, Other, PastRefusal, QueueForecast, Running, Standing};
 use crate::mask;
 use crate::watch::{Calendar, escape_key, rfc3339};
@@ -27,7 +28,7 @@ pub(super) struct MonitoredGate {
     gate: Arc<Running>,
     calendar: Calendar,
     /// Latency histograms of the last seconds, cumulative, the oldest first.
-    answers: Mutex<Vec<crate::gate::Counted>>,
+    answers: Mutex<Vec<HistogramSnapshot>>,
     observe_log: ObserveLog,
 }
 
@@ -287,14 +288,16 @@ impl MonitoredRole for MonitoredGate {
             refused: figures.refused,
             held: figures.held,
             toll_seconds: figures.toll_seconds,
-            waiting: figures.waiting + figures.holding,
-            in_flight: figures.in_flight,
-            in_flight_max: figures.in_flight_max,
-            connections: figures.connections,
-            band: figures.band,
-            sustained_ms: figures.sustained_ms,
-            p50_ms,
-            p99_ms,
+            current: CurrentValues {
+                waiting: figures.waiting + figures.holding,
+                in_flight: figures.in_flight,
+                in_flight_max: figures.in_flight_max,
+                connections: figures.connections,
+                band: figures.band,
+                sustained_ms: figures.sustained_ms,
+                p50_ms,
+                p99_ms,
+            },
         })
     }
 

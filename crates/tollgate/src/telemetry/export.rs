@@ -6,14 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::ConstCounter;
 use tokio::sync::mpsc::Receiver;
 use tollgate_wire::openmetrics;
 use tollgate_wire::otlp::{Sender, Value, write_metrics, write_spans};
 
 use super::tracer::{FinishedRequest, Tracer};
 use crate::bounded_file;
+use crate::metric::{collector, counter};
 use crate::post::Poster;
 use crate::settings;
 
@@ -79,7 +78,15 @@ impl TelemetryExporter {
 
     /// The outcomes of exports, as metrics.
     pub(crate) fn metrics(&self) -> Box<dyn Collector> {
-        Box::new(TelemetryMetrics(self.counts.clone()))
+        let counts = self.counts.clone();
+        collector(move |encoder| {
+            let help = "Requests whose traces the collector accepted";
+            counter(encoder, "tollgate_traces", help, counts.requests_accepted.load(Ordering::Relaxed))?;
+            let help = "Requests whose traces were dropped: the queue was full, or the collector did not accept them";
+            counter(encoder, "tollgate_traces_dropped", help, counts.requests_dropped.load(Ordering::Relaxed))?;
+            let (help, failures) = ("Failed exports of metrics or traces", counts.failures.load(Ordering::Relaxed));
+            counter(encoder, "tollgate_telemetry_failures", help, failures)
+        })
     }
 
     /// Exports until the process ends. `metrics` returns the text of `/metrics`.
@@ -199,29 +206,6 @@ fn read_fields(file: &std::path::Path) -> io::Result<Vec<(String, String)>> {
 
 fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
-}
-
-#[derive(Debug)]
-struct TelemetryMetrics(Arc<ExportCounts>);
-
-impl Collector for TelemetryMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        let ExportCounts { requests_accepted, requests_dropped, failures } = &*self.0;
-        for (name, help, count) in [
-            ("tollgate_traces", "Requests whose traces the collector accepted", requests_accepted),
-            (
-                "tollgate_traces_dropped",
-                "Requests whose traces were dropped: the queue was full, or the collector did not accept them",
-                requests_dropped,
-            ),
-            ("tollgate_telemetry_failures", "Failed exports of metrics or traces", failures),
-        ] {
-            let counter = ConstCounter::new(count.load(Ordering::Relaxed));
-            let encoder = encoder.encode_descriptor(name, help, None, counter.metric_type())?;
-            counter.encode(encoder)?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

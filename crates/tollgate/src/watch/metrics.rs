@@ -1,29 +1,18 @@
 //! Metrics of the watch. Keys are never labels, because their number is unbounded.
 
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::Watch;
+use crate::metric::{collector, counter, gauge};
 
-/// Collector of the metrics of the watch.
-pub(crate) struct WatchMetrics(pub(crate) Arc<Watch>);
-
-impl fmt::Debug for WatchMetrics {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("WatchMetrics")
-    }
-}
-
-impl Collector for WatchMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (counts, status) = (self.0.counts(), self.0.status());
-        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+/// The metrics of the watch.
+pub(crate) fn watch_metrics(watch: Arc<Watch>) -> Box<dyn Collector> {
+    collector(move |encoder| {
+        let (counts, status) = (watch.counts(), watch.status());
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let omissions = status.omissions;
         for (name, help, total) in [
             ("reports", "Reports of refusals that were counted", read(&counts.reports)),
@@ -51,9 +40,7 @@ impl Collector for WatchMetrics {
             ("flags_heard", "Flags received from other gates", read(&counts.flags_received)),
             ("sharing_failures", "Failed attempts to share flags through Redis", read(&counts.sharing_failures)),
         ] {
-            let counter = ConstCounter::new(total);
-            let name = format!("tollgate_watch_{name}");
-            counter.encode(encoder.encode_descriptor(&name, help, None, counter.metric_type())?)?;
+            counter(encoder, &format!("tollgate_watch_{name}"), help, total)?;
         }
         for (name, help, value) in [
             ("flags", "Accounts that are flagged now", status.flags as u64),
@@ -70,10 +57,8 @@ impl Collector for WatchMetrics {
             ),
             ("flags_owed", "Flags not yet sent to other gates", status.flags_unshared as u64),
         ] {
-            let gauge = ConstGauge::new(value);
-            let name = format!("tollgate_watch_{name}");
-            gauge.encode(encoder.encode_descriptor(&name, help, None, gauge.metric_type())?)?;
+            gauge(encoder, &format!("tollgate_watch_{name}"), help, value)?;
         }
         Ok(())
-    }
+    })
 }

@@ -41,7 +41,7 @@ pub(crate) use calendar::{Calendar, rfc3339};
 pub(crate) use escape::{canonical_key, escape_key, unescape_key};
 pub(crate) use feed::{Feed, NAME_BYTES_MAX};
 pub(crate) use flagged::Flagged;
-pub(crate) use metrics::WatchMetrics;
+pub(crate) use metrics::watch_metrics;
 pub(crate) use record::Entry;
 pub(crate) use sharing::share;
 pub(crate) use state::{Change, Flag, LOGGED_IN};
@@ -290,7 +290,7 @@ impl Watch {
         self.count(&self.counts.reports);
         let flagged = journaled.state.count(now, id, entries);
         self.announce(&mut journaled, &flagged);
-        Ok(ReportOutcome { repeated: false, flagged: flagged.into_iter().map(|(account, _)| account).collect() })
+        Ok(ReportOutcome { repeated: false, flagged: flagged.into_iter().map(|flag| flag.account).collect() })
     }
 
     /// Counts the refusals of gates if they are due (see [`Feed::is_due`]), and retries failed writes. Call once per
@@ -341,8 +341,9 @@ impl Watch {
             return Ok(None);
         }
         let Some(flag) = journaled.state.latest_flag_of(account) else { return Ok(None) };
-        let cleared = Flag { cleared: Some(Cleared { at: now, by: by.to_owned(), note: note.to_owned() }), ..flag };
-        let clear = Record::Clear { account: account.to_owned(), at: now, by: by.to_owned(), note: note.to_owned() };
+        let cleared = Cleared { at: now, by: by.to_owned(), note: note.to_owned() };
+        let clear = Record::Clear { account: account.to_owned(), cleared: cleared.clone() };
+        let cleared = Flag { cleared: Some(cleared), ..flag };
         let records: Vec<_> = std::iter::once(clear).chain(self.announcement(&journaled, 0, &cleared)).collect();
         self.append_records(&mut journaled, &records)?;
         records.into_iter().for_each(|record| journaled.state.replay(record, now));
@@ -357,7 +358,8 @@ impl Watch {
     /// Records a change by an operator. The change counts even if the write fails; it is written later.
     pub(crate) fn record_change(&self, by: &str, let_in: &str, what: &str) {
         let now = self.calendar.now();
-        let record = Record::Change { at: now, by: by.to_owned(), let_in: let_in.to_owned(), what: what.to_owned() };
+        let change = Change { at: now, by: by.to_owned(), let_in: let_in.to_owned(), what: what.to_owned() };
+        let record = Record::Change(change);
         let mut journaled = self.lock();
         journaled.has_unwritten |= self.append_records(&mut journaled, std::slice::from_ref(&record)).is_err();
         journaled.state.replay(record, now);
@@ -450,13 +452,14 @@ impl Watch {
     }
 
     /// Records and publishes flags that were just set.
-    fn announce(&self, journaled: &mut JournaledState, flagged: &[(String, Flag)]) {
+    fn announce(&self, journaled: &mut JournaledState, flagged: &[Flag]) {
         if flagged.is_empty() {
             return;
         }
         let (now, mut records, mut announcements) = (self.calendar.now(), Vec::new(), 0);
         let (threshold, window) = journaled.state.flagging();
-        for (account, flag) in flagged {
+        for flag in flagged {
+            let account = &flag.account;
             self.count(&self.counts.flags_set);
             tracing::warn!(
                 account,
@@ -469,7 +472,7 @@ impl Watch {
                 announcements += 1;
                 records.push(announcement);
             }
-            records.push(Record::Flag { account: account.clone(), at: flag.flagged_at, count: flag.rejected });
+            records.push(Record::Flag(flag.clone()));
             self.flagged.insert(account);
             self.mark_unshared(journaled, account);
         }

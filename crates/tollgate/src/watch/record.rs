@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use tollgate_core::time::Moment;
 use tollgate_core::watch::CountKind;
 
+use super::state::{Change, Cleared, Flag};
 use crate::durable::{self, FieldReader, FrameError};
 
 /// An event, or a part of the state when the journal was rewritten.
@@ -14,20 +15,18 @@ use crate::durable::{self, FieldReader, FrameError};
 pub(super) enum Record {
     /// Refusals were reported; `id` is empty for those of this process.
     Report { at: Moment, id: String, entries: Vec<Entry<'static>> },
-    /// An account was flagged.
-    Flag { account: String, at: Moment, count: u64 },
+    /// An account was flagged, and with its clearing: a flag that was cleared earlier.
+    Flag(Flag),
     /// A flag was cleared.
-    Clear { account: String, at: Moment, by: String, note: String },
-    /// A flag that was cleared earlier.
-    Past { account: String, at: Moment, count: u64, cleared_at: Moment, by: String, note: String },
+    Clear { account: String, cleared: Cleared },
     /// A report with this id was counted.
     Reported { id: String },
     /// A count at the time of the rewrite.
     Count { tallied: CountKind, name: Vec<u8>, at: Moment, count: u64 },
     /// An operator made a change.
-    Change { at: Moment, by: String, let_in: String, what: String },
+    Change(Change),
     /// A flag was set and cleared at another gate. Refusals that were counted here before no longer count.
-    RemoteClear { account: String, at: Moment, count: u64, cleared_at: Moment, by: String, note: String },
+    RemoteClear(Flag),
     /// An announcement is pending.
     Announce { number: u64, body: String },
     /// The announcement was accepted or given up.
@@ -73,33 +72,12 @@ impl Record {
         Ok((record, length))
     }
 
-    /// Name of the kind, for the log.
-    pub(super) fn kind_name(&self) -> &'static str {
-        match self {
-            Self::Report { .. } => "report",
-            Self::Flag { .. } => "flag",
-            Self::Clear { .. } => "clear",
-            Self::Past { .. } => "past",
-            Self::Reported { .. } => "reported",
-            Self::Count { .. } => "count",
-            Self::Change { .. } => "change",
-            Self::RemoteClear { .. } => "remote-clear",
-            Self::Announce { .. } => "announce",
-            Self::Announced { .. } => "announced",
-        }
-    }
-
     fn write_content(&self, out: &mut FieldWriter<'_>) {
         match self {
             Self::Report { at, id, entries } => write_report(out, *at, id, entries.iter()),
-            Self::Flag { account, at, count } => {
-                out.kind(2).text(account).moment(*at).long(*count);
-            }
-            Self::Clear { account, at, by, note } => {
-                out.kind(3).text(account).moment(*at).text(by).text(note);
-            }
-            Self::Past { account, at, count, cleared_at, by, note } => {
-                out.kind(4).text(account).moment(*at).long(*count).moment(*cleared_at).text(by).text(note);
+            Self::Flag(flag) => out.kind(if flag.cleared.is_none() { 2 } else { 4 }).flag(flag),
+            Self::Clear { account, cleared } => {
+                out.kind(3).text(account).cleared(cleared);
             }
             Self::Reported { id } => {
                 out.kind(5).text(id);
@@ -108,12 +86,10 @@ impl Record {
                 let tallied = u8::from(*tallied == CountKind::Accounts);
                 out.kind(6).kind(tallied).bytes(name).moment(*at).long(*count);
             }
-            Self::Change { at, by, let_in, what } => {
+            Self::Change(Change { at, by, let_in, what }) => {
                 out.kind(11).moment(*at).text(by).text(let_in).text(what);
             }
-            Self::RemoteClear { account, at, count, cleared_at, by, note } => {
-                out.kind(8).text(account).moment(*at).long(*count).moment(*cleared_at).text(by).text(note);
-            }
+            Self::RemoteClear(flag) => out.kind(8).flag(flag),
             Self::Announce { number, body } => {
                 out.kind(9).long(*number).text(body);
             }
@@ -131,21 +107,9 @@ impl Record {
                 let entry = |_| Some(Entry { class: text(content)?, key: text(content)?, count: content.u64()? });
                 Self::Report { at, id, entries: (0..entries).map(entry).collect::<Option<_>>()? }
             }
-            2 => Self::Flag { account: read_text(content)?, at: read_moment(content)?, count: content.u64()? },
-            3 => Self::Clear {
-                account: read_text(content)?,
-                at: read_moment(content)?,
-                by: read_text(content)?,
-                note: read_text(content)?,
-            },
-            4 => Self::Past {
-                account: read_text(content)?,
-                at: read_moment(content)?,
-                count: content.u64()?,
-                cleared_at: read_moment(content)?,
-                by: read_text(content)?,
-                note: read_text(content)?,
-            },
+            2 => Self::Flag(read_flag(content)?),
+            3 => Self::Clear { account: read_text(content)?, cleared: read_cleared(content)? },
+            4 => Self::Flag(read_cleared_flag(content)?),
             5 => Self::Reported { id: read_text(content)? },
             6 => Self::Count {
                 tallied: if content.u8()? == 0 { CountKind::View } else { CountKind::Accounts },
@@ -153,22 +117,15 @@ impl Record {
                 at: read_moment(content)?,
                 count: content.u64()?,
             },
-            8 => Self::RemoteClear {
-                account: read_text(content)?,
-                at: read_moment(content)?,
-                count: content.u64()?,
-                cleared_at: read_moment(content)?,
-                by: read_text(content)?,
-                note: read_text(content)?,
-            },
+            8 => Self::RemoteClear(read_cleared_flag(content)?),
             9 => Self::Announce { number: content.u64()?, body: read_text(content)? },
             10 => Self::Announced { number: content.u64()? },
-            11 => Self::Change {
+            11 => Self::Change(Change {
                 at: read_moment(content)?,
                 by: read_text(content)?,
                 let_in: read_text(content)?,
                 what: read_text(content)?,
-            },
+            }),
             _ => return None,
         };
         content.is_empty().then_some(record)
@@ -221,6 +178,15 @@ impl FieldWriter<'_> {
     fn text(&mut self, text: &str) -> &mut Self {
         self.bytes(text.as_bytes())
     }
+
+    fn flag(&mut self, flag: &Flag) {
+        self.text(&flag.account).moment(flag.flagged_at).long(flag.rejected);
+        flag.cleared.iter().for_each(|cleared| self.cleared(cleared));
+    }
+
+    fn cleared(&mut self, cleared: &Cleared) {
+        self.moment(cleared.at).text(&cleared.by).text(&cleared.note);
+    }
 }
 
 fn read_moment(content: &mut FieldReader<'_>) -> Option<Moment> {
@@ -236,6 +202,20 @@ fn read_text(content: &mut FieldReader<'_>) -> Option<String> {
     std::str::from_utf8(read_bytes(content)?).ok().map(str::to_owned)
 }
 
+fn read_flag(content: &mut FieldReader<'_>) -> Option<Flag> {
+    let (account, flagged_at) = (read_text(content)?, read_moment(content)?);
+    Some(Flag { account, flagged_at, rejected: content.u64()?, cleared: None })
+}
+
+fn read_cleared_flag(content: &mut FieldReader<'_>) -> Option<Flag> {
+    let flag = read_flag(content)?;
+    Some(Flag { cleared: Some(read_cleared(content)?), ..flag })
+}
+
+fn read_cleared(content: &mut FieldReader<'_>) -> Option<Cleared> {
+    Some(Cleared { at: read_moment(content)?, by: read_text(content)?, note: read_text(content)? })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,19 +229,22 @@ mod tests {
             key: key.into(),
             count,
         });
+        let flag = (text, at.clone(), 0u64..9).prop_map(|(account, flagged_at, rejected)| Flag {
+            account,
+            flagged_at,
+            rejected,
+            cleared: None,
+        });
+        let cleared = (at.clone(), text, text).prop_map(|(at, by, note)| Cleared { at, by, note });
         prop_oneof![
             (at.clone(), text, prop::collection::vec(entry, 0..20)).prop_map(|(at, id, entries)| Record::Report {
                 at,
                 id,
                 entries
             }),
-            (text, at.clone(), 0u64..9).prop_map(|(account, at, count)| Record::Flag { account, at, count }),
-            (text, at.clone(), text, text).prop_map(|(account, at, by, note)| Record::Clear { account, at, by, note }),
-            (text, at.clone(), 0u64..9, at.clone(), text, text).prop_map(
-                |(account, at, count, cleared_at, by, note)| {
-                    Record::Past { account, at, count, cleared_at, by, note }
-                }
-            ),
+            (flag.clone(), prop::option::of(cleared.clone()))
+                .prop_map(|(flag, cleared)| Record::Flag(Flag { cleared, ..flag })),
+            (text, cleared.clone()).prop_map(|(account, cleared)| Record::Clear { account, cleared }),
             text.prop_map(|id| Record::Reported { id }),
             (any::<bool>(), prop::collection::vec(any::<u8>(), 0..20), at.clone(), 0u64..9).prop_map(
                 |(accounts, name, at, count)| {
@@ -269,14 +252,10 @@ mod tests {
                     Record::Count { tallied, name, at, count }
                 }
             ),
-            (text, at.clone(), 0u64..9, at.clone(), text, text).prop_map(
-                |(account, at, count, cleared_at, by, note)| {
-                    Record::RemoteClear { account, at, count, cleared_at, by, note }
-                }
-            ),
+            (flag, cleared).prop_map(|(flag, cleared)| Record::RemoteClear(Flag { cleared: Some(cleared), ..flag })),
             (any::<u64>(), text).prop_map(|(number, body)| Record::Announce { number, body }),
             any::<u64>().prop_map(|number| Record::Announced { number }),
-            (at, text, text, text).prop_map(|(at, by, let_in, what)| Record::Change { at, by, let_in, what }),
+            (at, text, text, text).prop_map(|(at, by, let_in, what)| Record::Change(Change { at, by, let_in, what })),
         ]
     }
 

@@ -48,29 +48,28 @@ enum MergeOutcome {
 /// Compares the local flag of an account with the one in Redis.
 fn merge(here: Option<&Flag>, there: Flag) -> MergeOutcome {
     let us = |moment: Moment| moment.as_nanos() / 1000;
-    let Flag { account, flagged_at: at, rejected: count, cleared } = there;
-    match (here.map(|here| (here, &here.cleared)), cleared) {
-        (None, None) => MergeOutcome::Take(Record::Flag { account, at, count }),
-        (None, Some(Cleared { at: cleared_at, by, note })) => {
-            MergeOutcome::Take(Record::RemoteClear { account, at, count, cleared_at, by, note })
-        }
+    let take_if = |is_later, record| if is_later { MergeOutcome::Take(record) } else { MergeOutcome::Send };
+    match (here.map(|here| (here, &here.cleared)), there.cleared.clone()) {
+        (None, None) => MergeOutcome::Take(Record::Flag(there)),
+        (None, Some(_)) => MergeOutcome::Take(Record::RemoteClear(there)),
         (Some((_, None)), None) => MergeOutcome::Same,
-        (Some((here, None)), Some(Cleared { at, by, note })) => {
-            let is_later = us(at) >= us(here.flagged_at);
-            if is_later { MergeOutcome::Take(Record::Clear { account, at, by, note }) } else { MergeOutcome::Send }
+        (Some((here, None)), Some(cleared)) => {
+            take_if(us(cleared.at) >= us(here.flagged_at), Record::Clear { account: there.account, cleared })
         }
-        (Some((_, Some(here))), None) => {
-            if us(at) > us(here.at) {
-                MergeOutcome::Take(Record::Flag { account, at, count })
-            } else {
-                MergeOutcome::Send
-            }
+        (Some((_, Some(here))), None) => take_if(us(there.flagged_at) > us(here.at), Record::Flag(there)),
+        (Some((_, Some(here))), Some(cleared)) if cleared.at > here.at + SAME_CLEARING_WITHIN => {
+            MergeOutcome::Take(Record::RemoteClear(there))
         }
-        (Some((_, Some(here))), Some(Cleared { at: cleared_at, by, note })) => {
-            let is_another = cleared_at > here.at + SAME_CLEARING_WITHIN;
-            let remote_clear = Record::RemoteClear { account, at, count, cleared_at, by, note };
-            if is_another { MergeOutcome::Take(remote_clear) } else { MergeOutcome::Same }
-        }
+        (Some((_, Some(_))), Some(_)) => MergeOutcome::Same,
+    }
+}
+
+/// The name of a change, for the log.
+fn change_name(record: &Record) -> &'static str {
+    match record {
+        Record::Flag(_) => "flag",
+        Record::Clear { .. } => "clear",
+        _ => "remote-clear",
     }
 }
 
@@ -107,7 +106,7 @@ impl Watch {
             journaled.has_unwritten |= self.append_records(&mut journaled, &records).is_err();
         }
         for (account, record) in accounts.into_iter().zip(records) {
-            tracing::info!(account, change = record.kind_name(), "flag changed by another gate");
+            tracing::info!(account, change = change_name(&record), "flag changed by another gate");
             self.counts.flags_received.fetch_add(1, Ordering::Relaxed);
             journaled.state.replay(record, now);
             if journaled.state.is_flagged(&account) {
@@ -331,7 +330,7 @@ mod tests {
             let outcome = match merge(here.as_ref(), there.clone()) {
                 MergeOutcome::Same => "same",
                 MergeOutcome::Send => "send",
-                MergeOutcome::Take(record) => record.kind_name(),
+                MergeOutcome::Take(record) => change_name(&record),
             };
             assert_eq!(outcome, expect, "{here:?} {there:?}");
         }

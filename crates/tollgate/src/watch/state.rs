@@ -105,7 +105,7 @@ impl WatchState {
     }
 
     /// Counts a report and returns the accounts that it flagged.
-    pub(super) fn count(&mut self, at: Moment, id: &str, entries: &[Entry<'_>]) -> Vec<(String, Flag)> {
+    pub(super) fn count(&mut self, at: Moment, id: &str, entries: &[Entry<'_>]) -> Vec<Flag> {
         if !id.is_empty() && !self.reports.insert(id) {
             return Vec::new();
         }
@@ -113,7 +113,7 @@ impl WatchState {
         for Entry { class, key, count } in entries {
             let refusals = Refusals { class, key: key.as_bytes(), count: *count };
             if let Some(flag) = self.core.record(refusals, at) {
-                flagged.push((key.to_string(), active_flag(key.to_string(), &flag)));
+                flagged.push(active_flag(key.to_string(), &flag));
             }
         }
         flagged
@@ -124,29 +124,23 @@ impl WatchState {
         match record {
             Record::Report { at, id, entries } => {
                 let flagged = self.count(at.min(now), &id, &entries);
-                self.unwritten.extend(flagged);
+                self.unwritten.extend(flagged.into_iter().map(|flag| (flag.account.clone(), flag)));
             }
-            Record::Flag { account, at, count } => {
+            Record::Flag(past) if past.cleared.is_some() => self.add_past(past),
+            Record::Flag(Flag { account, flagged_at, rejected, .. }) => {
                 self.unwritten.remove(&account);
-                self.core.restore(account.as_bytes(), core::Flag { at: at.min(now), count });
+                self.core.restore(account.as_bytes(), core::Flag { at: flagged_at.min(now), count: rejected });
             }
-            Record::Clear { account, at, by, note } => {
+            Record::Clear { account, cleared } => {
                 self.unwritten.remove(&account);
                 if let Some(flag) = self.core.clear(account.as_bytes()) {
-                    let (flagged_at, rejected) = (flag.at, flag.count);
-                    let cleared = Some(Cleared { at: at.min(now), by, note });
-                    self.past.push_front(Flag { account, flagged_at, rejected, cleared });
-                    self.past.truncate(PAST_FLAGS_MAX);
+                    let cleared = Some(Cleared { at: cleared.at.min(now), ..cleared });
+                    self.add_past(Flag { cleared, ..active_flag(account, &flag) });
                 }
             }
-            Record::RemoteClear { account, at, count, cleared_at, by, note } => {
-                self.core.forget(account.as_bytes());
-                self.replay(Record::Past { account, at, count, cleared_at, by, note }, now);
-            }
-            Record::Past { account, at, count, cleared_at, by, note } => {
-                let cleared = Some(Cleared { at: cleared_at, by, note });
-                self.past.push_front(Flag { account, flagged_at: at, rejected: count, cleared });
-                self.past.truncate(PAST_FLAGS_MAX);
+            Record::RemoteClear(flag) => {
+                self.core.forget(flag.account.as_bytes());
+                self.add_past(flag);
             }
             Record::Reported { id } => {
                 self.reports.insert(&id);
@@ -154,11 +148,11 @@ impl WatchState {
             Record::Count { tallied, name, at, count } => {
                 self.core.restore_count(SavedCount { kind: tallied, name: &name, at: at.min(now), count });
             }
-            Record::Change { at, by, let_in, what } => {
-                if what.starts_with(LOGGED_IN) {
-                    self.make_room_for_login(&let_in);
+            Record::Change(change) => {
+                if change.what.starts_with(LOGGED_IN) {
+                    self.make_room_for_login(&change.let_in);
                 }
-                self.changes.push_front(Change { at, by, let_in, what });
+                self.changes.push_front(change);
                 self.changes.truncate(CHANGES_MAX);
             }
             Record::Announce { number, body } => {
@@ -167,6 +161,11 @@ impl WatchState {
             }
             Record::Announced { number } => self.announcements.retain(|(waiting, _)| *waiting != number),
         }
+    }
+
+    fn add_past(&mut self, flag: Flag) {
+        self.past.push_front(flag);
+        self.past.truncate(PAST_FLAGS_MAX);
     }
 
     /// Drops the oldest login with this kind of authentication if the bound is reached.
@@ -179,8 +178,8 @@ impl WatchState {
     }
 
     /// Flags that have to be written to the journal and announced now.
-    pub(super) fn take_unwritten(&mut self) -> Vec<(String, Flag)> {
-        std::mem::take(&mut self.unwritten).into_iter().collect()
+    pub(super) fn take_unwritten(&mut self) -> Vec<Flag> {
+        std::mem::take(&mut self.unwritten).into_values().collect()
     }
 
     /// Pending announcements, the oldest first.
@@ -208,19 +207,14 @@ impl WatchState {
         for SavedCount { kind: tallied, name, at, count } in self.core.saved_counts() {
             Record::Count { tallied, name: name.to_vec(), at, count }.write(out);
         }
-        for flag in self.past.iter().rev() {
-            let Some(Cleared { at: cleared_at, by, note }) = flag.cleared.clone() else { continue };
-            let (account, at, count) = (flag.account.clone(), flag.flagged_at, flag.rejected);
-            Record::Past { account, at, count, cleared_at, by, note }.write(out);
-        }
-        for flag in self.flags() {
-            Record::Flag { account: flag.account, at: flag.flagged_at, count: flag.rejected }.write(out);
+        for flag in self.past.iter().rev().cloned().chain(self.flags()) {
+            Record::Flag(flag).write(out);
         }
         for id in &self.reports.in_order {
             Record::Reported { id: id.to_string() }.write(out);
         }
-        for Change { at, by, let_in, what } in self.changes.iter().rev().cloned() {
-            Record::Change { at, by, let_in, what }.write(out);
+        for change in self.changes.iter().rev().cloned() {
+            Record::Change(change).write(out);
         }
         for (number, body) in self.announcements.iter().cloned() {
             Record::Announce { number, body }.write(out);

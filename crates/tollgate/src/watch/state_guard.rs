@@ -115,7 +115,7 @@ mod tests {
     use tollgate_core::watch::WatchSettings;
     use tollgate_gatekeeper::clock::Clock;
 
-    use super::super::{Calendar, Entry, Persistence, WatchMetrics};
+    use super::super::{Calendar, Entry, Persistence, watch_metrics};
     use super::*;
 
     #[test]
@@ -127,7 +127,7 @@ mod tests {
         assert!(watch.status().flags == 0 && watch.status().is_persisted);
         watch.report("r1", &[Entry { class: "user".into(), key: "u1".into(), count: 1000 }]).unwrap();
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(WatchMetrics(watch.clone())));
+        registry.register_collector(watch_metrics(watch.clone()));
 
         let blocked = BlockedDisk::begin(watch.clone());
         let begin = Instant::now();

@@ -245,7 +245,8 @@ fn times_in_the_future_are_replaced_by_the_current_time() {
     let mut bytes = Vec::new();
     let future = Moment::from_millis(9_000_000_000_000);
     Record::Report { at: future, id: "r1".to_owned(), entries: refused("u1", 999) }.write(&mut bytes);
-    Record::Flag { account: "u2".to_owned(), at: future, count: 1000 }.write(&mut bytes);
+    Record::Flag(Flag { account: "u2".to_owned(), flagged_at: future, rejected: 1000, cleared: None })
+        .write(&mut bytes);
     journal.append(&bytes).unwrap();
     drop(journal);
     let (watch, hand) = watch(Some(folder.path()));

@@ -2,13 +2,13 @@
 //!
 //! With a total limit alone, the first key that is held would fill it, and all other keys would be refused.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate_core::time::Span;
 
+use crate::key_counts::KeyCounts;
 use crate::settings::Hold;
 
 /// A key may have a quarter of the free slots, and at least this many.
@@ -21,7 +21,7 @@ const SHARDS: usize = 16;
 pub(crate) struct Holds {
     total: AtomicU32,
     /// The number of held requests per key. There are never more keys than requests.
-    keys: [Mutex<HashMap<u64, u32>>; SHARDS],
+    keys: [Mutex<KeyCounts<u64>>; SHARDS],
     hasher: RandomState,
 }
 
@@ -48,21 +48,18 @@ impl Holds {
         let more = |held: u32| (held < hold.total).then_some(held + 1);
         self.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         let free = hold.total - self.total().min(hold.total);
-        let per_key_max = PER_KEY_MIN.max(free / 4);
+        let per_key_max = PER_KEY_MIN.max(free / 4) as usize;
         let key = self.hasher.hash_one((rule, key));
         let mut keys = self.shard(key);
-        let held = keys.entry(key).or_insert(0);
-        if *held >= per_key_max {
-            drop(keys);
+        if keys.of(&key) >= per_key_max {
             self.total.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        *held += 1;
-        drop(keys);
+        keys.add(key);
         Some(HoldSlot { holds: self, key, wait })
     }
 
-    fn shard(&self, key: u64) -> std::sync::MutexGuard<'_, HashMap<u64, u32>> {
+    fn shard(&self, key: u64) -> MutexGuard<'_, KeyCounts<u64>> {
         self.keys[key as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -70,13 +67,7 @@ impl Holds {
 impl Drop for HoldSlot<'_> {
     fn drop(&mut self) {
         self.holds.total.fetch_sub(1, Ordering::Relaxed);
-        let mut keys = self.holds.shard(self.key);
-        if let Some(held) = keys.get_mut(&self.key) {
-            *held -= 1;
-            if *held == 0 {
-                keys.remove(&self.key);
-            }
-        }
+        self.holds.shard(self.key).remove(&self.key);
     }
 }
 
@@ -110,7 +101,7 @@ mod tests {
             drop(take(&holds, &key.to_be_bytes()));
         }
         assert_eq!(holds.total(), 0);
-        assert!(holds.keys.iter().all(|keys| keys.lock().unwrap().is_empty()));
+        assert!(holds.keys.iter().all(|keys| keys.lock().unwrap().total() == 0));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use tollgate_core::queue::{Learned, LearnedPrice, Queue};
 use tollgate_core::time::Span;
 
-use crate::durable;
+use crate::durable::{self, FieldReader};
 
 const MARK: &[u8] = b"tollgate learned 1\n";
 /// Backends in the file: each takes up to 100 KB.
@@ -63,7 +63,7 @@ impl LearnedState {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut reader = LearnedReader(durable::unseal(bytes, MARK)?);
+        let mut reader = FieldReader::new(durable::unseal(bytes, MARK)?);
         let key = [reader.u64()?, reader.u64()?];
         let count = usize::from(reader.u16()?);
         if count > BACKENDS_MAX {
@@ -81,33 +81,7 @@ impl LearnedState {
             });
             backends.push((url, Learned { in_flight, prices: prices.collect::<Option<_>>()? }));
         }
-        reader.0.is_empty().then_some(Self { key, backends })
-    }
-}
-
-struct LearnedReader<'a>(&'a [u8]);
-
-impl<'a> LearnedReader<'a> {
-    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (bytes, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
-        Some(bytes)
-    }
-
-    fn chunk<const COUNT: usize>(&mut self) -> Option<[u8; COUNT]> {
-        self.bytes(COUNT)?.try_into().ok()
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.chunk().map(u16::from_be_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.chunk().map(u32::from_be_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.chunk().map(u64::from_be_bytes)
+        reader.is_empty().then_some(Self { key, backends })
     }
 }
 

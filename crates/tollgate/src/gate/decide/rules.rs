@@ -25,7 +25,7 @@ use crate::settings::{Domain, Hold};
 use crate::watch::Flagged;
 
 /// Names of throttled keys that are kept for the console.
-const NAMES_MAX: usize = if cfg!(feature = "blind") { 0 } else { 4096 };
+const NAMES_MAX: usize = 4096;
 
 /// The approximate number of requests to unknown routes that one key may have in flight under a budget with a full
 /// burst.

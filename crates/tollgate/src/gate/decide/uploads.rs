@@ -10,7 +10,6 @@
 //! many addresses together can take the last one. Networks and blocks, as in the fair queue, may have a part of all
 //! slots. A further upload of an address waits until one of the same address ends.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +19,7 @@ use tollgate_core::network::Network;
 use tollgate_core::time::Span;
 
 use super::queue::{LEVELS, Refused};
+use crate::key_counts::KeyCounts;
 use crate::settings::Hold;
 
 /// The minimum of the total limit, which is otherwise the in-flight limit of the backend.
@@ -49,7 +49,7 @@ struct UploadState {
     /// An entry for each address with uploads.
     by_address: HashMap<IpAddr, UploadQueue>,
     /// The same for networks and blocks.
-    by_network: [HashMap<IpAddr, u64>; 2],
+    by_network: [KeyCounts<IpAddr>; 2],
 }
 
 #[derive(Debug, Default)]
@@ -202,8 +202,7 @@ impl UploadState {
 
     fn has_room(&self, whose: Whose) -> bool {
         let has_room = |level: usize| {
-            let under_way = self.by_network[level].get(&whose.networks[level]).copied().unwrap_or(0);
-            under_way < self.total_max / PER_NETWORK[level]
+            (self.by_network[level].of(&whose.networks[level]) as u64) < self.total_max / PER_NETWORK[level]
         };
         self.total < self.total_max
             && self.under_way(whose) < self.per_address_max()
@@ -214,7 +213,7 @@ impl UploadState {
         self.total += 1;
         self.by_address.entry(whose.address).or_default().under_way += 1;
         for (counts, network) in self.by_network.iter_mut().zip(whose.networks) {
-            *counts.entry(network).or_default() += 1;
+            counts.add(network);
         }
     }
 
@@ -225,12 +224,7 @@ impl UploadState {
             line.under_way -= 1;
         }
         for (counts, network) in self.by_network.iter_mut().zip(whose.networks) {
-            if let Entry::Occupied(mut count) = counts.entry(network) {
-                *count.get_mut() -= 1;
-                if *count.get() == 0 {
-                    count.remove();
-                }
-            }
+            counts.remove(&network);
         }
     }
 }
@@ -309,7 +303,7 @@ mod tests {
 
     fn is_empty(uploads: &Uploads) -> bool {
         let state = uploads.state();
-        state.total == 0 && state.by_address.is_empty() && state.by_network.iter().all(HashMap::is_empty)
+        state.total == 0 && state.by_address.is_empty() && state.by_network.iter().all(|counts| counts.total() == 0)
     }
 
     fn run<T>(future: impl Future<Output = T>) -> T {

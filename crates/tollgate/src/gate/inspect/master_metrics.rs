@@ -9,6 +9,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use tollgate_gatekeeper::link::MasterReport;
 
 use crate::gate::decide::masters::Masters;
+use crate::metric::counter;
 
 /// Name, help text, and the values by label.
 type Counter = (&'static str, &'static str, &'static [(&'static str, fn(MasterReport) -> u64)]);
@@ -76,8 +77,7 @@ pub(crate) fn encode(masters: &Masters, encoder: &mut DescriptorEncoder<'_>) -> 
     for (what, why, count) in lost {
         let name = format!("tollgate_master_decisions_{what}");
         let help = format!("Decisions that are not reported to masters {why}");
-        let counter = ConstCounter::new(count);
-        counter.encode(encoder.encode_descriptor(&name, &help, None, MetricType::Counter)?)?;
+        counter(encoder, &name, &help, count)?;
     }
     Ok(())
 }

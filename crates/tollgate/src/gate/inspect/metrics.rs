@@ -9,74 +9,69 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use tollgate_gatekeeper::histogram::HistogramSnapshot;
 
 use super::master_metrics;
 use crate::gate::decide::rules::RuleCounters;
 use crate::gate::http::worker::Shared;
 use crate::gate::observe::counters::WorkerCounters;
 use crate::gate::serve::running::Running;
+use crate::metric::{collector, counter, gauge};
 use crate::settings::DEFAULT_DOMAIN;
 
 /// The gate's metrics.
 pub(crate) struct GateMetrics(Arc<Shared>);
 
-impl fmt::Debug for GateMetrics {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("GateMetrics")
-    }
-}
-
 impl Running {
     /// The metrics for a registry.
     pub(crate) fn metrics(&self) -> Box<dyn Collector> {
-        Box::new(GateMetrics(self.shared.clone()))
+        let metrics = GateMetrics(self.shared.clone());
+        collector(move |encoder| metrics.encode(encoder))
     }
 }
 
-impl Collector for GateMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+impl GateMetrics {
+    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         for (place, (name, help)) in WorkerCounters::NAMES.into_iter().enumerate() {
             let total: u64 = self.0.counters.iter().map(|counters| counters.read(place)).sum();
-            counter(&mut encoder, &format!("tollgate_{name}"), help, total)?;
+            counter(encoder, &format!("tollgate_{name}"), help, total)?;
         }
-        gauge(&mut encoder, "tollgate_connections", "Connections of clients", self.0.caps.total() as u64)?;
+        gauge(encoder, "tollgate_connections", "Connections of clients", self.0.caps.total() as u64)?;
         gauge(
-            &mut encoder,
+            encoder,
             "tollgate_requests_at_backend",
             "Requests in flight at the backends",
             self.0.admission.queues().status().in_flight,
         )?;
         let (memory, spool) = self.0.buffers.used();
         let help = "Bytes of responses in memory that slow clients have not read yet";
-        gauge(&mut encoder, "tollgate_buffered_memory_bytes", help, memory)?;
+        gauge(encoder, "tollgate_buffered_memory_bytes", help, memory)?;
         let help = "Bytes of responses in the spool file that slow clients have not read yet";
-        gauge(&mut encoder, "tollgate_buffered_spool_bytes", help, spool)?;
+        gauge(encoder, "tollgate_buffered_spool_bytes", help, spool)?;
         let held = u64::from(self.0.admission.held());
-        gauge(&mut encoder, "tollgate_requests_held", "Requests that rules hold", held)?;
+        gauge(encoder, "tollgate_requests_held", "Requests that rules hold", held)?;
         let reloads = &self.0.reloads;
-        counter(&mut encoder, "tollgate_reloads", "Reloads of the settings that took effect", reloads.done())?;
+        counter(encoder, "tollgate_reloads", "Reloads of the settings that took effect", reloads.done())?;
         let help = "Reloads that changed nothing because the file was invalid";
-        counter(&mut encoder, "tollgate_reloads_failed", help, reloads.failed())?;
+        counter(encoder, "tollgate_reloads_failed", help, reloads.failed())?;
         let help = "Whether the settings in force are older than the file, because its last reload failed";
-        gauge(&mut encoder, "tollgate_settings_stale", help, u64::from(reloads.faults().is_some()))?;
+        gauge(encoder, "tollgate_settings_stale", help, u64::from(reloads.faults().is_some()))?;
         let help = "Settings of the file that need a restart";
-        gauge(&mut encoder, "tollgate_settings_waiting", help, reloads.waiting())?;
+        gauge(encoder, "tollgate_settings_waiting", help, reloads.waiting())?;
         let log = &self.0.access_log_counts;
-        counter(&mut encoder, "tollgate_access_log_lines", "Lines written to the access log", log.written())?;
+        counter(encoder, "tollgate_access_log_lines", "Lines written to the access log", log.written())?;
         let help = "Lines of the access log that were dropped because the destination does not keep up or fails";
-        counter(&mut encoder, "tollgate_access_log_dropped", help, log.dropped())?;
-        self.encode_times(&mut encoder)?;
-        self.encode_queue(&mut encoder)?;
-        self.encode_rules(&mut encoder)?;
-        self.encode_redis(&mut encoder)?;
+        counter(encoder, "tollgate_access_log_dropped", help, log.dropped())?;
+        self.encode_times(encoder)?;
+        self.encode_queue(encoder)?;
+        self.encode_rules(encoder)?;
+        self.encode_redis(encoder)?;
         if let Some(masters) = self.0.admission.rules().remote_state().masters() {
-            master_metrics::encode(masters, &mut encoder)?;
+            master_metrics::encode(masters, encoder)?;
         }
-        self.encode_backends(&mut encoder)
+        self.encode_backends(encoder)
     }
-}
 
-impl GateMetrics {
     fn encode_times(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let stats = &self.0.stats;
         for (name, help, histogram) in [
@@ -89,13 +84,7 @@ impl GateMetrics {
             ("tollgate_backend_seconds", "Response time of the backends", &stats.backend),
             ("tollgate_answer_seconds", "Response time including the wait at the gate", &stats.answers),
         ] {
-            let counted = histogram.read();
-            encoder.encode_descriptor(name, help, None, MetricType::Histogram)?.encode_histogram::<NoLabelSet>(
-                counted.sum_seconds(),
-                counted.total(),
-                &counted.buckets(),
-                None,
-            )?;
+            encode_histogram(encoder, name, help, &histogram.read())?;
         }
         let help = "Requests of clients that did not fit into the statistics";
         counter(encoder, "tollgate_callers_unnamed", help, stats.spenders.unnamed())?;
@@ -182,10 +171,8 @@ impl GateMetrics {
         let gone = ConstGauge::new(vitals.gone());
         let help = "Part of Redis that does not respond and is not used, from 0 to 1";
         gone.encode(encoder.encode_descriptor("tollgate_redis_gone", help, None, gone.metric_type())?)?;
-        let (times, help) = (vitals.times(), "Response time of decisions by Redis");
-        encoder
-            .encode_descriptor("tollgate_redis_decision_seconds", help, None, MetricType::Histogram)?
-            .encode_histogram::<NoLabelSet>(times.total_secs, times.count(), &times.steps, None)
+        let help = "Response time of decisions by Redis";
+        encode_histogram(encoder, "tollgate_redis_decision_seconds", help, &vitals.times())
     }
 
     fn encode_backends(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -219,12 +206,12 @@ pub(crate) fn named_in<'a>(domain: &str, rule: &'a str) -> Cow<'a, str> {
     if domain == DEFAULT_DOMAIN { Cow::Borrowed(rule) } else { Cow::Owned(format!("{domain}/{rule}")) }
 }
 
-fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
-    let gauge = ConstGauge::new(value);
-    gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
-}
-
-fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, total: u64) -> fmt::Result {
-    let counter = ConstCounter::new(total);
-    counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
+fn encode_histogram(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    counted: &HistogramSnapshot,
+) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+    metric.encode_histogram::<NoLabelSet>(counted.sum_seconds(), counted.total(), &counted.buckets(), None)
 }

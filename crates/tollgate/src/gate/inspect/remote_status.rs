@@ -1,7 +1,7 @@
 //! The status of the masters and of the shared store.
 
 use tollgate_gatekeeper::link::MasterReport;
-use tollgate_gatekeeper::shared::{AnswerTimes, StoreHealth};
+use tollgate_gatekeeper::shared::StoreHealth;
 
 use crate::gate::serve::running::Running;
 
@@ -70,18 +70,8 @@ fn redis(name: String, vitals: &StoreHealth) -> Other {
         "connected".to_owned()
     };
     let figures = vec![("decisions", counts.answered), ("fallbacks", counts.unanswered())];
-    Other { kind: "Redis", name, up: gone < 1.0, state, lag_ms: percentile_99(&vitals.times()), figures }
-}
-
-/// The upper end of the bucket with the 99th percentile; none if there are no responses.
-fn percentile_99(times: &AnswerTimes) -> Option<f64> {
-    let wanted = times.count().checked_mul(99)?.div_ceil(100);
-    let mut seen = 0;
-    let step = times.steps.iter().find(|(_, count)| {
-        seen += count;
-        *count > 0 && seen >= wanted
-    });
-    step.map(|(secs, _)| secs * 1000.0).filter(|millis| millis.is_finite())
+    let lag_ms = vitals.times().percentile(99).map(|time| time.as_nanos() as f64 / 1e6);
+    Other { kind: "Redis", name, up: gone < 1.0, state, lag_ms, figures }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use tollgate_core::request::Request;
 use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::histogram::HistogramSnapshot;
 use tollgate_gatekeeper::names::{NAME_BYTES_MAX, Throttled};
 use tollgate_gatekeeper::shared::{Authority, Explained, Unanswered};
 use tollgate_gatekeeper::truncation::is_cut;
@@ -20,7 +21,6 @@ use crate::gate::decide::admission::ObservedCounts;
 use crate::gate::decide::queue::QueueForecast;
 use crate::gate::decide::rules::{RuleCounters, Rules};
 use crate::gate::observe::counters::WorkerCounters;
-use crate::gate::observe::histogram::Counted;
 use crate::gate::observe::rates::Rates;
 use crate::gate::observe::refusal_history::PastRefusal;
 use crate::gate::observe::spenders::Spenders;
@@ -171,7 +171,7 @@ impl Running {
     }
 
     /// The response times so far, including the wait at the gate.
-    pub(crate) fn answer_times(&self) -> Counted {
+    pub(crate) fn answer_times(&self) -> HistogramSnapshot {
         self.shared.stats.answers.read()
     }
 

@@ -17,7 +17,6 @@ use tollgate_core::time::{Moment, Span};
 
 use super::engagement::{Act, Engagement};
 use super::refusal_history::RefusalHistory;
-use super::request_stats::SEES;
 use crate::mask;
 use crate::watch::Feed;
 
@@ -76,12 +75,10 @@ impl EngagementLog {
 
     /// Writes an engagement, or counts it.
     pub(crate) fn tell(&self, engagement: &Engagement<'_>, now: Moment) {
-        if SEES && engagement.act == Act::Refuse {
+        if engagement.act == Act::Refuse {
             self.feed.refused(engagement.class, engagement.key.as_bytes());
         }
-        if SEES {
-            self.history.record(engagement, now);
-        }
+        self.history.record(engagement, now);
         let lines = self.collected.borrow_mut().tell(engagement, now);
         lines.iter().for_each(LogLine::write);
     }

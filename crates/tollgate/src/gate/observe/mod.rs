@@ -5,7 +5,6 @@ pub(super) mod counters;
 pub(super) mod engagement;
 pub(super) mod engagement_log;
 pub(super) mod failure_log;
-pub(super) mod histogram;
 pub(super) mod proxy_detector;
 pub(super) mod rates;
 pub(super) mod refusal_history;

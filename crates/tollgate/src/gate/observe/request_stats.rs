@@ -7,15 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::clock::Clock;
+use tollgate_gatekeeper::histogram::Histogram;
 
 use super::engagement::Act;
-use super::histogram::Histogram;
 use super::refusal_history::RefusalHistory;
 use super::spenders::{Spender, Spenders};
 use crate::watch::Feed;
-
-/// Whether clients are counted. They are not in a build for comparison (`bench/watch`).
-pub(crate) const SEES: bool = !cfg!(feature = "blind");
 
 /// The statistics of all workers.
 pub(crate) struct RequestStats {
@@ -36,7 +33,7 @@ pub(crate) struct RequestStats {
 /// A request that was forwarded and has not ended.
 pub(crate) struct PendingStats {
     stats: Arc<RequestStats>,
-    spender: Option<Spender>,
+    spender: Spender,
     wait: Span,
     went: Moment,
     /// A second place for the cost, in nanoseconds.
@@ -50,10 +47,10 @@ impl RequestStats {
             feed: Arc::default(),
             refusals: Arc::default(),
             spenders: Spenders::new(),
-            waits: Histogram::new(),
-            tolls: Histogram::new(),
-            answers: Histogram::new(),
-            backend: Histogram::new(),
+            waits: Histogram::default(),
+            tolls: Histogram::default(),
+            answers: Histogram::default(),
+            backend: Histogram::default(),
         })
     }
 
@@ -74,9 +71,7 @@ impl RequestStats {
 
     /// Counts a refused request of a client.
     pub(crate) fn refused<'a>(&self, client: IpAddr, agent: impl FnOnce() -> &'a [u8], now: Moment) {
-        if SEES {
-            self.spenders.refused(client, agent, now);
-        }
+        self.spenders.refused(client, agent, now);
     }
 
     /// Counts a request of a client that came at `since` and goes to the backend now.
@@ -84,7 +79,7 @@ impl RequestStats {
         let went = self.clock.now();
         let wait = went.since(since);
         self.waits.count(wait);
-        let spender = SEES.then(|| self.spenders.admitted(client, agent));
+        let spender = self.spenders.admitted(client, agent);
         PendingStats { stats: self.clone(), spender, wait, went, told: None }
     }
 }
@@ -110,8 +105,6 @@ impl PendingStats {
         let took = stats.clock.now().since(went);
         stats.backend.count(took);
         stats.answers.count(wait + took);
-        if let Some(spender) = spender {
-            stats.spenders.served(spender, toll, wait, would);
-        }
+        stats.spenders.served(spender, toll, wait, would);
     }
 }

@@ -1,6 +1,6 @@
 //! Histograms of durations: four buckets per doubling, so that a percentile has an error of at most a fifth.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::time::Span;
 
@@ -13,55 +13,58 @@ const PARTS: usize = 4;
 const PLACES: usize = 1 + OCTAVES * PARTS + 1;
 
 /// A histogram. Counting is one atomic addition.
-pub(crate) struct Histogram {
+#[derive(Debug)]
+pub struct Histogram {
     counts: [AtomicU64; PLACES],
     sum_ns: AtomicU64,
 }
 
 /// A snapshot of a histogram.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Counted {
+pub struct HistogramSnapshot {
     counts: [u64; PLACES],
     sum_ns: u64,
 }
 
-impl Histogram {
-    pub(crate) fn new() -> Self {
-        Self { counts: std::array::from_fn(|_| AtomicU64::new(0)), sum_ns: AtomicU64::new(0) }
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { counts: core::array::from_fn(|_| AtomicU64::new(0)), sum_ns: AtomicU64::new(0) }
     }
+}
 
+impl Histogram {
     /// Counts a duration.
-    pub(crate) fn count(&self, length: Span) {
+    pub fn count(&self, length: Span) {
         self.counts[place(length)].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(length.as_nanos(), Ordering::Relaxed);
     }
 
     /// A snapshot.
-    pub(crate) fn read(&self) -> Counted {
-        let counts = std::array::from_fn(|place| self.counts[place].load(Ordering::Relaxed));
-        Counted { counts, sum_ns: self.sum_ns.load(Ordering::Relaxed) }
+    pub fn read(&self) -> HistogramSnapshot {
+        let counts = core::array::from_fn(|place| self.counts[place].load(Ordering::Relaxed));
+        HistogramSnapshot { counts, sum_ns: self.sum_ns.load(Ordering::Relaxed) }
     }
 }
 
-impl Counted {
+impl HistogramSnapshot {
     /// The counts since `earlier`.
-    pub(crate) fn since(&self, earlier: &Self) -> Self {
-        let counts = std::array::from_fn(|place| self.counts[place].saturating_sub(earlier.counts[place]));
+    pub fn since(&self, earlier: &Self) -> Self {
+        let counts = core::array::from_fn(|place| self.counts[place].saturating_sub(earlier.counts[place]));
         Self { counts, sum_ns: self.sum_ns.saturating_sub(earlier.sum_ns) }
     }
 
     /// The number of durations.
-    pub(crate) fn total(&self) -> u64 {
+    pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 
     /// The sum of all durations, in seconds.
-    pub(crate) fn sum_seconds(&self) -> f64 {
+    pub fn sum_seconds(&self) -> f64 {
         self.sum_ns as f64 / 1e9
     }
 
     /// The duration that this percentage does not exceed; none if nothing was counted.
-    pub(crate) fn percentile(&self, percent: u64) -> Option<Span> {
+    pub fn percentile(&self, percent: u64) -> Option<Span> {
         let total = self.total();
         let wanted = (total * percent).div_ceil(100).max(1);
         let mut seen = 0;
@@ -74,7 +77,7 @@ impl Counted {
     }
 
     /// The counts as metrics have them: per doubling, in seconds.
-    pub(crate) fn buckets(&self) -> Vec<(f64, u64)> {
+    pub fn buckets(&self) -> Vec<(f64, u64)> {
         let mut buckets = vec![(end_micros(0) as f64 / 1e6, self.counts[0])];
         for octave in 0..OCTAVES {
             let first = 1 + octave * PARTS;
@@ -119,7 +122,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_right_to_a_quarter() {
-        let histogram = Histogram::new();
+        let histogram = Histogram::default();
         assert_eq!(histogram.read().percentile(50), None);
         (1..=1000).for_each(|millis| histogram.count(Span::from_millis(millis)));
         let counted = histogram.read();

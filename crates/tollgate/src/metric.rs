@@ -1,0 +1,43 @@
+//! Metrics whose values are computed when they are read.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+/// A collector that calls a function.
+struct CollectorFn<F>(F);
+
+impl<F> fmt::Debug for CollectorFn<F> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("CollectorFn")
+    }
+}
+
+impl<F: Fn(&mut DescriptorEncoder<'_>) -> fmt::Result + Send + Sync + 'static> Collector for CollectorFn<F> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.0(&mut encoder)
+    }
+}
+
+/// A collector that writes metrics with `encode`.
+pub(crate) fn collector<F>(encode: F) -> Box<dyn Collector>
+where
+    F: Fn(&mut DescriptorEncoder<'_>) -> fmt::Result + Send + Sync + 'static,
+{
+    Box::new(CollectorFn(encode))
+}
+
+/// Writes a gauge without labels.
+pub(crate) fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    let gauge = ConstGauge::new(value);
+    gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+}
+
+/// Writes a counter without labels.
+pub(crate) fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, total: u64) -> fmt::Result {
+    let counter = ConstCounter::new(total);
+    counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
+}
