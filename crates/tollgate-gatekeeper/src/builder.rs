@@ -192,9 +192,10 @@ pub struct LimiterBuilder {
 }
 
 /// The reason why a limiter cannot be built. Rules are numbered from zero.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
     /// The class of a rule does not exist.
+    #[error("rule {}: {cause}", .rule + 1)]
     Class {
         /// The index of the rule.
         rule: usize,
@@ -202,6 +203,7 @@ pub enum BuildError {
         cause: ClassError,
     },
     /// A rule has an invalid limit.
+    #[error("rule {}: {cause}", .rule + 1)]
     Limit {
         /// The index of the rule.
         rule: usize,
@@ -209,20 +211,9 @@ pub enum BuildError {
         cause: LimitError,
     },
     /// The table of a rule cannot be created.
+    #[error(transparent)]
     Limiter(LimiterError),
 }
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Class { rule, cause } => write!(formatter, "rule {}: {cause}", rule + 1),
-            Self::Limit { rule, cause } => write!(formatter, "rule {}: {cause}", rule + 1),
-            Self::Limiter(cause) => cause.fmt(formatter),
-        }
-    }
-}
-
-impl core::error::Error for BuildError {}
 
 impl Limiter {
     /// A builder for a limiter with its own clock.

@@ -61,21 +61,14 @@ pub struct Plan {
 }
 
 /// A rule whose table cannot be created.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("rule {}: {cause}", .rule + 1)]
 pub struct LimiterError {
     /// The index of the rule.
     pub rule: usize,
     /// The reason.
     pub cause: TableError,
 }
-
-impl core::fmt::Display for LimiterError {
-    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(formatter, "rule {}: {}", self.rule + 1, self.cause)
-    }
-}
-
-impl core::error::Error for LimiterError {}
 
 /// Rule indices with the request's key for each.
 pub(crate) type Keys = ArrayVec<(usize, KeyHash), RULES_AT_ONCE_MAX>;

@@ -11,22 +11,13 @@ pub(crate) use mapped::MappedMemory as Memory;
 #[cfg(not(all(target_os = "linux", not(tollgate_model))))]
 pub(crate) use owned::OwnedMemory as Memory;
 
-use core::fmt;
-
 /// The system did not provide the memory for a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot allocate {bytes} bytes for a table")]
 pub struct OutOfMemory {
     /// The requested size in bytes.
     pub bytes: usize,
 }
-
-impl fmt::Display for OutOfMemory {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "cannot allocate {} bytes for a table", self.bytes)
-    }
-}
-
-impl core::error::Error for OutOfMemory {}
 
 #[cfg(all(target_os = "linux", not(tollgate_model)))]
 mod mapped {

@@ -108,27 +108,18 @@ pub struct TableReport {
 }
 
 /// The reason why a table cannot be created.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
     /// The size is less than one row.
+    #[error("a table for this rule needs at least {bytes_min} bytes")]
     TooSmall {
         /// The minimum size.
         bytes_min: usize,
     },
     /// The system does not provide the memory.
+    #[error(transparent)]
     OutOfMemory(OutOfMemory),
 }
-
-impl core::fmt::Display for TableError {
-    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::TooSmall { bytes_min } => write!(formatter, "a table for this rule needs at least {bytes_min} bytes"),
-            Self::OutOfMemory(no_memory) => no_memory.fmt(formatter),
-        }
-    }
-}
-
-impl core::error::Error for TableError {}
 
 /// The minimum size of a table for `rule` in bytes: one row.
 pub fn table_bytes_min(rule: &Rule) -> usize {

@@ -3,7 +3,6 @@
 //! Clients send arrays of bulk strings, or a line of words. The number of arguments, their length and the length of a
 //! command are bounded. The error messages are those of Redis, so that clients recognise them.
 
-use core::fmt;
 use core::ops::Range;
 
 use crate::decimal;
@@ -16,30 +15,23 @@ pub const COMMAND_BYTES_MAX: usize = 64 << 10;
 const LINE_BYTES_MAX: usize = 4096;
 
 /// Invalid bytes. The connection that sent them must be closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// The number of arguments is invalid or too large.
+    #[error("invalid multibulk length")]
     MultibulkLength,
     /// The length of an argument is invalid or too large.
+    #[error("invalid bulk length")]
     BulkLength,
     /// Another byte instead of `$`.
+    #[error("expected '$', got '{}'", char::from(*.0).escape_default())]
     ExpectedBulk(u8),
     /// A line is too long.
+    #[error("too big inline request")]
     TooBigInline,
     /// The command is too long.
+    #[error("too big command")]
     TooBigCommand,
-}
-
-impl fmt::Display for ProtocolError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::MultibulkLength => formatter.write_str("invalid multibulk length"),
-            Self::BulkLength => formatter.write_str("invalid bulk length"),
-            Self::ExpectedBulk(byte) => write!(formatter, "expected '$', got '{}'", char::from(*byte).escape_default()),
-            Self::TooBigInline => formatter.write_str("too big inline request"),
-            Self::TooBigCommand => formatter.write_str("too big command"),
-        }
-    }
 }
 
 /// A command: the ranges of its arguments in the bytes that it was parsed from.

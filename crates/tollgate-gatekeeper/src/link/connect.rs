@@ -17,16 +17,9 @@ pub struct Endpoint {
 }
 
 /// The text is not an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a host and a port, such as 127.0.0.1:10004")]
 pub struct EndpointError;
-
-impl fmt::Display for EndpointError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("expected a host and a port, such as 127.0.0.1:10004")
-    }
-}
-
-impl core::error::Error for EndpointError {}
 
 impl Endpoint {
     /// Parses `host:port`, with an optional `tcp://` prefix as in ZeroMQ.
@@ -95,21 +88,14 @@ impl Backoff {
 }
 
 /// The reason why there is no connection.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectError {
     /// The peer is unreachable or too slow.
+    #[error(transparent)]
     Unreachable(io::Error),
     /// The peer violates the protocol.
+    #[error("{0}")]
     Protocol(&'static str),
-}
-
-impl fmt::Display for ConnectError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreachable(error) => error.fmt(formatter),
-            Self::Protocol(fault) => formatter.write_str(fault),
-        }
-    }
 }
 
 /// Connects with a socket of this kind and completes the handshake.

@@ -45,16 +45,9 @@ enum StoreTopology {
 }
 
 /// The reason why an address is invalid.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct AddressError(String);
-
-impl fmt::Display for AddressError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
-    }
-}
-
-impl core::error::Error for AddressError {}
 
 impl From<RedisError> for AddressError {
     fn from(error: RedisError) -> Self {

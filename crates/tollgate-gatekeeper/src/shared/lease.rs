@@ -62,27 +62,18 @@ pub(super) enum Slice {
 }
 
 /// The reason why a rule cannot be leased.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unleasable {
     /// The cost or the slot of a request depends on its end, so nothing can be decided in advance.
+    #[error("only a bucket, a rate or a window can be leased")]
     Kind,
     /// The rule is in observe mode.
+    #[error("a rule in observe mode cannot be leased")]
     Observes,
     /// The slice is less than two requests, so nothing would be saved.
+    #[error("this part of the limit is less than two requests, so a lease saves nothing")]
     TooSmall,
 }
-
-impl core::fmt::Display for Unleasable {
-    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        formatter.write_str(match self {
-            Self::Kind => "only a bucket, a rate or a window can be leased",
-            Self::Observes => "a rule in observe mode cannot be leased",
-            Self::TooSmall => "this part of the limit is less than two requests, so a lease saves nothing",
-        })
-    }
-}
-
-impl core::error::Error for Unleasable {}
 
 /// The size of a slice in requests: `millionths` of the rule's limit.
 pub fn slice_of(rule: &Rule, millionths: u32) -> Result<u64, Unleasable> {

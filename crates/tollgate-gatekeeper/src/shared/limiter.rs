@@ -26,24 +26,15 @@ pub struct SharedPlan<'plan> {
 }
 
 /// The reason why a limiter cannot be created.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SharedLimiterError {
     /// A table cannot be created.
+    #[error(transparent)]
     Limiter(LimiterError),
     /// A rule cannot be shared.
+    #[error(transparent)]
     Sharing(SharingError),
 }
-
-impl core::fmt::Display for SharedLimiterError {
-    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Limiter(cause) => cause.fmt(formatter),
-            Self::Sharing(cause) => cause.fmt(formatter),
-        }
-    }
-}
-
-impl core::error::Error for SharedLimiterError {}
 
 /// Rules of which some are shared.
 pub struct SharedLimiter {

@@ -4,8 +4,6 @@
 //! are finer than the server's clock, or whose state lasts longer than a century, are rejected when the
 //! settings are read.
 
-use core::fmt;
-
 use tollgate_core::band::Band;
 use tollgate_core::limit::{Charge, Limit};
 use tollgate_core::rule::{Mode, Rule, Situation};
@@ -13,29 +11,18 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
 /// The reason why a rule cannot be shared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unshareable {
     /// A time is not a whole number of microseconds, the resolution of the server's clock.
+    #[error("times of a shared rule must be whole microseconds")]
     TooFine,
     /// Its state lasts longer than a century.
+    #[error("the state of a shared rule must not last longer than a century")]
     TooLong,
     /// It counts more than [`LOG_MAX`] requests individually.
+    #[error("a shared window or in-flight limit must not be larger than {LOG_MAX}")]
     LogTooLong,
 }
-
-impl fmt::Display for Unshareable {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooFine => formatter.write_str("times of a shared rule must be whole microseconds"),
-            Self::TooLong => formatter.write_str("the state of a shared rule must not last longer than a century"),
-            Self::LogTooLong => {
-                write!(formatter, "a shared window or in-flight limit must not be larger than {LOG_MAX}")
-            }
-        }
-    }
-}
-
-impl core::error::Error for Unshareable {}
 
 /// The maximum log of a shared window, and of requests in flight. The log is part of every reply.
 pub const LOG_MAX: u32 = 1024;

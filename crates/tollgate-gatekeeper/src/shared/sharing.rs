@@ -50,24 +50,15 @@ pub enum OnTimeout {
 }
 
 /// The reason why a rule, by its index, cannot be shared.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SharingError {
     /// The store cannot represent it exactly.
+    #[error("rule {number}: {1}", number = .0 + 1)]
     Unshareable(usize, Unshareable),
     /// It cannot be leased.
+    #[error("rule {number}: {1}", number = .0 + 1)]
     Unleasable(usize, Unleasable),
 }
-
-impl core::fmt::Display for SharingError {
-    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Unshareable(place, cause) => write!(formatter, "rule {}: {cause}", place + 1),
-            Self::Unleasable(place, cause) => write!(formatter, "rule {}: {cause}", place + 1),
-        }
-    }
-}
-
-impl core::error::Error for SharingError {}
 
 /// The shared rules of a limiter.
 #[derive(Debug)]

@@ -40,27 +40,18 @@ struct KeeperInner {
 }
 
 /// The reason why a keeper cannot be created.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum KeeperError {
     /// A rule is invalid.
+    #[error(transparent)]
     Build(BuildError),
     /// A rule's table cannot be created.
+    #[error(transparent)]
     Limiter(LimiterError),
     /// The link to masters cannot be started.
+    #[error("cannot start the link to masters: {0}")]
     Link(io::Error),
 }
-
-impl fmt::Display for KeeperError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Build(cause) => cause.fmt(formatter),
-            Self::Limiter(cause) => cause.fmt(formatter),
-            Self::Link(cause) => write!(formatter, "cannot start the link to masters: {cause}"),
-        }
-    }
-}
-
-impl core::error::Error for KeeperError {}
 
 impl fmt::Debug for Keeper {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,7 +3,8 @@
 use core::fmt;
 
 /// The reason why a line is invalid: the expected item and its position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("column {column}: expected {expected}")]
 pub struct LineError {
     /// The position in the line, in bytes from 1.
     pub column: u32,
@@ -68,14 +69,6 @@ impl LineError {
         Self { column: index as u32 + 1, expected }
     }
 }
-
-impl fmt::Display for LineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "column {}: expected {}", self.column, self.expected)
-    }
-}
-
-impl core::error::Error for LineError {}
 
 impl fmt::Display for Expected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -24,7 +24,7 @@ mod trace;
 mod write;
 
 pub use client::Client;
-pub use date::civil;
+pub use date::{MONTHS, civil};
 pub use format::Format;
 pub use line_error::{Expected, LineError};
 pub use request::{Line, LineFields, Request};

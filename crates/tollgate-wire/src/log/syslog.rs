@@ -13,11 +13,9 @@
 //! loses its beginning.
 
 use super::client::Client;
-use super::date;
+use super::date::{self, MONTHS};
 use super::{Expected, LineError};
 
-const MONTHS: [&[u8]; 12] =
-    [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 /// The maximum length of the host and of the program. RFC 5424 allows 255 for the host and less for the program.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -65,7 +63,7 @@ fn priority(line: &[u8]) -> Option<&[u8]> {
 fn bsd_time(line: &[u8]) -> Option<&[u8]> {
     let (time, rest) = line.split_at_checked(16)?;
     let is_digit = |index: usize| time[index].is_ascii_digit();
-    let is_time = MONTHS.contains(&&time[..3])
+    let is_time = MONTHS.iter().any(|month| month.as_bytes() == &time[..3])
         && (time[4] == b' ' || is_digit(4))
         && [5, 7, 8, 10, 11, 13, 14].into_iter().all(is_digit)
         && [(3, b' '), (6, b' '), (9, b':'), (12, b':'), (15, b' ')]

@@ -9,12 +9,11 @@ use std::io::Write as _;
 
 use tollgate_core::time::{Moment, Span};
 
-use super::date::civil;
+use super::date::{MONTHS, civil};
 
 /// The bytes of one field that are written; the rest is cut off.
 pub(super) const FIELD_BYTES_MAX: usize = 4096;
 
-const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// One answered request.
@@ -64,10 +63,10 @@ pub struct RequestLine<'a> {
 impl AccessEntry<'_> {
     /// Appends a line in the combined format, followed by `rt=` (the duration) and `cost=`, both in seconds.
     pub fn write_combined(&self, out: &mut Vec<u8>) {
-        let (date, time, _) = civil(self.at);
-        let month = MONTHS[date.1 as usize - 1];
-        put(out, format_args!("{} - - [{:02}/{month}/{:04}:", self.client, date.2, date.0));
-        put(out, format_args!("{:02}:{:02}:{:02} +0000] \"", time.0, time.1, time.2));
+        let at = civil(self.at);
+        let month = MONTHS[at.month() as usize - 1];
+        put(out, format_args!("{} - - [{:02}/{month}/{:04}:", self.client, at.day(), at.year()));
+        put(out, format_args!("{:02}:{:02}:{:02} +0000] \"", at.hour(), at.minute(), at.second()));
         match &self.request {
             Some(request) => {
                 escape(request.method, out);
@@ -96,10 +95,7 @@ impl AccessEntry<'_> {
 
     /// Appends a line with one JSON object.
     pub fn write_json(&self, out: &mut Vec<u8>) {
-        let (date, time, millis) = civil(self.at);
-        put(out, format_args!("{{\"time\":\"{:04}-{:02}-{:02}T", date.0, date.1, date.2));
-        put(out, format_args!("{:02}:{:02}:{:02}.{millis:03}Z\"", time.0, time.1, time.2));
-        put(out, format_args!(",\"client_ip\":\"{}\"", self.client));
+        put(out, format_args!("{{\"time\":\"{:.3}Z\",\"client_ip\":\"{}\"", civil(self.at), self.client));
         if let Some(request) = &self.request {
             text("method", Some(request.method), out);
             text("host", Some(request.host), out);

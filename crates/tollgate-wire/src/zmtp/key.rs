@@ -16,27 +16,18 @@ pub struct KeyPair {
 }
 
 /// The reason why a text or file has no valid key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// Not 40 characters of Z85.
+    #[error("a key is forty characters, as `tollgate keys` prints them")]
     Text,
     /// No `secret-key` line.
+    #[error("missing line `secret-key = \"...\"`, as written by `tollgate keys`")]
     File,
     /// The public key does not match the secret key.
+    #[error("its public key does not belong to its secret key")]
     Mismatch,
 }
-
-impl fmt::Display for KeyError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Text => "a key is forty characters, as `tollgate keys` prints them",
-            Self::File => "missing line `secret-key = \"...\"`, as written by `tollgate keys`",
-            Self::Mismatch => "its public key does not belong to its secret key",
-        })
-    }
-}
-
-impl core::error::Error for KeyError {}
 
 pub(super) const KEY_BYTES: usize = 32;
 const TEXT_BYTES: usize = KEY_BYTES / 4 * 5;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tollgate_core::time::{Moment, Span};
+use tollgate_wire::log::civil;
 use unicode_width::UnicodeWidthChar;
 
 pub(super) use crate::terminal_text::escape as shown;
@@ -125,20 +126,7 @@ pub(super) fn period(first: Moment, last: Moment, dated: bool) -> String {
 
 /// A day such as `2026-11-15`; `None` on a trace's own clock.
 pub(super) fn date(at: Moment) -> Option<String> {
-    if at < FIRST_DATE {
-        return None;
-    }
-    // Years begin in March here, so that the leap day is the last of its year.
-    let days = at.as_nanos() / 86_400_000_000_000 + 719_468;
-    let era = days / 146_097;
-    let day_of_era = days % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    Some(format!("{year:04}-{month:02}-{day:02}"))
+    (at >= FIRST_DATE).then(|| civil(at).date().to_string())
 }
 
 #[cfg(test)]

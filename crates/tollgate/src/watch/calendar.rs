@@ -39,8 +39,7 @@ impl Calendar {
 
 /// Formats a time since 1970 as RFC 3339, with milliseconds.
 pub(crate) fn rfc3339(moment: Moment) -> String {
-    let ((year, month, day), (hour, minute, second), millis) = civil(moment);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+    format!("{:.3}Z", civil(moment))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tollgate_core::time::{Moment, Span};
-use tollgate_wire::log::civil;
+use tollgate_wire::log::{MONTHS, civil};
 
 use crate::settings::LogOutput;
 
@@ -152,10 +152,10 @@ struct SyslogMessage {
 
 impl SyslogMessage {
     fn new(host: Option<&str>) -> Self {
-        const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let ((_, month, day), (hour, minute, second), _) = civil(Moment::ZERO + Span::from(now));
-        let (month, host) = (MONTHS[month as usize - 1], host.map(|host| format!("{host} ")).unwrap_or_default());
+        let now = civil(Moment::ZERO + Span::from(now));
+        let (month, host) = (MONTHS[now.month() as usize - 1], host.map(|host| format!("{host} ")).unwrap_or_default());
+        let (day, hour, minute, second) = (now.day(), now.hour(), now.minute(), now.second());
         let head = format!("<{PRIORITY}>{month} {day:2} {hour:02}:{minute:02}:{second:02} {host}tollgate: ");
         Self { head: head.len(), bytes: head.into_bytes() }
     }
