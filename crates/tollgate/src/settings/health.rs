@@ -3,14 +3,11 @@
 use std::time::Duration;
 
 use tollgate_core::time::Span;
-use toml::Spanned;
-use toml::de::DeValue;
 
 use super::error::{ErrorCollector, shown};
 use super::limit::nonzero;
-use super::shape::Shape;
-use super::table::{Value, refuse, table};
-use super::value::read_text;
+use super::table::table;
+use super::value::{FinalStatus, text_value};
 
 /// The health check of backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,41 +26,13 @@ pub(crate) struct HealthCheck {
 #[derive(Clone, Debug)]
 pub(super) struct UrlPath(String);
 
-impl Value for UrlPath {
-    fn shape() -> Shape {
-        Shape::Text { what: "a path of a URL", example: "/healthz" }
-    }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        read_text(value, errors, &Self::shape(), |text| {
-            let is_path = text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
-            if is_path { Ok(Self(text.to_owned())) } else { Err(no_path(text)) }
-        })
-    }
-}
+text_value!(UrlPath, "a path of a URL", "/healthz", |text| {
+    let is_path = text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+    if is_path { Ok(Self(text.to_owned())) } else { Err(no_path(text)) }
+});
 
 fn no_path(text: &str) -> String {
     format!("{} is not a path of a URL: write one that begins with a slash, such as \"/healthz\"", shown(text))
-}
-
-/// The status of a final response.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FinalStatus(u16);
-
-impl Value for FinalStatus {
-    fn shape() -> Shape {
-        Shape::Integer { min: 200, max: 599 }
-    }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        match value.get_ref().as_integer().and_then(|number| number.as_str().parse().ok()) {
-            Some(status @ 200..=599) => Some(Self(status)),
-            _ => {
-                refuse(value, &Self::shape(), errors);
-                None
-            }
-        }
-    }
 }
 
 table! {

@@ -5,47 +5,30 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use tollgate_gatekeeper::link::{Endpoint, LinkSettings, LinkedRule, MasterSettings, PublicKey};
-use toml::Spanned;
-use toml::de::DeValue;
 
 use super::domain::{DEFAULT_DOMAIN, Domain};
 use super::error::{ErrorCollector, shown};
 use super::roles::Master;
 use super::rule::StateLocation;
-use super::shape::Shape;
-use super::table::{Located, Value, table};
-use super::value::{Name, read_text};
+use super::table::{Located, table};
+use super::value::{Name, text_value};
 
 /// The host and port of a master.
 #[derive(Clone, Debug)]
 pub(super) struct MasterEndpoint(Endpoint);
 
-impl Value for MasterEndpoint {
-    fn shape() -> Shape {
-        Shape::Text { what: "a host and port", example: "127.0.0.1:10004" }
-    }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        read_text(value, errors, &Self::shape(), |text| {
-            let message = |_| format!("{} is not a host and port: write one such as \"127.0.0.1:10004\"", shown(text));
-            Endpoint::parse(text).map(Self).map_err(message)
-        })
-    }
-}
+text_value!(MasterEndpoint, "a host and port", "127.0.0.1:10004", |text| {
+    let message = |_| format!("{} is not a host and port: write one such as \"127.0.0.1:10004\"", shown(text));
+    Endpoint::parse(text).map(Self).map_err(message)
+});
 
 /// A public key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PublicKeyValue(pub(super) PublicKey);
 
-impl Value for PublicKeyValue {
-    fn shape() -> Shape {
-        Shape::Text { what: "a public key", example: "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7" }
-    }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        read_text(value, errors, &Self::shape(), |text| PublicKey::parse(text).map(Self).map_err(|no| no.to_string()))
-    }
-}
+text_value!(PublicKeyValue, "a public key", "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7", |text| PublicKey::parse(text)
+    .map(Self)
+    .map_err(|no| no.to_string()));
 
 /// The connections to masters.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,18 +12,15 @@ use tollgate_core::time::Span;
 use tollgate_core::watch::NEVER;
 use tollgate_gatekeeper::link::PublicKey;
 use tollgate_gatekeeper::shared;
-use toml::Spanned;
-use toml::de::DeValue;
 
 use super::error::{ErrorCollector, shown};
 use super::limit::nonzero;
 use super::link::PublicKeyValue;
 use super::secret::shown_scheme;
-use super::shape::Shape;
 use super::suggestion::did_you_mean;
-use super::table::{Located, Value, table};
+use super::table::{Located, table};
 use super::trusted::{TrustedEntry, networks};
-use super::value::{Choice, ListenAddress, Name, OneOrMany, read_text, split_port};
+use super::value::{Choice, ListenAddress, Name, OneOrMany, split_port, text_value};
 use crate::bounded_file;
 
 /// The settings of a master.
@@ -166,29 +163,20 @@ pub(super) struct RedisUrl(String);
 const REDIS_SCHEMES: [&str; 7] =
     ["redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel", "unix"];
 
-impl Value for RedisUrl {
-    fn shape() -> Shape {
-        Shape::Text { what: "a URL", example: "redis://127.0.0.1:6379" }
+text_value!(RedisUrl, "a URL", "redis://127.0.0.1:6379", |url| {
+    // The message omits a value without a scheme: it may be a password.
+    let Some(scheme) = shown_scheme(url) else {
+        return Err(format!("not a URL of Redis: it has no scheme; write one such as {}", Self::shape().example()));
+    };
+    if !REDIS_SCHEMES.contains(&scheme) {
+        let hint = did_you_mean(scheme, REDIS_SCHEMES);
+        let hint = if hint.is_empty() { format!("; schemes are {}", REDIS_SCHEMES.join(", ")) } else { hint };
+        return Err(format!("unknown scheme {} of Redis{hint}", shown(scheme)));
     }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        let shape = Self::shape();
-        read_text(value, errors, &shape, |url| {
-            // The message omits a value without a scheme: it may be a password.
-            let Some(scheme) = shown_scheme(url) else {
-                return Err(format!("not a URL of Redis: it has no scheme; write one such as {}", shape.example()));
-            };
-            if !REDIS_SCHEMES.contains(&scheme) {
-                let hint = did_you_mean(scheme, REDIS_SCHEMES);
-                let hint = if hint.is_empty() { format!("; schemes are {}", REDIS_SCHEMES.join(", ")) } else { hint };
-                return Err(format!("unknown scheme {} of Redis{hint}", shown(scheme)));
-            }
-            // The message omits the URL: it may contain a password.
-            let invalid = |error| format!("not a URL of Redis: {error}; write one such as {}", shape.example());
-            shared::Address::parse(url, None).map(|_| Self(url.to_string())).map_err(invalid)
-        })
-    }
-}
+    // The message omits the URL: it may contain a password.
+    let invalid = |error| format!("not a URL of Redis: {error}; write one such as {}", Self::shape().example());
+    shared::Address::parse(url, None).map(|_| Self(url.to_string())).map_err(invalid)
+});
 
 table! {
     /// The master: it shares the state of rules between gates, outside of the request path.
@@ -276,55 +264,37 @@ pub(super) struct WebUrl {
     pub(super) path: String,
 }
 
-impl Value for WebUrl {
-    fn shape() -> Shape {
-        Shape::Text { what: "a URL", example: "https://hooks.example/flags" }
-    }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        let shape = Self::shape();
-        read_text(value, errors, &shape, |url| {
-            let found = || if shown_scheme(url).is_some() { shown(url) } else { "another text".to_owned() };
-            let wrong = || format!("expected {}, found {}", shape.words(), found());
-            let (tls, rest) = match url.split_once("://") {
-                Some(("http", rest)) => (false, rest),
-                Some(("https", rest)) => (true, rest),
-                _ => return Err(wrong()),
-            };
-            let (host, path) = rest.find('/').map_or((rest, "/"), |slash| rest.split_at(slash));
-            let odd = |text: &str| text.contains(|c: char| c.is_whitespace() || c.is_control() || !c.is_ascii());
-            let (_, port) = split_port(host).filter(|_| !odd(path)).ok_or_else(wrong)?;
-            let usual = if tls { 443 } else { 80 };
-            let authority = if port.is_some() { host.to_owned() } else { format!("{host}:{usual}") };
-            Ok(Self { tls, authority, path: path.to_owned() })
-        })
-    }
-}
+text_value!(WebUrl, "a URL", "https://hooks.example/flags", |url| {
+    let found = || if shown_scheme(url).is_some() { shown(url) } else { "another text".to_owned() };
+    let wrong = || format!("expected {}, found {}", Self::shape().words(), found());
+    let (tls, rest) = match url.split_once("://") {
+        Some(("http", rest)) => (false, rest),
+        Some(("https", rest)) => (true, rest),
+        _ => return Err(wrong()),
+    };
+    let (host, path) = rest.find('/').map_or((rest, "/"), |slash| rest.split_at(slash));
+    let odd = |text: &str| text.contains(|c: char| c.is_whitespace() || c.is_control() || !c.is_ascii());
+    let (_, port) = split_port(host).filter(|_| !odd(path)).ok_or_else(wrong)?;
+    let usual = if tls { 443 } else { 80 };
+    let authority = if port.is_some() { host.to_owned() } else { format!("{host}:{usual}") };
+    Ok(Self { tls, authority, path: path.to_owned() })
+});
 
 /// A host and a port.
 #[derive(Clone, Debug)]
 pub(super) struct HostPort(String);
 
-impl Value for HostPort {
-    fn shape() -> Shape {
-        Shape::Text { what: "a host and a port", example: "localhost:2003" }
+text_value!(HostPort, "a host and a port", "localhost:2003", |text| {
+    let address = text.strip_prefix("tcp://").unwrap_or(text);
+    let right = |(host, port): (&str, &str)| {
+        !host.is_empty() && !host.contains(['/', ' ', '@']) && port.parse::<u16>().is_ok_and(|port| port > 0)
+    };
+    if address.rsplit_once(':').is_some_and(right) {
+        Ok(Self(address.to_owned()))
+    } else {
+        Err(format!("expected {}, found {}", Self::shape().words(), shown(text)))
     }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        let shape = Self::shape();
-        read_text(value, errors, &shape, |text| {
-            let address = text.strip_prefix("tcp://").unwrap_or(text);
-            let right = |(host, port): (&str, &str)| {
-                !host.is_empty() && !host.contains(['/', ' ', '@']) && port.parse::<u16>().is_ok_and(|port| port > 0)
-            };
-            if address.rsplit_once(':').is_some_and(right) {
-                Ok(Self(address.to_owned()))
-            } else {
-                Err(format!("expected {}, found {}", shape.words(), shown(text)))
-            }
-        })
-    }
-}
+});
 
 table! {
     /// The Graphite server that receives the metrics, besides `/metrics`.

@@ -130,10 +130,7 @@ impl<'read> Entries<'read> {
     ) -> Option<Self> {
         match value.get_ref() {
             DeValue::Table(table) => Some(Self::new(table, value.span(), errors)),
-            _ => {
-                refuse(value, &Shape::Table(shape), errors);
-                None
-            }
+            _ => refuse(value, &Shape::Table(shape), errors),
         }
     }
 
@@ -187,15 +184,16 @@ impl<'read> Entries<'read> {
 /// Keys that were removed, and their replacements.
 const REMOVED: [(&str, &str); 1] = [(
     "per_key",
-    "requests are refused by estimated wait (`max`) instead of by count; `total` and `memory` bound all waiting requests",
+    "requests are refused by estimated wait (`max`) instead of by count; `total` and `memory` bound all waiting \
+     requests",
 )];
 
 fn keys(fields: &[FieldShape]) -> String {
     fields.iter().map(|field| format!("`{}`", field.key)).collect::<Vec<_>>().join(", ")
 }
 
-/// Reports a value of the wrong type.
-pub(super) fn refuse(value: &Spanned<DeValue<'_>>, shape: &Shape, errors: &mut ErrorCollector) {
+/// Reports a value of the wrong type. Always returns `None`.
+pub(super) fn refuse<T>(value: &Spanned<DeValue<'_>>, shape: &Shape, errors: &mut ErrorCollector) -> Option<T> {
     let found = match value.get_ref() {
         DeValue::String(text) => format!("the text {}", shown(text)),
         DeValue::Integer(number) => format!("the number {}", shown(&number.to_string())),
@@ -206,6 +204,7 @@ pub(super) fn refuse(value: &Spanned<DeValue<'_>>, shape: &Shape, errors: &mut E
         DeValue::Table(_) => "a table".to_string(),
     };
     errors.report(&value.span(), format!("expected {}, found {found}", shape.words()));
+    None
 }
 
 impl<T: Value> Value for Vec<Located<T>> {
@@ -223,10 +222,7 @@ impl<T: Value> Value for Vec<Located<T>> {
                 );
                 return None;
             }
-            _ => {
-                refuse(value, &Self::shape(), errors);
-                return None;
-            }
+            _ => return refuse(value, &Self::shape(), errors),
         };
         let located = |value: &Spanned<_>, read| Located { value: read, span: value.span() };
         Some(array.iter().filter_map(|value| Some(located(value, T::read(value, errors)?))).collect())

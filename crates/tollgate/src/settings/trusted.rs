@@ -4,15 +4,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use tollgate_core::network::{Network, NetworkSet};
-use toml::Spanned;
-use toml::de::DeValue;
 
 use super::error::{ErrorCollector, shown};
 use super::read_file;
-use super::shape::Shape;
 use super::suggestion::did_you_mean;
-use super::table::Value;
-use super::value::{OneOrMany, read_text};
+use super::value::{OneOrMany, text_value};
 
 /// Named lists of networks.
 const NAMED: [(&str, &[&str]); 2] = [
@@ -61,18 +57,12 @@ impl TrustedEntry {
     }
 }
 
-impl Value for TrustedEntry {
-    fn shape() -> Shape {
-        Shape::Text {
-            what: "an address, a network, \"private\", \"loopback\" or \"file:/path\"",
-            example: "10.0.0.0/8",
-        }
-    }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        read_text(value, errors, &Self::shape(), Self::parse)
-    }
-}
+text_value!(
+    TrustedEntry,
+    "an address, a network, \"private\", \"loopback\" or \"file:/path\"",
+    "10.0.0.0/8",
+    Self::parse
+);
 
 /// The networks of all entries. Reads the files.
 pub(super) fn networks(entries: OneOrMany<TrustedEntry>, errors: &mut ErrorCollector) -> NetworkSet {

@@ -2,13 +2,8 @@
 
 use std::net::SocketAddr;
 
-use toml::Spanned;
-use toml::de::DeValue;
-
-use super::super::error::{ErrorCollector, shown};
-use super::super::shape::Shape;
-use super::super::table::Value;
-use super::read_text;
+use super::super::error::shown;
+use super::text_value;
 
 /// An address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,15 +25,7 @@ impl ListenAddress {
     }
 }
 
-impl Value for ListenAddress {
-    fn shape() -> Shape {
-        Shape::Text { what: "an address and port", example: "127.0.0.1:8888" }
-    }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        read_text(value, errors, &Self::shape(), Self::parse)
-    }
-}
+text_value!(ListenAddress, "an address and port", "127.0.0.1:8888", Self::parse);
 
 #[cfg(test)]
 mod tests {

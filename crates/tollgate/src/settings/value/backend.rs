@@ -2,14 +2,9 @@
 
 use std::fmt;
 
-use toml::Spanned;
-use toml::de::DeValue;
-
-use super::super::error::{ErrorCollector, shown};
-use super::super::shape::Shape;
+use super::super::error::shown;
 use super::super::suggestion::did_you_mean;
-use super::super::table::Value;
-use super::read_text;
+use super::text_value;
 
 /// A backend's address: `http://host:port`, `https://host:port`, or `h2c://` and `h2://` for HTTP/2 without and with
 /// TLS.
@@ -99,15 +94,7 @@ impl fmt::Display for BackendUrl {
     }
 }
 
-impl Value for BackendUrl {
-    fn shape() -> Shape {
-        Shape::Text { what: "a URL", example: "http://127.0.0.1:8080" }
-    }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        read_text(value, errors, &Self::shape(), Self::parse)
-    }
-}
+text_value!(BackendUrl, "a URL", "http://127.0.0.1:8080", Self::parse);
 
 #[cfg(test)]
 mod tests {

@@ -18,7 +18,7 @@ pub(crate) use backend::{BackendProtocol, BackendUrl};
 pub(super) use number::{Millionths, Thousandths};
 pub(super) use rate::PerTime;
 pub(super) use size::Size;
-pub(super) use word::{Choice, CookieName, Glob, HeaderName, Map, Method, Name, OneOrMany, StatusCode};
+pub(super) use word::{Choice, CookieName, FinalStatus, Glob, HeaderName, Map, Method, Name, OneOrMany, StatusCode};
 
 use toml::Spanned;
 use toml::de::DeValue;
@@ -34,12 +34,34 @@ pub(super) fn read_text<T>(
     shape: &Shape,
     parse: impl FnOnce(&str) -> Result<T, String>,
 ) -> Option<T> {
-    let DeValue::String(text) = value.get_ref() else {
-        refuse(value, shape, errors);
-        return None;
-    };
+    let DeValue::String(text) = value.get_ref() else { return refuse(value, shape, errors) };
     parse(text).map_err(|message| errors.report(&value.span(), message)).ok()
 }
+
+/// Declares a type whose values are texts: what they are, an example, and the function that parses one. The error of
+/// that function is the message to report.
+macro_rules! text_value {
+    ($type:ty, $what:literal, $example:literal, $parse:expr) => {
+        impl $crate::settings::table::Value for $type {
+            fn shape() -> $crate::settings::shape::Shape {
+                $crate::settings::shape::Shape::Text { what: $what, example: $example }
+            }
+
+            fn read(
+                value: &toml::Spanned<toml::de::DeValue<'_>>,
+                errors: &mut $crate::settings::error::ErrorCollector,
+            ) -> Option<Self> {
+                $crate::settings::value::read_text(
+                    value,
+                    errors,
+                    &<Self as $crate::settings::table::Value>::shape(),
+                    $parse,
+                )
+            }
+        }
+    };
+}
+pub(super) use text_value;
 
 /// As [`read_text`], but also accepts a bare number, so that the message of `parse` can name the missing unit.
 fn read_text_or_number<T>(

@@ -13,8 +13,7 @@ use super::decimal::{ExactDecimal, Inexact};
 /// A whole number from 1 to `max`.
 fn read_count(value: &Spanned<DeValue<'_>>, max: u64, errors: &mut ErrorCollector) -> Option<u64> {
     let DeValue::Integer(number) = value.get_ref() else {
-        refuse(value, &Shape::Integer { min: 1, max }, errors);
-        return None;
+        return refuse(value, &Shape::Integer { min: 1, max }, errors);
     };
     let message = match i128::from_str_radix(number.as_str(), number.radix()) {
         Ok(0) => "must not be 0: write a whole number, at least 1".to_string(),
@@ -50,10 +49,7 @@ impl Value for bool {
     fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
         match value.get_ref() {
             DeValue::Boolean(flag) => Some(*flag),
-            _ => {
-                refuse(value, &Self::shape(), errors);
-                None
-            }
+            _ => refuse(value, &Self::shape(), errors),
         }
     }
 }
@@ -90,10 +86,7 @@ impl<const SCALE: u64> Value for Parts<SCALE> {
         let text = match value.get_ref() {
             DeValue::Float(number) => number.as_str().to_string(),
             DeValue::Integer(number) if number.radix() == 10 => number.as_str().to_string(),
-            _ => {
-                refuse(value, &Self::shape(), errors);
-                return None;
-            }
+            _ => return refuse(value, &Self::shape(), errors),
         };
         Self::parse(&text).map_err(|message| errors.report(&value.span(), message)).ok()
     }

@@ -11,7 +11,7 @@ use super::super::error::{ErrorCollector, shown};
 use super::super::shape::Shape;
 use super::super::suggestion::did_you_mean;
 use super::super::table::{Located, Value, refuse};
-use super::read_text;
+use super::{read_text, text_value};
 
 /// One of a few words.
 pub(in super::super) trait Choice: Copy + 'static {
@@ -41,24 +41,16 @@ pub(in super::super) struct Name(pub(in super::super) String);
 
 const NAME_MAX: usize = 128;
 
-impl Value for Name {
-    fn shape() -> Shape {
-        Shape::Text { what: "a name", example: "api" }
+text_value!(Name, "a name", "api", |text| match text {
+    "" => Err("a name must not be empty".to_string()),
+    text if text.len() > NAME_MAX => {
+        Err(format!("a name has at most {NAME_MAX} bytes, this has {}", text.len()))
     }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        read_text(value, errors, &Self::shape(), |text| match text {
-            "" => Err("a name must not be empty".to_string()),
-            text if text.len() > NAME_MAX => {
-                Err(format!("a name has at most {NAME_MAX} bytes, this has {}", text.len()))
-            }
-            text if text.chars().any(char::is_control) => {
-                Err(format!("a name must not contain control characters, as {} does", shown(text)))
-            }
-            text => Ok(Self(text.to_string())),
-        })
+    text if text.chars().any(char::is_control) => {
+        Err(format!("a name must not contain control characters, as {} does", shown(text)))
     }
-}
+    text => Ok(Self(text.to_string())),
+});
 
 impl Value for PathBuf {
     fn shape() -> Shape {
@@ -75,25 +67,17 @@ impl Value for PathBuf {
     }
 }
 
-impl Value for Class {
-    fn shape() -> Shape {
-        Shape::Text { what: "a class", example: "ip/32" }
-    }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        read_text(value, errors, &Self::shape(), |text| {
-            Self::parse(text).map_err(|no_class| match no_class {
-                ClassError::Unknown(part) => unknown_class(&part),
-                ClassError::Prefix(part) => format!(
-                    "{} is not a network: write `ip/32`, `ip/24`, `ip/16`, or prefix lengths for IPv4 and IPv6 as in \
-                     `ip/20,52`",
-                    shown(&part)
-                ),
-                ClassError::Nameless(part) => format!("{0} needs a name after the colon", shown(&part)),
-            })
-        })
-    }
-}
+text_value!(Class, "a class", "ip/32", |text| {
+    Self::parse(text).map_err(|no_class| match no_class {
+        ClassError::Unknown(part) => unknown_class(&part),
+        ClassError::Prefix(part) => format!(
+            "{} is not a network: write `ip/32`, `ip/24`, `ip/16`, or prefix lengths for IPv4 and IPv6 as in \
+                 `ip/20,52`",
+            shown(&part)
+        ),
+        ClassError::Nameless(part) => format!("{0} needs a name after the colon", shown(&part)),
+    })
+});
 
 fn unknown_class(part: &str) -> String {
     const NAMED: [&str; 3] = ["header:NAME", "cookie:NAME", "descriptor:NAME"];
@@ -107,55 +91,31 @@ fn unknown_class(part: &str) -> String {
     format!("unknown class {}{hint}", shown(part))
 }
 
-impl Value for Network {
-    fn shape() -> Shape {
-        Shape::Text { what: "an address or network", example: "10.0.0.0/8" }
-    }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        read_text(value, errors, &Self::shape(), |text| {
-            let message = || format!("{} is not an address or network: write one such as \"10.0.0.0/8\"", shown(text));
-            Self::parse(text).ok_or_else(message)
-        })
-    }
-}
+text_value!(Network, "an address or network", "10.0.0.0/8", |text| {
+    let message = || format!("{} is not an address or network: write one such as \"10.0.0.0/8\"", shown(text));
+    Self::parse(text).ok_or_else(message)
+});
 
 /// A pattern in which `*` matches any text.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Glob(pub(in super::super) String);
 
-impl Value for Glob {
-    fn shape() -> Shape {
-        Shape::Text { what: "a pattern", example: "/api/*" }
-    }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        read_text(value, errors, &Self::shape(), |text| match text {
-            "" => Err("an empty pattern matches nothing: write `*` for anything, or leave the key out".to_string()),
-            text => Ok(Self(text.to_string())),
-        })
-    }
-}
+text_value!(Glob, "a pattern", "/api/*", |text| match text {
+    "" => Err("an empty pattern matches nothing: write `*` for anything, or leave the key out".to_string()),
+    text => Ok(Self(text.to_string())),
+});
 
 /// A method, in upper case.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Method(pub(in super::super) String);
 
-impl Value for Method {
-    fn shape() -> Shape {
-        Shape::Text { what: "a method", example: "POST" }
+text_value!(Method, "a method", "POST", |text| {
+    if is_token(text) {
+        Ok(Self(text.to_ascii_uppercase()))
+    } else {
+        Err(format!("{} is not a method: write one such as \"POST\"", shown(text)))
     }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        read_text(value, errors, &Self::shape(), |text| {
-            if is_token(text) {
-                Ok(Self(text.to_ascii_uppercase()))
-            } else {
-                Err(format!("{} is not a method: write one such as \"POST\"", shown(text)))
-            }
-        })
-    }
-}
+});
 
 /// The name of a header, in lower case.
 #[derive(Clone, Debug)]
@@ -171,58 +131,44 @@ impl HeaderName {
     }
 }
 
-impl Value for HeaderName {
-    fn shape() -> Shape {
-        Shape::Text { what: "the name of a header", example: "x-api-key" }
-    }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        read_text(value, errors, &Self::shape(), Self::parse)
-    }
-}
+text_value!(HeaderName, "the name of a header", "x-api-key", Self::parse);
 
 /// The name of a cookie, case-sensitive.
 #[derive(Clone, Debug)]
 pub(in super::super) struct CookieName(pub(in super::super) String);
 
-impl Value for CookieName {
-    fn shape() -> Shape {
-        Shape::Text { what: "the name of a cookie", example: "session" }
+text_value!(CookieName, "the name of a cookie", "session", |text| {
+    if is_token(text) {
+        Ok(Self(text.to_string()))
+    } else {
+        Err(format!("{} is not a cookie name: write one such as \"session\"", shown(text)))
     }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        read_text(value, errors, &Self::shape(), |text| {
-            if is_token(text) {
-                Ok(Self(text.to_string()))
-            } else {
-                Err(format!("{} is not a cookie name: write one such as \"session\"", shown(text)))
-            }
-        })
-    }
-}
+});
 
 /// Whether the text is a token of HTTP, as required for methods and header names.
 fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
-/// The status of a refusal.
+/// A status from `MIN` to 599.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct StatusCode(pub(in super::super) u16);
+pub(in super::super) struct Status<const MIN: u16>(pub(in super::super) u16);
 
-impl Value for StatusCode {
+/// The status of a refusal.
+pub(in super::super) type StatusCode = Status<400>;
+/// The status of a final response.
+pub(in super::super) type FinalStatus = Status<200>;
+
+impl<const MIN: u16> Value for Status<MIN> {
     fn shape() -> Shape {
-        Shape::Integer { min: 400, max: 599 }
+        Shape::Integer { min: MIN.into(), max: 599 }
     }
 
     fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
         let number = value.get_ref().as_integer().and_then(|number| number.as_str().parse().ok());
-        match number {
-            Some(status @ 400..=599) => Some(Self(status)),
-            _ => {
-                refuse(value, &Self::shape(), errors);
-                None
-            }
+        match number.filter(|status| (MIN..=599).contains(status)) {
+            Some(status) => Some(Self(status)),
+            None => refuse(value, &Self::shape(), errors),
         }
     }
 }
@@ -266,10 +212,7 @@ impl<K: Value, V: Value> Value for Map<K, V> {
     }
 
     fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        let DeValue::Table(table) = value.get_ref() else {
-            refuse(value, &Self::shape(), errors);
-            return None;
-        };
+        let DeValue::Table(table) = value.get_ref() else { return refuse(value, &Self::shape(), errors) };
         let read = table.iter().filter_map(|(key, value)| {
             let name = Spanned::new(key.span(), DeValue::String(key.get_ref().clone()));
             let name_read = K::read(&name, errors);
