@@ -5,7 +5,6 @@
 use crate::{cpu, crowd::Crowd};
 use serde::{Deserialize, Serialize};
 use std::{
-    fmt::Write,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::{Duration, Instant},
 };
@@ -76,34 +75,9 @@ impl Reading {
         }
     }
 
-    pub(crate) fn to_text(self) -> String {
-        let mut text = format!("site {} {}\n", self.uptime.as_nanos(), self.process_cpu.as_nanos());
-        for crowd in Crowd::ALL {
-            let (requests, cpu) = (self.requests[crowd as usize], self.cpu[crowd as usize]);
-            writeln!(text, "{} {requests} {}", crowd.name(), cpu.as_nanos())
-                .expect("a string takes all that is written");
-        }
-        text
+    pub(crate) fn to_json(self) -> String {
+        serde_json::to_string(&self).expect("every field has a JSON form")
     }
-
-    pub(crate) fn of_text(text: &str) -> Option<Self> {
-        let mut reading = Self::default();
-        let mut lines = text.lines();
-        let (uptime_ns, cpu_ns) = figures(lines.next()?, "site")?;
-        reading.uptime = Duration::from_nanos(uptime_ns);
-        reading.process_cpu = Duration::from_nanos(cpu_ns);
-        for crowd in Crowd::ALL {
-            let (requests, cpu_ns) = figures(lines.next()?, crowd.name())?;
-            reading.requests[crowd as usize] = requests;
-            reading.cpu[crowd as usize] = Duration::from_nanos(cpu_ns);
-        }
-        Some(reading)
-    }
-}
-
-fn figures(line: &str, name: &str) -> Option<(u64, u64)> {
-    let (first, second) = line.strip_prefix(name)?.trim().split_once(' ')?;
-    Some((first.parse().ok()?, second.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -116,16 +90,9 @@ mod tests {
         counters.begin(Crowd::Office);
         counters.spend(Crowd::Crawler, Duration::from_millis(300));
         let reading = counters.read();
-        assert_eq!(Reading::of_text(&reading.to_text()), Some(reading));
+        assert_eq!(serde_json::from_str::<Reading>(&reading.to_json()).unwrap(), reading);
         assert_eq!(reading.requests, [0, 1, 0]);
         assert_eq!(reading.cpu_of(Crowd::Crawler), Duration::from_millis(300));
-    }
-
-    #[test]
-    fn invalid_text_is_no_snapshot() {
-        for text in ["", "site 1\n", "site 1 2\nhuman 1 2\n", "site 1 2\nhuman 1 2\noffice 1 2\ncrawler 1 x\n"] {
-            assert_eq!(Reading::of_text(text), None, "{text:?}");
-        }
     }
 
     #[test]

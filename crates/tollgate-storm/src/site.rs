@@ -99,8 +99,7 @@ pub fn read_counters(address: SocketAddr) -> io::Result<Reading> {
     let mut answer = String::new();
     stream.take(HEAD_BYTES_MAX as u64).read_to_string(&mut answer)?;
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    Reading::of_text(body)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the site's counters are not readable"))
+    Ok(serde_json::from_str(body)?)
 }
 
 /// A parsed request.
@@ -127,7 +126,7 @@ impl Site {
 
     fn answer(&self, request: &Request) -> String {
         if request.path == COUNTERS_PATH {
-            return answer(200, &self.counters.read().to_text(), None);
+            return answer(200, &self.counters.read().to_json(), None);
         }
         let Some(kind) = Kind::of_path(&request.path) else {
             return answer(404, "no such page\n", None);
