@@ -1,5 +1,6 @@
 //! Counts decisions in constant memory.
 
+use serde::{Serialize, Serializer};
 use tollgate_core::class::Class;
 use tollgate_core::decision::{Decision, Reason, Verdict};
 use tollgate_core::time::{Moment, Span};
@@ -16,7 +17,7 @@ use super::timeline::Timeline;
 const THROTTLED_SETS: usize = 64;
 
 /// The effect of decisions on requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Done {
     /// The number of held requests.
     pub(super) held: u64,
@@ -27,6 +28,7 @@ pub(super) struct Done {
     /// The number of requests that a rule in observe mode would have refused.
     pub(super) would_refuse: u64,
     /// The cost of the refused requests.
+    #[serde(rename = "cost_saved_ms", serialize_with = "millis")]
     pub(super) saved: Span,
 }
 
@@ -146,6 +148,11 @@ impl ReplayCounts {
 }
 
 impl Done {
+    /// The cost of the refused requests, in milliseconds.
+    pub(super) const fn saved_ms(&self) -> u64 {
+        self.saved.as_nanos() / 1_000_000
+    }
+
     /// The effect of a decision on one request of this cost.
     fn of(decision: &Decision, cost: Span) -> Self {
         let mut done = Self::default();
@@ -174,4 +181,8 @@ impl Done {
     pub(super) const fn is_nothing(&self) -> bool {
         self.held + self.refused + self.would_hold + self.would_refuse == 0
     }
+}
+
+fn millis<S: Serializer>(span: &Span, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(span.as_nanos() / 1_000_000)
 }

@@ -3,7 +3,8 @@
 use tollgate_core::time::{Moment, Span};
 
 use super::colours::Colours;
-use super::summary::{DoneSummary, OutlierSummary, SuggestionSummary, Summary, TalkersSummary, ThrottledSummary};
+use super::counts::Done;
+use super::summary::{OutlierSummary, SuggestionSummary, Summary, TalkersSummary, ThrottledSummary};
 use super::terminal_text::{clock, count, date, dated_clock, fitted, length, percent, period, plural, short, width};
 use super::timeline_chart;
 
@@ -136,8 +137,8 @@ impl TextPage {
         };
         let saved = match summary.cost_ms {
             Some(cost_ms) if done.refused > 0 => {
-                let part = percent(done.cost_saved_ms, cost_ms);
-                format!("saving {} of backend time ({part})", hold(done.cost_saved_ms))
+                let part = percent(done.saved_ms(), cost_ms);
+                format!("saving {} of backend time ({part})", hold(done.saved_ms()))
             }
             _ => String::new(),
         };
@@ -440,10 +441,10 @@ pub(super) fn when(first_ms: u64, last_ms: u64) -> String {
 }
 
 /// The saved cost, in at most eight columns.
-fn saved(done: &DoneSummary) -> String {
-    match done.cost_saved_ms / 1000 {
-        0 if done.cost_saved_ms == 0 => "-".to_string(),
-        0 => format!("{} ms", done.cost_saved_ms),
+fn saved(done: &Done) -> String {
+    match done.saved_ms() / 1000 {
+        0 if done.saved_ms() == 0 => "-".to_string(),
+        0 => format!("{} ms", done.saved_ms()),
         seconds @ 1..60 => format!("{seconds} s"),
         seconds @ 60..3600 => format!("{} min", seconds / 60),
         seconds @ 3600..3_600_000 => format!("{:.1} h", seconds as f64 / 3600.0),
@@ -462,19 +463,14 @@ mod tests {
     /// A summary in which every value has its maximum length.
     fn extreme(rules: usize) -> Summary {
         let long = "名前".repeat(60);
-        let done = DoneSummary { held: MANY, refused: MANY, would_hold: 7, would_refuse: 8, cost_saved_ms: MANY };
-        let rule = |_| RuleSummary {
-            name: long.clone(),
-            class: long.clone(),
-            limit: long.clone(),
-            observes: true,
-            done: done.clone(),
-        };
+        let done = Done { held: MANY, refused: MANY, would_hold: 7, would_refuse: 8, saved: Span::from_millis(MANY) };
+        let rule =
+            |_| RuleSummary { name: long.clone(), class: long.clone(), limit: long.clone(), observes: true, done };
         let throttled = |_| ThrottledSummary {
             rule: long.clone(),
             class: long.clone(),
             key: long.clone(),
-            done: done.clone(),
+            done,
             first_at_ms: 0,
             last_at_ms: MANY,
             episodes: MANY,
@@ -523,7 +519,7 @@ mod tests {
                 cut_short: 9,
                 evicted: 9,
             },
-            decisions: Decisions { admitted: MANY, done: done.clone(), hold_ms_mean: MANY, hold_ms_max: MANY },
+            decisions: Decisions { admitted: MANY, done, hold_ms_mean: MANY, hold_ms_max: MANY },
             rules: (0..rules).map(rule).collect(),
             throttled: (0..rules).map(throttled).collect(),
             flags: vec![FlagSummary { account: long.clone(), at_ms: MANY, refused: MANY }],

@@ -100,19 +100,9 @@ pub(super) struct Oddities {
 pub(super) struct Decisions {
     pub(super) admitted: u64,
     #[serde(flatten)]
-    pub(super) done: DoneSummary,
+    pub(super) done: Done,
     pub(super) hold_ms_mean: u64,
     pub(super) hold_ms_max: u64,
-}
-
-/// The effect on a group of requests.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct DoneSummary {
-    pub(super) held: u64,
-    pub(super) refused: u64,
-    pub(super) would_hold: u64,
-    pub(super) would_refuse: u64,
-    pub(super) cost_saved_ms: u64,
 }
 
 /// One rule and its effect.
@@ -123,7 +113,7 @@ pub(super) struct RuleSummary {
     pub(super) limit: String,
     pub(super) observes: bool,
     #[serde(flatten)]
-    pub(super) done: DoneSummary,
+    pub(super) done: Done,
 }
 
 /// One client that was held or refused.
@@ -133,7 +123,7 @@ pub(super) struct ThrottledSummary {
     pub(super) class: String,
     pub(super) key: String,
     #[serde(flatten)]
-    pub(super) done: DoneSummary,
+    pub(super) done: Done,
     pub(super) first_at_ms: u64,
     pub(super) last_at_ms: u64,
     pub(super) episodes: u64,
@@ -316,21 +306,9 @@ impl Decisions {
         let done = &tally.done;
         Self {
             admitted: tally.requests - done.held - done.refused,
-            done: done.into(),
+            done: *done,
             hold_ms_mean: millis(tally.hold_total).checked_div(done.held).unwrap_or(0),
             hold_ms_max: tally.hold_max.as_millis_ceil(),
-        }
-    }
-}
-
-impl From<&Done> for DoneSummary {
-    fn from(done: &Done) -> Self {
-        Self {
-            held: done.held,
-            refused: done.refused,
-            would_hold: done.would_hold,
-            would_refuse: done.would_refuse,
-            cost_saved_ms: millis(done.saved),
         }
     }
 }
@@ -342,7 +320,7 @@ impl RuleSummary {
             class: rule.class.to_string(),
             limit: limit_text(&rule.limit),
             observes: rule.mode == Mode::Observe,
-            done: done.into(),
+            done: *done,
         }
     }
 }
@@ -355,7 +333,7 @@ fn throttled(tally: &ReplayCounts, rules: &[&Rule], at_ms: impl Fn(Moment) -> u6
             rule: rule.name.clone(),
             class: rule.class.to_string(),
             key: place.name.to_string(),
-            done: (&place.fact.done).into(),
+            done: place.fact.done,
             first_at_ms: at_ms(place.fact.first),
             last_at_ms: at_ms(place.fact.last),
             episodes: place.fact.episodes,

@@ -38,7 +38,7 @@ pub(super) fn chart(summary: &Summary, ink: Colours) -> String {
     row("held", &|column| column.held, &rate, Colours::yellow);
     row("refused", &|column| column.refused, &rate, Colours::red);
     row("cost", &|column| column.cost_ms, &cores, Colours::green);
-    if summary.decisions.done.cost_saved_ms > 0 {
+    if summary.decisions.done.saved_ms() > 0 {
         row("after", &|column| column.cost_admitted_ms, &cores, Colours::green);
     }
     if timeline.columns.iter().any(|column| column.band != "normal") {

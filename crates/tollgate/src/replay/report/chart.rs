@@ -52,7 +52,7 @@ pub(super) fn load(summary: &Summary) -> String {
     };
     let svg = columns(summary, "Load of the backend", pieces, hint, summary.pricing.cores, |value| format!("{value}"));
     let mut entries = vec![("passed", "cores used by admitted requests")];
-    if summary.decisions.done.cost_saved_ms > 0 {
+    if summary.decisions.done.saved_ms() > 0 {
         entries.push(("refused", "cores used by requests that the rules refuse"));
     }
     if summary.pricing.cores.is_some() {

@@ -8,8 +8,9 @@ use std::fmt::Write;
 
 use tollgate_core::time::{Moment, Span};
 
+use super::counts::Done;
 use super::page::{TIMED_FORMAT, notes, pricing_remark, reasons, title_of_class, when};
-use super::summary::{DoneSummary, Summary, TalkersSummary};
+use super::summary::{Summary, TalkersSummary};
 use super::terminal_text::{count, dated_clock, length, percent, period, plural};
 
 const STYLE: &str = include_str!("report.css");
@@ -97,8 +98,8 @@ impl HtmlPage {
         if !summary.rules.is_empty() {
             cards.push(("Held", count(done.held), percent(done.held, summary.requests)));
             let saved = match summary.cost_ms {
-                Some(cost_ms) if done.cost_saved_ms > 0 => {
-                    format!("saving {} of backend time", percent(done.cost_saved_ms, cost_ms))
+                Some(cost_ms) if done.saved_ms() > 0 => {
+                    format!("saving {} of backend time", percent(done.saved_ms(), cost_ms))
                 }
                 _ => percent(done.refused, summary.requests),
             };
@@ -268,7 +269,7 @@ impl HtmlPage {
     }
 }
 
-fn effect(done: &DoneSummary) -> [Cell; 3] {
-    let saved = if done.cost_saved_ms > 0 { length(Span::from_millis(done.cost_saved_ms)) } else { "-".to_string() };
+fn effect(done: &Done) -> [Cell; 3] {
+    let saved = if done.saved_ms() > 0 { length(Span::from_millis(done.saved_ms())) } else { "-".to_string() };
     [(count(done.held + done.would_hold), true), (count(done.refused + done.would_refuse), true), (saved, true)]
 }
