@@ -7,6 +7,11 @@ mod everybody;
 mod fleet;
 mod pages;
 mod speed;
-#[path = "../admin/support.rs"]
-mod support;
 mod ways;
+
+/// Gates and requests to the admin address.
+mod support {
+    pub(crate) use tollgate_test_support::admin_gate::AdminGate as Gate;
+    pub(crate) use tollgate_test_support::simple_http::{ask, ask_for};
+    pub(crate) use tollgate_test_support::{PATIENCE, eventually};
+}

@@ -1,12 +1,11 @@
 //! Gates that share limits through a real Redis: the built binary, over sockets.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-#[path = "../gate/support/mod.rs"]
-mod support;
-
 mod embedded;
 mod failover;
 mod faults;
 mod load;
 mod shared;
 mod timeouts;
+
+use tollgate_test_support as support;

@@ -2,12 +2,21 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod admin;
-#[path = "../doors/support.rs"]
-mod doors;
 mod faults;
-#[path = "../admin/support.rs"]
-mod gate;
 mod keys;
 mod numbers;
 mod page;
 mod wall_clock;
+
+/// Processes with doors and calls to them.
+mod doors {
+    pub(crate) use tollgate_test_support::PATIENCE;
+    pub(crate) use tollgate_test_support::doors::{Doors, call, check};
+}
+
+/// Gates and requests to the admin address.
+mod gate {
+    pub(crate) use tollgate_test_support::admin_gate::AdminGate as Gate;
+    pub(crate) use tollgate_test_support::simple_http::ask;
+    pub(crate) use tollgate_test_support::{PATIENCE, eventually};
+}
