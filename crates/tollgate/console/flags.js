@@ -33,8 +33,8 @@ export function flags() {
     list.show(rows, found.field.value ? "No account matches." : "No account is flagged.");
     criterion.textContent = answer.threshold === null
       ? "Accounts are not flagged: [watch] has flags = false. Refusals are listed as episodes."
-      : `Threshold: ${format.count(answer.threshold)} refusals of one account within ${format.span(answer.window_ms)}. ` +
-        `Accounts are keys of the class ${answer.account_class}.`;
+      : `Threshold: ${format.count(answer.threshold)} refusals of one account within ` +
+        `${format.span(answer.window_ms)}. Accounts are keys of the class ${answer.account_class}.`;
     more.textContent = format.shortened(rows.length, answer.matching);
   });
 

@@ -169,10 +169,12 @@ function counters(values) {
 /** Decisions that a gate in observe mode did not enforce. */
 function observedInWords({ mode, observed }) {
   if (mode !== "observe") return "";
-  const part = (number) => `${format.count(number)} (${format.percent(observed.requests ? number / observed.requests : 0)})`;
-  const client = ({ key, would_hold, would_refuse }) => `${key} (${format.count(would_hold)} held, ${format.count(would_refuse)} refused)`;
+  const { count, percent } = format;
+  const part = (number) => `${count(number)} (${percent(observed.requests ? number / observed.requests : 0)})`;
+  const client = ({ key, would_hold: held, would_refuse: refused }) =>
+    `${key} (${count(held)} held, ${count(refused)} refused)`;
   const clients = observed.clients.map(client).join(", ");
-  return `Observe mode: of ${format.count(observed.requests)} requests the gate would have held `
+  return `Observe mode: of ${count(observed.requests)} requests the gate would have held `
     + `${part(observed.would_hold)} and refused ${part(observed.would_refuse)}${clients ? `: ${clients}` : ""}.`;
 }
 

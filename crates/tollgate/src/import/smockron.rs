@@ -42,7 +42,9 @@ pub(super) fn translate(text: &str) -> Result<Imported, String> {
             ["domains", domain, "interval"] => domains.entry((*domain).to_owned()).or_default().interval = Some(scalar.text),
             ["domains", domain, "burst"] => domains.entry((*domain).to_owned()).or_default().burst = Some(scalar.text),
             ["datastore", "host"] => imported.notes.push(
-                "`datastore` is not needed: the master keeps its state in memory and in `state_dir`, and with `books` in [master] also on the Redis of [redis]".to_owned(),
+                "`datastore` is not needed: the master keeps its state in memory and in `state_dir`, and with `books` in \
+                 [master] also on the Redis of [redis]"
+                    .to_owned(),
             ),
             _ => imported.notes.push(format!("`{}` has no counterpart and was ignored", path.join("."))),
         }
@@ -91,7 +93,8 @@ fn master(listen: &str, statsd: Option<&str>, imported: &mut Imported) -> Result
             "# Original gatekeepers have no keys. Name only their networks here: their messages can be read and forged on the way.\n\
              gates_without_keys = [\"private\"]\n",
         );
-        let note = "`gates_without_keys` admits gates from private networks without authentication: write the networks of your gatekeepers there";
+        let note = "`gates_without_keys` admits gates from private networks without authentication: write the networks \
+                    of your gatekeepers there";
         imported.notes.push(note.to_owned());
     }
     if let Some(host) = statsd {
@@ -130,7 +133,8 @@ fn rule(name: &str, domain: &DomainText, imported: &mut Imported) -> Result<(), 
     }
     let _ = write!(
         toml,
-        "\n{table}\nname  = {}\nclass = \"identifier\"          # whatever gatekeepers report: REMOTE_ADDR, or smockron_identifier\n\
+        "\n{table}\nname  = {}\n\
+         class = \"identifier\"          # whatever gatekeepers report: REMOTE_ADDR, or smockron_identifier\n\
          rate  = {{ rate = \"{}\", burst = {burst} }}\n",
         quoted(name),
         rate_text(count, period_ms)

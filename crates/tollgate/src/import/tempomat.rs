@@ -102,7 +102,8 @@ fn rules(source: &TempomatKeys<'_>, imported: &mut Imported) -> Result<(), Strin
         );
         if class == "user-agent" {
             imported.notes.push(
-                "all users of one browser version share the budget of `userAgentShare`: add a `when` for crawlers, as in docs/recipes.md"
+                "all users of one browser version share the budget of `userAgentShare`: add a `when` for crawlers, as in \
+                 docs/recipes.md"
                     .to_owned(),
             );
         }

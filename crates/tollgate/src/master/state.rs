@@ -116,7 +116,8 @@ impl MasterState {
         if self.unknown_domains.len() < UNKNOWN_DOMAINS_MAX && self.unknown_domains.insert(domain.into()) {
             tracing::warn!(
                 domain = %domain.escape_ascii(),
-                "a gate reports to an unknown domain, which has no limit: give a rule this wire_domain, or a [[domain]] this name"
+                "a gate reports to an unknown domain, which has no limit: give a rule this wire_domain, or a \
+                 [[domain]] this name"
             );
         }
     }

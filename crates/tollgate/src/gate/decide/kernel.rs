@@ -32,14 +32,15 @@ impl Watched {
         match read {
             Ok(value) => {
                 if std::mem::take(&mut self.is_missing) {
-                    tracing::info!(path = %self.path.display(), "the kernel's account of the backend is readable again");
+                    let path = self.path.display();
+                    tracing::info!(%path, "the kernel's account of the backend is readable again");
                 }
                 Some(value)
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.is_missing, true) {
                     let path = self.path.display();
-                    tracing::warn!(%path, %error, "cannot read the kernel's account of the backend; going on without it");
+                    tracing::warn!(%path, %error, "cannot read the kernel's account of the backend; it is not used");
                 }
                 None
             }

@@ -36,7 +36,8 @@ impl Masters {
             if master.key.is_none() && !(master.accounting.is_loopback() && master.control.is_loopback()) {
                 tracing::warn!(
                     accounting = %master.accounting,
-                    "the link to this master is not authenticated: whoever is on the way can delay anyone; give it a `key`"
+                    "the link to this master is not authenticated: anyone on the network path can delay any client; give \
+                     it a `key`"
                 );
             }
             tracing::info!(

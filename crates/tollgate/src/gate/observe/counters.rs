@@ -27,11 +27,11 @@ macro_rules! counters {
 
 counters! {
     accepted = "connections_accepted": "Connections accepted",
-    turned_away = "connections_turned_away": "Connections closed at once because a limit was reached, in total or of one address",
+    turned_away = "connections_turned_away": "Connections closed at once at a limit, in total or of one address",
     unopened = "connections_unopened": "Connections that failed before HTTP, in the PROXY header or TLS",
     accept_failed = "accept_failures": "Failures to accept a connection, for lack of file descriptors or memory",
     calmed = "h2_calmed": "HTTP/2 connections closed because the client reset more requests than it let finish",
-    unbuffered = "h2_refused": "HTTP/2 requests refused (REFUSED_STREAM) because requests of their connection used too much memory",
+    unbuffered = "h2_refused": "HTTP/2 requests refused because their connection used too much memory",
     request = "requests": "Requests read",
     malformed = "requests_malformed": "Requests rejected because they are malformed or ambiguous",
     refused = "requests_refused": "Requests refused",

@@ -7,10 +7,10 @@
 //! |---|---|
 //! | [`identify`](Exchange::identify) | determines the client, behind trusted proxies too |
 //! | [`decide`](Exchange::decide) | asks the rules, which may hold or refuse the request |
-//! | [`buffer_body`](Exchange::buffer_body) | reads a small body, so that a client that stalls its upload holds no permit |
+//! | [`buffer_body`](Exchange::buffer_body) | reads a small body, so that a client that stalls holds no permit |
 //! | [`queue`](Exchange::queue) | waits for a permit of a backend |
 //! | [`begin_forwarding`](Exchange::begin_forwarding) | counts the request as admitted |
-//! | [`forward`](Exchange::forward) | connects to a backend and streams both bodies, on another connection if that is safe |
+//! | [`forward`](Exchange::forward) | connects to a backend and streams both bodies; retries where that is safe |
 //! | [`settle`](Exchange::settle) | charges the measured cost and releases the permit |
 //! | [`finish`](Exchange::finish) | sends the client the rest of the response, or a response of the gate's own |
 //! | [`record`](Exchange::record) | writes the trace and the line of the access log |
@@ -222,8 +222,8 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
     }
 
     /// Looks up the values of a JSON body that rules use. Only then is the body read before the decision. A body that
-    /// cannot be read, or that backends may read in different ways, has the value that all such bodies share. A form has
-    /// no value unless its body is valid JSON.
+    /// cannot be read, or that backends may read in different ways, has the value that all such bodies share. A form
+    /// has no value unless its body is valid JSON.
     async fn read_json(&mut self) -> Result<(), End> {
         let admission = &self.inbound.worker.shared.admission;
         if self.body.has_ended() || admission.rules_now().inputs().json_pointers().is_empty() {

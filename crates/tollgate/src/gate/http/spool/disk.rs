@@ -174,8 +174,8 @@ impl DiskState {
     /// Logs an error, once until blocks have been written for a while.
     fn log(&self, error: &dyn std::fmt::Display) {
         if !self.has_logged.swap(true, Ordering::Relaxed) {
-            let dir: &Path = &self.dir;
-            tracing::warn!(dir = %dir.display(), %error, "responses cannot be spooled; slow clients may hold the backend");
+            let dir = Path::display(&self.dir);
+            tracing::warn!(%dir, %error, "responses cannot be spooled; slow clients may hold the backend");
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The access log: one line for each request, written by a thread of its own.
 //!
 //! ```text
-//! exchange -> AccessRecord -> WorkerLog (one chunk per worker, no lock) -> LogWriter (bounded queue) -> thread -> Output
+//! exchange -> AccessRecord -> WorkerLog (one chunk per worker, no lock) -> LogWriter (bounded queue) -> thread
+//! -> Output
 //! ```
 //!
 //! A worker appends each line to its own chunk, and passes the chunk to the writer when it is full and at every tick.
