@@ -4,11 +4,9 @@
 //! published a few times a second.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -28,8 +26,8 @@ pub(crate) struct MasterMetrics {
     lag_ms: Gauge<u64, AtomicU64>,
     subscribers: Gauge<u64, AtomicU64>,
     delayed: Gauge<u64, AtomicU64>,
-    bounds: Family<DomainName, Gauge<u64, AtomicU64>>,
-    overshoots: Family<DomainName, Gauge<u64, AtomicU64>>,
+    bounds: Family<DomainLabel, Gauge<u64, AtomicU64>>,
+    overshoots: Family<DomainLabel, Gauge<u64, AtomicU64>>,
     redis_copy: RedisCopyMetrics,
 }
 
@@ -72,7 +70,7 @@ impl RedisCopyMetrics {
 
     /// Records a failed attempt, and the time since the last success.
     pub(super) fn failed(&self, why: &'static str, age: Duration) {
-        self.failures.get_or_create(&OutcomeLabel(why)).inc();
+        self.failures.get_or_create(&outcome(why)).inc();
         self.age_seconds.set(age.as_secs_f64());
     }
 
@@ -85,36 +83,14 @@ impl RedisCopyMetrics {
     }
 }
 
-/// The label for the domain.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct DomainName(String);
+/// The outcome of a report, or the reason of a failure, as a label.
+type OutcomeLabel = [(&'static str, &'static str); 1];
 
-impl EncodeLabelSet for DomainName {
-    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
-        use prometheus_client::encoding::{EncodeLabelKey, EncodeLabelValue};
-        let mut label = encoder.encode_label();
-        let mut key = label.encode_label_key()?;
-        EncodeLabelKey::encode(&"domain", &mut key)?;
-        let mut value = key.encode_label_value()?;
-        EncodeLabelValue::encode(&self.0, &mut value)?;
-        value.finish()
-    }
-}
+/// The name of a domain as a label.
+type DomainLabel = [(&'static str, String); 1];
 
-/// The label for the outcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct OutcomeLabel(&'static str);
-
-impl EncodeLabelSet for OutcomeLabel {
-    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
-        use prometheus_client::encoding::{EncodeLabelKey, EncodeLabelValue};
-        let mut label = encoder.encode_label();
-        let mut key = label.encode_label_key()?;
-        EncodeLabelKey::encode(&"outcome", &mut key)?;
-        let mut value = key.encode_label_value()?;
-        EncodeLabelValue::encode(&self.0, &mut value)?;
-        value.finish()
-    }
+fn outcome(word: &'static str) -> OutcomeLabel {
+    [("outcome", word)]
 }
 
 /// Totals of the state at one moment.
@@ -220,7 +196,7 @@ impl MasterMetrics {
 
     /// Sets the values of a domain.
     pub(super) fn publish_domain(&self, overshoot: &DomainOvershoot<'_>) {
-        let name = DomainName(String::from_utf8_lossy(overshoot.name).into_owned());
+        let name = [("domain", String::from_utf8_lossy(overshoot.name).into_owned())];
         self.bounds.get_or_create(&name).set(overshoot.bound);
         self.overshoots.get_or_create(&name).set(overshoot.overshoot);
     }
@@ -229,10 +205,10 @@ impl MasterMetrics {
     pub(super) fn publish(&self, counts: &mut UnpublishedCounts, totals: StateTotals) {
         let UnpublishedCounts { reports, faults, orders_dropped } = std::mem::take(counts);
         for (word, count) in reports {
-            self.reports.get_or_create(&OutcomeLabel(word)).inc_by(count);
+            self.reports.get_or_create(&outcome(word)).inc_by(count);
         }
         for (word, count) in faults {
-            self.faults.get_or_create(&OutcomeLabel(word)).inc_by(count);
+            self.faults.get_or_create(&outcome(word)).inc_by(count);
         }
         self.orders_dropped.inc_by(orders_dropped);
         self.identifiers.set(totals.identifiers as u64);
