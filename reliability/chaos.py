@@ -14,6 +14,7 @@ The seed determines the faults and their times. The promises:
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import statistics
@@ -163,6 +164,12 @@ class Chaos:
         self.lifetimes += [(process.name, process.samples) for process in [*self.fleet.gates, *self.fleet.masters]]
 
 
+def fallbacks():
+    """The number of decisions that gates have taken alone."""
+    texts = [Client(gate, 8889).admin("GET", "/metrics")[1] for gate in range(GATES)]
+    return sum(float(count) for text in texts for count in re.findall(r"^tollgate_redis_fallbacks_total\{[^}]*\} (\S+)", text, re.M))
+
+
 class Verdict:
     """Collects what the run showed, and what is wrong with it."""
 
@@ -175,14 +182,22 @@ class Verdict:
             self.failures.append(fact)
         print(("ok      " if is_right else "FAILED  ") + fact, flush=True)
 
-    def record(self, seed, seconds, faults):
-        if "TOLLGATE_RESULT" in os.environ:
-            with open(os.environ["TOLLGATE_RESULT"], "w") as file:
-                outcome = "failed" if self.failures else "all promises held"
-                file.write(f"Last recorded run: seed {seed}, {seconds} s, {faults} faults; {outcome}.\n\n")
-                file.writelines(f"- {fact.strip()}\n" for fact in self.facts)
+    def record(self, seed, seconds, counts):
+        """Replaces the row of this seed and length in the results, and the facts of the last run."""
+        if "TOLLGATE_RESULT" not in os.environ:
+            return
+        path = os.environ["TOLLGATE_RESULT"]
+        before = open(path).read().splitlines() if os.path.exists(path) else []
+        kinds = f"{sum(counts.values())} of {len(counts)} kinds"
+        outcome = f"failed: {'; '.join(self.failures)}" if self.failures else "all promises held"
+        rows = [line for line in before if re.match(r"\| \d", line) and not line.startswith(f"| {seed} | {seconds} |")]
+        rows = sorted([*rows, f"| {seed} | {seconds} | {kinds} | {outcome} |"], key=lambda row: [int(cell) for cell in row.split("|")[1:3]])
+        with open(path, "w") as file:
+            file.write("| seed | seconds | faults | result |\n|---|---|---|---|\n" + "".join(f"{row}\n" for row in rows))
+            file.write(f"\nThe last run, with seed {seed} for {seconds} s:\n\n")
+            file.writelines(f"- {fact.strip()}\n" for fact in self.facts)
 
-    def availability(self, outcomes, episodes):
+    def availability(self, outcomes, episodes, direct):
         """Innocents are served, unless their own gate or a backend was down."""
         own = ("kill-gate", "pause-gate")
 
@@ -199,14 +214,16 @@ class Verdict:
         excused = sum(outcome.status != 200 for outcome in outcomes) - len(failed)
         kinds = dict(Counter((outcome.path, outcome.status) for outcome in failed))
         for outcome in failed[:20]:
-            print(f"        {outcome.start - outcomes[0].start:6.1f} s  gate {outcome.gate} {outcome.path}: {outcome.status} after {outcome.end - outcome.start:.2f} s")
+            at = f"{outcome.start - outcomes[0].start:6.1f} s  gate {outcome.gate} {outcome.path}"
+            print(f"        {at}: {outcome.status} after {outcome.end - outcome.start:.2f} s: {outcome.why}")
         self.check(not failed, f"{len(outcomes)} requests below their limits, {len(failed)} failed or refused while their gate was up {kinds or ''}"
                    f" ({excused} while it was down)")
         waits = sorted(outcome.end - outcome.start for outcome in outcomes if not any(
             episode.kind in own and episode.target == outcome.gate and outcome.start < episode.end + MARGIN_S and outcome.end > episode.start - MARGIN_S
             for episode in episodes))
-        p99 = waits[int(len(waits) * 0.99)]
-        self.check(p99 < 1, f"p99 of their latency {p99 * 1000:.0f} ms")
+        # A machine that is busy with something else delays requests without a gate, too.
+        p99, p99_direct = waits[int(len(waits) * 0.99)], sorted(direct)[int(len(direct) * 0.99)]
+        self.check(p99 < 1 + 2 * p99_direct, f"p99 of their latency {p99 * 1000:.0f} ms; {p99_direct * 1000:.0f} ms without a gate")
 
     def bounds(self, load, episodes, seconds):
         """Every fault of a part that shares state adds what the other gates can admit alone meanwhile."""
@@ -247,17 +264,34 @@ class Verdict:
                        f" {len(load.cleared[gate])} cleared, {len(returned)} came back {returned[:3] or ''}")
 
     def leases(self):
-        """One request at one gate leases a slice; after its life the others must get all but that request."""
-        short = []
-        for number in range(4):
-            key, clients = f"lease-{number}", [Client(gate) for gate in range(GATES)]
-            first = clients[number % GATES].get("/leased", key)
+        """One request at one gate leases a slice; after its life the others must get all but that request. A key that a gate decides alone,
+        because Redis misses its deadline on a busy machine, shows nothing."""
+        wrong, exact = [], 0
+        for number in range(20):
+            before = fallbacks()
+            first, admitted = self.lease(f"lease-{number}", number % GATES)
+            if fallbacks() == before:
+                exact += 1
+                if (first, admitted) != (200, LEASED - 1):
+                    wrong.append((first, admitted))
+            if exact == 4:
+                break
+        self.check(exact == 4 and not wrong, f"unused leases return: {LEASED - 1} of {LEASED} are left for other gates, with {exact} of {number + 1} keys"
+                   f" {wrong or ''}")
+
+    @staticmethod
+    def lease(key, gate):
+        """The status of the first request, at this gate, and the number of requests that the others admit afterwards."""
+        first = Client(gate).get("/leased", key)
+        others = [Client(other) for other in range(GATES) if other != gate]
+        admitted = 0
+        # Slices of the other gates may expire in between, and return.
+        for _ in range(3):
             time.sleep(2.5)
-            others = [client for gate, client in enumerate(clients) if gate != number % GATES]
-            admitted = sum(others[turn % len(others)].get("/leased", key) == 200 for turn in range(2 * LEASED))
-            if first != 200 or admitted != LEASED - 1:
-                short.append((first, admitted))
-        self.check(not short, f"unused leases return: {LEASED - 1} of {LEASED} are left for other gates {short or ''}")
+            admitted += sum(others[turn % len(others)].get("/leased", key) == 200 for turn in range(LEASED + 5))
+            if admitted >= LEASED - 1:
+                break
+        return first, admitted
 
 
 def main():
@@ -285,14 +319,14 @@ def main():
         time.sleep(3)
         counts = Counter(episode.kind for episode in chaos.episodes)
         print(", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())))
-        verdict.availability(load.outcomes, chaos.episodes)
+        verdict.availability(load.outcomes, chaos.episodes, load.direct)
         verdict.bounds(load, chaos.episodes, lasted)
         verdict.memory(chaos.lifetimes)
         verdict.flags(load)
         verdict.leases()
     finally:
         fleet.stop()
-    verdict.record(seed, seconds, len(chaos.episodes))
+    verdict.record(seed, seconds, counts)
     if verdict.failures:
         print(f"chaos: {len(verdict.failures)} promises broken with seed {seed}; logs in {home}")
         sys.exit(1)

@@ -8,7 +8,8 @@ from collections import namedtuple
 
 from fleet import GATES, TOKEN, address
 
-Outcome = namedtuple("Outcome", "gate path start end status")
+# `why` is the text of a response other than 200, or the error.
+Outcome = namedtuple("Outcome", "gate path start end status why")
 PATIENCE_S = 10
 PATHS = ["/free", "/local", "/shared", "/fleet0", "/fleet1"]
 ATTACKED = ["/shared", "/fleet0", "/fleet1", "/local"]
@@ -55,10 +56,13 @@ class Load:
     def __init__(self):
         self.is_over = threading.Event()
         self.outcomes, self.admitted = [], {path: [] for path in ATTACKED}
+        # Latency of requests to a backend without a gate, in seconds.
+        self.direct = []
         # Accounts whose reports were acknowledged, and those whose flags were cleared, by gate.
         self.flagged = [[] for _ in range(GATES)]
         self.cleared = [set() for _ in range(GATES)]
         self.threads = []
+        self.spawn(self.bypass)
         for gate in range(GATES):
             self.spawn(self.innocent, gate, 0)
             self.spawn(self.innocent, gate, 1)
@@ -84,14 +88,24 @@ class Load:
         while not self.is_over.wait(0.06):
             path, turn = PATHS[turn % len(PATHS)], turn + 1
             start = time.monotonic()
-            status = client.get(path, f"innocent-{gate}-{number}")
-            self.outcomes.append(Outcome(gate, path, start, time.monotonic(), status))
+            status, text = client.request(path, {"X-Key": f"innocent-{gate}-{number}"})
+            why = "" if status == 200 else " ".join(text.split())
+            self.outcomes.append(Outcome(gate, path, start, time.monotonic(), status, why))
+
+    def bypass(self):
+        """Measures how responsive the machine is."""
+        client = Client(0)
+        client.where = (address(98, 50), 8080)
+        while not self.is_over.wait(0.1):
+            start = time.monotonic()
+            if client.get("/", "direct") == 200:
+                self.direct.append(time.monotonic() - start)
 
     def attack(self, gate, path):
-        """Sends ten times its limit with one key at all gates; for the local rule, with one key at each gate."""
+        """Sends several times its limit with one key at all gates; for the local rule, with one key at each gate."""
         client = Client(gate)
         key = f"attacker-{gate}" if path == "/local" else "attacker"
-        while not self.is_over.wait(0.03):
+        while not self.is_over.wait(0.06):
             if client.get(path, key) == 200:
                 self.admitted[path].append((gate, time.monotonic()))
 

@@ -227,6 +227,12 @@ mod tests {
         assert_eq!(answer, HttpAnswer { status: 200, body: None });
     }
 
+    #[tokio::test]
+    async fn the_certificate_authorities_of_the_system_are_read_once() {
+        let (first, second) = (connector().await.unwrap(), connector().await.unwrap());
+        assert!(Arc::ptr_eq(first.config(), second.config()));
+    }
+
     #[test]
     fn the_name_in_a_certificate_is_the_host_without_its_port() {
         let name = |authority| server_name(authority).unwrap().to_str().into_owned();

@@ -353,11 +353,10 @@ impl<S: BuildHasher> Master<S> {
     /// The times of a tally on this master's clock; `None` if it is on another master's clock.
     fn timing(&self, report: &Report<'_>, tally: &Tally, reading: ClockReading) -> Option<Timing> {
         let now = reading.now;
-        // The latest possible time. The gate's copy of the master's clock is behind by the transit time.
-        let sent = if tally.master.is_some() { tally.sent.min(now) } else { tally.sent };
-        let at = |moment: Moment| now.before(sent.since(moment));
-        let (began, last) = (at(tally.began), at(tally.last));
         let Some(master) = tally.master else {
+            // The transit time is unknown, so these are the latest possible times.
+            let at = |moment: Moment| now.before(tally.sent.since(moment));
+            let (began, last) = (at(tally.began), at(tally.last));
             // The gate has no master. Its wall clock gives the time of sending only well enough to detect a
             // message that was stuck for long.
             let ago = Span::from_millis(reading.wall_ms.saturating_sub(report.received_ms));
@@ -368,7 +367,11 @@ impl<S: BuildHasher> Master<S> {
         if master != self.epoch {
             return None;
         }
-        let transit = now.since(sent);
+        // Reports of several seconds arrive together if this master was paused or packets were lost. If they were
+        // charged at their arrival, they would count as a burst. The gate's copy of the master's clock is behind by the
+        // shortest transit time, so these times are early by that.
+        let (began, last) = (tally.began.min(now), tally.last.min(now));
+        let transit = now.since(tally.sent);
         let stale = transit > self.settings.lag_max;
         Some(Timing { began, last, clear: Some(tally.clear), transit, stale })
     }

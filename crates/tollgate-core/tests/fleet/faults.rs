@@ -116,6 +116,23 @@ fn fault_37_requests_served_in_a_partition_are_charged_at_their_own_time() {
     assert_eq!(delay_until(&mut master, at(30_500)), None, "blocked for what was served half a minute ago");
 }
 
+/// A master that was paused, or whose packets were lost, receives the reports of several seconds together.
+#[test]
+fn fault_37_reports_that_arrive_together_are_charged_at_their_own_times() {
+    let (mut master, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));
+    gate.handle_order(&master.beacon(at(0).now), at(0));
+    (0..9).for_each(|_| pass(&mut gate, &mut record, at(0)));
+    let mut told = reports(&mut gate, at(0));
+    // Four requests have been paid back by now, so there is room for two more.
+    (0..2).for_each(|_| pass(&mut gate, &mut record, at(4_000)));
+    told.extend(reports(&mut gate, at(4_000)));
+    for report in &told {
+        master.handle_report(&report.report(), at(8_000));
+    }
+    assert_eq!(owed_ms(&master, 8_000), 11_000);
+    assert_eq!(delay_until(&mut master, at(8_000)), None, "blocked for a burst that was none");
+}
+
 #[test]
 fn fault_37_a_debt_reported_after_a_partition_keeps_its_age() {
     let (mut master, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));

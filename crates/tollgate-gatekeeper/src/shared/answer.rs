@@ -54,9 +54,14 @@ impl Answer {
 pub(super) enum ReplyError {
     /// The errand with this index found a value of other software.
     Foreign(usize),
+    /// The call ran after its deadline, at this time on the store's clock.
+    Late(Moment),
     /// The reply is not one of the script.
     Garbled,
 }
+
+/// The script's outcome for a call that ran after its deadline.
+const LATE: i64 = 2;
 
 fn number_of(value: Value) -> Option<i64> {
     match value {
@@ -98,6 +103,10 @@ impl Reply {
                 _ => None,
             };
             let states: Vec<_> = items.by_ref().take(count).map(state).collect::<Option<_>>()?;
+            if outcome == LATE {
+                replies.push(Err(ReplyError::Late(now)));
+                continue;
+            }
             let foreign = outcome.checked_neg().and_then(|errand| usize::try_from(errand.checked_sub(1)?).ok());
             replies.push(match foreign {
                 Some(errand) => Err(ReplyError::Foreign(errand)),
@@ -106,6 +115,11 @@ impl Reply {
             });
         }
         Some(replies)
+    }
+
+    /// The time of the decision on the store's clock.
+    pub(super) const fn now(&self) -> Moment {
+        self.now
     }
 
     /// Whether the script admitted the request.

@@ -14,7 +14,7 @@ use super::breaker::Breaker;
 use super::slot::SLOTS;
 
 /// Circuit-breaker granularity: 64 parts of 256 slots each.
-const PARTS: usize = 64;
+pub(super) const PARTS: usize = 64;
 const SLOTS_PER_PART: usize = SLOTS as usize / PARTS;
 
 /// The parts of a store with their breakers.

@@ -72,13 +72,17 @@ impl TestStore {
     }
 
     fn call_all(&mut self, requests: &[&[Errand]], now: Moment) -> Value {
+        self.call_by(requests, now, None)
+    }
+
+    fn call_by(&mut self, requests: &[&[Errand]], now: Moment, deadline_us: Option<u64>) -> Value {
         let micros = now.as_nanos() / 1_000;
         redis::pipe()
             .del("clock")
             .ignore()
             .rpush("clock", &[micros / 1_000_000, micros % 1_000_000])
             .ignore()
-            .add_command(self.script.call(requests.iter().copied()))
+            .add_command(self.script.call(requests.iter().copied(), deadline_us))
             .query::<[Value; 1]>(&mut self.connection)
             .unwrap()
             .into_iter()
@@ -533,6 +537,32 @@ fn requests_in_one_call_are_decided_separately_in_order() {
         goes_on,
         [Ok(true), Ok(false), Ok(true), Ok(false), Ok(true), foreign_second, Ok(true), foreign_first, Ok(true)]
     );
+}
+
+/// Its caller is gone, so nobody would refund the charge. Refunds have no deadline.
+#[test]
+fn a_call_after_its_deadline_decides_nothing() {
+    let mut store = TestStore::start();
+    let now = Moment::from_nanos(START_US * 1_000);
+    let situation = Situation { now, started: Moment::ZERO, band: Band::Normal };
+    let bucket = Limit::Bucket(Bucket::new(1, 1, Span::from_secs(60)).unwrap());
+    let rule = SharedRule::new("test:", "default", rule(bucket)).unwrap();
+    let errand = |operation| {
+        [Errand { slot: rule.slot(b"key"), claim: rule.claim(operation, Toll::ONE, Work::new(0), &situation) }]
+    };
+    let mut outcomes = |operation, deadline_us| {
+        let errands = errand(operation);
+        let value = store.call_by(&[&errands, &errands], now, deadline_us);
+        Reply::parse(value, [1, 1].into_iter())
+            .into_iter()
+            .map(|reply| reply.map(|reply| reply.goes_on()))
+            .collect::<Vec<_>>()
+    };
+    let late = Err(ReplyError::Late(now));
+    assert_eq!(outcomes(Operation::Decide, Some(START_US - 1)), [late, late]);
+    assert_eq!(outcomes(Operation::Decide, Some(START_US)), [Ok(true), Ok(false)], "nothing was charged before");
+    assert_eq!(outcomes(Operation::Forget, Some(START_US - 1)), [Ok(true), Ok(true)]);
+    assert_eq!(outcomes(Operation::Decide, None), [Ok(true), Ok(false)]);
 }
 
 /// A request of a test: its rules and keys, the operation, and the count.

@@ -33,6 +33,7 @@ mod sharing;
 mod side_connection;
 mod slot;
 mod store;
+mod store_clocks;
 mod store_ticket;
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use super::address::{Address, Connection};
 use super::answer::{Reply, ReplyError};
 use super::health::StoreHealth;
 use super::script::{Errand, Script};
+use super::store_clocks::StoreClocks;
 use fastrand;
 
 const RECONNECT_MIN: Duration = Duration::from_millis(20);
@@ -56,6 +57,7 @@ pub(super) struct ConnectionPool {
     pub(super) waiting: Mutex<Waiting>,
     pub(super) health: Arc<StoreHealth>,
     pub(super) waiting_max: usize,
+    pub(super) clocks: StoreClocks,
     /// A connection whose answer takes longer is closed.
     pub(super) silence_max: Duration,
     pub(super) connection_counts: watch::Sender<ConnectionCounts>,
@@ -197,6 +199,7 @@ async fn run_single(pool: &ConnectionPool, mut connection: MultiplexedConnection
         }
         pool.health.counters.calls.fetch_add(calls.len() as u64, Relaxed);
         pool.health.counters.pipelines.fetch_add(1, Relaxed);
+        let sent = Instant::now();
         let mut answers = match send(pool, &calls, &mut connection).await {
             Ok(answers) => answers,
             Err(_) => {
@@ -217,7 +220,7 @@ async fn run_single(pool: &ConnectionPool, mut connection: MultiplexedConnection
         let demoted = answers.iter().any(is_demoted);
         let mut calls = calls.into_iter();
         for answer in answers {
-            pass_replies(pool, calls.by_ref().take(BATCH_MAX).collect(), answer);
+            pass_replies(pool, calls.by_ref().take(BATCH_MAX).collect(), sent, answer);
         }
         if demoted {
             return false;
@@ -225,18 +228,34 @@ async fn run_single(pool: &ConnectionPool, mut connection: MultiplexedConnection
     }
 }
 
-/// The command for calls that are executed together.
+/// The command for calls that are executed together. The last caller that waits determines their deadline.
 fn command(pool: &ConnectionPool, batch: &[Call]) -> Cmd {
-    pool.script.call(batch.iter().map(|call| &call.errands[..]))
+    let expires = batch.iter().filter_map(|call| call.expires).max();
+    let closed = Instant::now() + pool.silence_max;
+    let deadline_us = expires.and_then(|expires| pool.clocks.deadline_us(slot(batch)?, expires, closed));
+    pool.script.call(batch.iter().map(|call| &call.errands[..]), deadline_us)
 }
 
-/// Passes each call its part of the reply.
-fn pass_replies(pool: &ConnectionPool, batch: Vec<Call>, answer: RedisResult<Value>) {
+/// The first slot of a batch. On a Cluster, all are on one node.
+fn slot(batch: &[Call]) -> Option<&[u8]> {
+    batch.first()?.errands.first().map(|errand| &errand.slot[..])
+}
+
+/// Passes each call, sent at `sent`, its part of the reply.
+fn pass_replies(pool: &ConnectionPool, batch: Vec<Call>, sent: Instant, answer: RedisResult<Value>) {
     let value = match answer {
         Ok(value) => value,
         Err(error) => return fail(pool, batch, why(&error)),
     };
     let replies = Reply::parse(value, batch.iter().map(|call| call.errands.len()));
+    let ran = replies.iter().find_map(|reply| match reply {
+        Ok(reply) => Some(reply.now()),
+        Err(ReplyError::Late(now)) => Some(*now),
+        Err(ReplyError::Foreign(_) | ReplyError::Garbled) => None,
+    });
+    if let (Some(slot), Some(ran)) = (slot(&batch), ran) {
+        pool.clocks.learn(slot, sent, ran);
+    }
     for (call, reply) in batch.into_iter().zip(replies) {
         let reply = reply.map_err(|no_reply| match no_reply {
             ReplyError::Foreign(errand) => {
@@ -244,6 +263,7 @@ fn pass_replies(pool: &ConnectionPool, batch: Vec<Call>, answer: RedisResult<Val
                 pool.health.foreign.set(slot);
                 Unanswered::Foreign
             }
+            ReplyError::Late(_) => Unanswered::Late,
             ReplyError::Garbled => Unanswered::Garbled,
         });
         // The caller may be gone.
@@ -307,13 +327,13 @@ async fn run_cluster(pool: &Arc<ConnectionPool>, connection: ClusterConnection) 
             };
             let (pool, mut connection, failures) = (Arc::clone(pool), connection.clone(), Arc::clone(&failures));
             tokio::spawn(async move {
-                let batch = vec![call];
+                let (batch, sent) = (vec![call], Instant::now());
                 let answer = deliver(&pool.script, &command(&pool, &batch), &mut connection).await;
                 match &answer {
                     Ok(_) => failures.store(0, Relaxed),
                     Err(_) => drop(failures.fetch_add(1, Relaxed)),
                 }
-                pass_replies(&pool, batch, answer);
+                pass_replies(&pool, batch, sent, answer);
                 drop(permit);
             });
         }

@@ -6,11 +6,15 @@
 -- `per` units of a rate are returned per whole number of nanoseconds. Pairs are only added, subtracted and
 -- compared, so nothing is rounded.
 --
--- KEYS[i] and ARGV[i] are a claim. An empty or missing ARGV[i] repeats the one before it, and a flag marks
--- the last claim of a request. The answer is { seconds, microseconds }, the time of the decisions, followed
--- for each request by an outcome and its states as they were found, from which the caller derives everything
--- else. The outcome is 1 if the request is admitted, 0 if it is refused, and -i if its i-th value is of other
--- software; then nothing was changed for it.
+-- ARGV[1] is the time in microseconds after which no caller waits for a decision, or empty. A server that was
+-- paused, or a connection that was interrupted, may run the call much later; then nothing is decided, because
+-- nobody would refund the charge.
+--
+-- KEYS[i] and ARGV[i + 1] are a claim. An empty or missing ARGV[i + 1] repeats the one before it, and a flag
+-- marks the last claim of a request. The answer is { seconds, microseconds }, the time of the decisions,
+-- followed for each request by an outcome and its states as they were found, from which the caller derives
+-- everything else. The outcome is 1 if the request is admitted, 0 if it is refused, 2 if it is too late to
+-- decide, and -i if its i-th value is of other software; in the last two cases nothing was changed for it.
 --
 -- A state is a head (tag, time of writing, end of the block with its nanoseconds, level) and the data of the
 -- limit:
@@ -61,6 +65,7 @@ end
 -- Looked up once for all requests.
 local keys, claims, count_of_claims, take_apart, pack, max, min = KEYS, ARGV, #KEYS, struct.unpack, struct.pack, math.max, math.min
 local call = redis.call
+local is_late = now > (tonumber(claims[1]) or math.huge)
 -- The server would format an integer like a fraction, which takes four times as long.
 local format = string.format
 -- Fetch all values with one command, because a command costs more than the data. Missing values and other
@@ -92,7 +97,7 @@ for i = 1, count_of_claims do
   --     w     maximum, ceiling (0 for none), length
   --     f     maximum, request, lifetime
   -- multiplier is that of the band, in thousandths.
-  local claim = claims[i]
+  local claim = claims[i + 1]
   if claim and claim ~= '' then
     kind, operation, enforce, warm, levels, count, hold, hold_sub, backoff, backoff_max, release, a, b, c, d, e, f,
       multiplier = take_apart('<c1BBBBddddddddddddd', claim)
@@ -105,9 +110,9 @@ for i = 1, count_of_claims do
   end
   last = last + 1
   answer[last] = false
-  -- Left early for a foreign value.
+  -- Left early for a foreign value, and if it is too late to decide.
   repeat
-    if foreign > 0 then break end
+    if foreign > 0 or (is_late and operation == 0) then break end
 
     -- Read.
     local value = written[keys[i]]
@@ -381,6 +386,8 @@ for i = 1, count_of_claims do
   if ends then
     if foreign > 0 then
       answer[outcome] = -foreign
+    elseif is_late and operation == 0 then
+      answer[outcome] = 2
     else
       if refused then answer[outcome] = 0 end
       for j = first, i do

@@ -34,15 +34,24 @@ impl Script {
         command
     }
 
-    /// The command that runs the script on the errands of several requests, in order.
-    pub(super) fn call<'call>(&self, requests: impl Iterator<Item = &'call [Errand]> + Clone) -> Cmd {
+    /// The command that runs the script on the errands of several requests, in order. After `deadline_us` on the
+    /// store's clock, nothing is decided.
+    pub(super) fn call<'call>(
+        &self,
+        requests: impl Iterator<Item = &'call [Errand]> + Clone,
+        deadline_us: Option<u64>,
+    ) -> Cmd {
         let count: usize = requests.clone().map(<[Errand]>::len).sum();
         let names: usize = requests.clone().flatten().map(|errand| errand.slot.len()).sum();
-        let mut command = Cmd::with_capacity(3 + 2 * count, 64 + names + count * size_of::<ClaimBytes>());
+        let mut command = Cmd::with_capacity(4 + 2 * count, 80 + names + count * size_of::<ClaimBytes>());
         command.arg("EVALSHA").arg(&self.digest).arg(count);
         for errand in requests.clone().flatten() {
             command.arg(&errand.slot[..]);
         }
+        match deadline_us {
+            Some(deadline_us) => command.arg(deadline_us),
+            None => command.arg(&[][..] as &[u8]),
+        };
         // A repeated claim is sent as an empty argument, and omitted at the end, because most callers of a
         // rule have the same claim.
         let (mut before, mut same) = (None, 0);

@@ -24,6 +24,7 @@ use super::pipeline::{self, Call, ConnectionCounts, ConnectionPool, Waiting};
 use super::rule::{Operation, SharedRule, WORK_LIFE, Work};
 use super::script::{Errand, Script};
 use super::slot::slot_of;
+use super::store_clocks::StoreClocks;
 use super::store_ticket::{StoreTicket, Taken};
 use super::{Address, Unanswered};
 use fastrand;
@@ -142,6 +143,7 @@ impl Store {
             waiting: tokio::sync::Mutex::new(Waiting::new(waiting)),
             health,
             waiting_max: options.waiting_max.max(1),
+            clocks: StoreClocks::new(is_cluster),
             silence_max: options.deadline.max(options.wait).max(SILENCE_MAX),
             connection_counts: watch::Sender::new(ConnectionCounts { connected: 0, trying: connections }),
         });

@@ -8,7 +8,7 @@ use tollgate_gatekeeper::shared::{Options, Unanswered};
 
 use crate::fixtures::*;
 use crate::load::*;
-use crate::redis_server::RedisServer;
+use crate::redis_server::{Cluster, RedisServer};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -192,6 +192,57 @@ async fn an_outage_blocks_no_additional_client() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
+}
+
+/// The pause is longer than the store's connections wait for a reply, so no reply can lead to a refund.
+async fn a_long_outage_blocks_no_additional_client(url: &str, servers: &[&RedisServer]) {
+    let (store, _) = open_by_default(url).await;
+    let rule = shared(rule("rule", limit("rate", 1)));
+    // The store's clock is known from the replies about another rule.
+    let keys = || (0..30_u32).map(u32::to_be_bytes);
+    let other = shared(crate::fixtures::rule("other", limit("drip-1", 1_000)));
+    for key in keys() {
+        eventually("it answers", async || ask(&store, &[(&other, &key)]).await.is_ok()).await;
+    }
+    servers.iter().for_each(|server| server.signal("STOP"));
+    let paused = Instant::now();
+    while paused.elapsed() < 2 * SECOND {
+        let asked = keys().map(|key| {
+            let (store, rule) = (store.clone(), Arc::clone(&rule));
+            tokio::spawn(async move { ask(&store, &[(&rule, &key)]).await.is_err() })
+        });
+        for is_unanswered in asked.collect::<Vec<_>>() {
+            assert!(is_unanswered.await.unwrap());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // The deadlines of the last calls pass.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    servers.iter().for_each(|server| server.signal("CONT"));
+    for key in keys() {
+        // The first answer counts: no refund is on its way.
+        let mut answered = None;
+        eventually("it answers again", async || {
+            answered = ask(&store, &[(&rule, &key)]).await.ok();
+            answered.is_some()
+        })
+        .await;
+        assert!(answered.flatten().is_some(), "{key:?} is refused: {:?}", store.counts());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_were_given_up_in_an_outage_are_not_charged() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    a_long_outage_blocks_no_additional_client(&server.url(), &[&server]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_were_given_up_in_an_outage_of_a_cluster_are_not_charged() {
+    let _alone = ALONE.lock().await;
+    let cluster = Cluster::start();
+    a_long_outage_blocks_no_additional_client(&cluster.url(), &cluster.nodes.iter().collect::<Vec<_>>()).await;
 }
 
 #[tokio::test]

@@ -56,10 +56,77 @@ fn writer_that_is_killed() {
     }
 }
 
+fn has_strace() -> bool {
+    let has_strace = Command::new("strace").arg("--version").output().is_ok();
+    if !has_strace {
+        eprintln!("skipped: strace is not installed");
+    }
+    has_strace
+}
+
+/// The system calls of a child on files, in order, with the paths of the files.
+fn traced(test: &str, directory: &Path) -> Vec<String> {
+    let (trace, mut strace) = (tempfile::NamedTempFile::new().unwrap(), Command::new("strace"));
+    strace.args(["-f", "-qq", "-y", "-e", "trace=write,fsync,fdatasync,ftruncate,rename", "-o"]).arg(trace.path());
+    let output = run_child(strace, test, directory);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    fs::read_to_string(trace.path()).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// A kill does not lose data that the kernel has not written yet; a loss of power does.
+#[test]
+fn a_record_is_synced_before_it_is_acknowledged() {
+    if !has_strace() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (mut is_synced, mut acknowledged) = (true, 0);
+    for call in traced("writer_that_is_killed", folder.path()) {
+        if call.contains("write(") && call.contains("/watch.journal") {
+            is_synced = false;
+        } else if call.contains("sync(") && call.contains("/watch.journal") {
+            is_synced = true;
+        } else if call.contains("write(") && call.contains(ACKNOWLEDGED.trim_end()) {
+            assert!(is_synced, "{call}");
+            acknowledged += 1;
+        }
+    }
+    assert_eq!(acknowledged, 6);
+}
+
+#[test]
+fn opener_of_a_damaged_journal() {
+    if let Some(directory) = child_directory() {
+        assert_eq!(read(&directory).1, [record(0)]);
+    }
+}
+
+/// Otherwise a loss of power could take both the copy and the damaged records.
+#[test]
+fn the_copy_of_a_damaged_journal_is_synced_before_the_journal_is_replaced() {
+    if !has_strace() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    read(folder.path()).0.append(&bytes(0..2)).unwrap();
+    let path = folder.path().join("watch.journal");
+    let mut damaged = fs::read(&path).unwrap();
+    *damaged.last_mut().unwrap() ^= 1;
+    fs::write(&path, &damaged).unwrap();
+    let calls = traced("opener_of_a_damaged_journal", folder.path());
+    let first = |names: &[&str], file: &str| {
+        let is_it = |call: &String| names.iter().any(|name| call.contains(name)) && call.contains(file);
+        calls.iter().position(is_it).unwrap_or_else(|| panic!("{names:?} of {file} is not among {calls:#?}"))
+    };
+    let replaced = first(&["rename("], "/watch.journal\"");
+    assert!(first(&["fsync(", "fdatasync("], "/watch.damaged>") < replaced, "{calls:#?}");
+    assert!(!calls[..replaced].iter().any(|call| call.contains("ftruncate(") && call.contains("/watch.journal>")));
+    assert_eq!(fs::read(folder.path().join("watch.damaged")).unwrap(), damaged);
+}
+
 #[test]
 fn a_process_that_is_killed_at_any_system_call_loses_no_record_that_it_acknowledged() {
-    if Command::new("strace").arg("--version").output().is_err() {
-        eprintln!("skipped: strace is not installed");
+    if !has_strace() {
         return;
     }
     for call in ["write", "fsync", "fdatasync", "rename", "openat"] {

