@@ -28,6 +28,8 @@ from load import Client, Load
 
 # The time that a part may need to reach its peers after a fault, in seconds.
 HEALED_WITHIN_S = 10
+# With a longer p99 of requests without a gate, in seconds, the machine is too busy for a verdict. Exit code 75 then.
+DIRECT_P99_MAX_S = 0.5
 # The time before and after the fault of a gate in which requests to it may fail: the measurement of the fault is not exact.
 MARGIN_S = 1.5
 Fault = namedtuple("Fault", "at kind target lasts")
@@ -164,6 +166,11 @@ class Chaos:
         self.lifetimes += [(process.name, process.samples) for process in [*self.fleet.gates, *self.fleet.masters]]
 
 
+def percentile(times):
+    """The 99th percentile."""
+    return sorted(times)[int(len(times) * 0.99)]
+
+
 def fallbacks():
     """The number of decisions that gates have taken alone."""
     texts = [Client(gate, 8889).admin("GET", "/metrics")[1] for gate in range(GATES)]
@@ -218,11 +225,11 @@ class Verdict:
             print(f"        {at}: {outcome.status} after {outcome.end - outcome.start:.2f} s: {outcome.why}")
         self.check(not failed, f"{len(outcomes)} requests below their limits, {len(failed)} failed or refused while their gate was up {kinds or ''}"
                    f" ({excused} while it was down)")
-        waits = sorted(outcome.end - outcome.start for outcome in outcomes if not any(
+        waits = [outcome.end - outcome.start for outcome in outcomes if not any(
             episode.kind in own and episode.target == outcome.gate and outcome.start < episode.end + MARGIN_S and outcome.end > episode.start - MARGIN_S
-            for episode in episodes))
+            for episode in episodes)]
         # A machine that is busy with something else delays requests without a gate, too.
-        p99, p99_direct = waits[int(len(waits) * 0.99)], sorted(direct)[int(len(direct) * 0.99)]
+        p99, p99_direct = percentile(waits), percentile(direct)
         self.check(p99 < 1 + 2 * p99_direct, f"p99 of their latency {p99 * 1000:.0f} ms; {p99_direct * 1000:.0f} ms without a gate")
 
     def bounds(self, load, episodes, seconds):
@@ -317,6 +324,9 @@ def main():
             assert time.monotonic() < deadline, "the Redis Cluster does not heal"
             time.sleep(0.5)
         time.sleep(3)
+        if percentile(load.direct) > DIRECT_P99_MAX_S:
+            print(f"chaos: no verdict: the machine is too busy, p99 without a gate is {percentile(load.direct) * 1000:.0f} ms")
+            sys.exit(75)
         counts = Counter(episode.kind for episode in chaos.episodes)
         print(", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())))
         verdict.availability(load.outcomes, chaos.episodes, load.direct)
