@@ -3,9 +3,11 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::key_sink::KeySink;
 use crate::network::Network;
 use crate::path::PathPattern;
 pub use crate::pattern::Pattern;
+use crate::query::AMBIGUOUS;
 use crate::request::Request;
 
 /// Requirements on a request. All nonempty fields must match; one alternative of a field is enough.
@@ -22,6 +24,9 @@ pub struct Condition {
     pub headers: Vec<(String, Vec<Pattern>)>,
     /// Cookies, each with the patterns of which it must match one.
     pub cookies: Vec<(String, Vec<Pattern>)>,
+    /// Query parameters, each with the patterns of which it must match one. A value that the backend may interpret in
+    /// two ways matches any pattern of `when` and none of `unless`.
+    pub queries: Vec<(String, Vec<Pattern>)>,
     /// The protocols that the client asks to upgrade to.
     pub upgrades: Vec<Pattern>,
     /// Networks; the client must be in one of them.
@@ -63,6 +68,7 @@ impl Condition {
             && (self.upgrades.is_empty() || self.is_upgrade::<MAY>(request.header("upgrade").unwrap_or_default()))
             && self.headers.iter().all(|(name, patterns)| header(request, name).is_some_and(|v| among(patterns, v)))
             && self.cookies.iter().all(|(name, patterns)| request.cookie(name).is_some_and(|v| among(patterns, v)))
+            && self.queries.iter().all(|(name, patterns)| is_parameter::<MAY>(request, name, patterns))
             && (self.clients.is_empty()
                 || request.client().is_some_and(|client| self.clients.iter().any(|network| network.contains(client))))
             && self.flagged.is_none_or(|flagged| flagged == request.is_flagged())
@@ -99,6 +105,43 @@ impl Condition {
     }
 }
 
+/// The longest value that a condition compares, in bytes: long enough for identifiers, short enough for the stack.
+const COMPARED_BYTES_MAX: usize = 256;
+
+/// The value of a query parameter in a condition.
+struct ComparedValue {
+    bytes: [u8; COMPARED_BYTES_MAX],
+    /// The length of the whole value, which may exceed that of `bytes`.
+    length: usize,
+}
+
+impl KeySink for ComparedValue {
+    fn network(&mut self, _: Network) {}
+
+    fn write(&mut self, bytes: &[u8]) {
+        let end = self.length.saturating_add(bytes.len());
+        if let Some(room) = self.bytes.get_mut(self.length..end) {
+            room.copy_from_slice(bytes);
+        }
+        self.length = end;
+    }
+
+    fn end_part(&mut self) {}
+}
+
+/// Whether a parameter of the query matches a pattern. A parameter with two values, or one of more than 256 bytes, may
+/// match any pattern.
+fn is_parameter<const MAY: bool>(request: &impl Request, name: &str, patterns: &[Pattern]) -> bool {
+    let mut value = ComparedValue { bytes: [0; COMPARED_BYTES_MAX], length: 0 };
+    if !request.write_query(name, &mut value) {
+        return false;
+    }
+    match value.bytes.get(..value.length) {
+        None | Some(AMBIGUOUS) => MAY,
+        Some(known) => patterns.iter().any(|pattern| pattern.matches(known)),
+    }
+}
+
 fn header<'a>(request: &'a impl Request, name: &str) -> Option<&'a [u8]> {
     if name == "host" { request.host() } else { request.header(name) }
 }
@@ -111,6 +154,50 @@ mod tests {
 
     /// A request of an account that is flagged or not.
     struct Of(bool);
+
+    /// A request for this target.
+    struct For(&'static str);
+
+    impl Request for For {
+        fn client(&self) -> Option<IpAddr> {
+            None
+        }
+        fn method(&self) -> &[u8] {
+            b"GET"
+        }
+        fn target(&self) -> &[u8] {
+            self.0.as_bytes()
+        }
+        fn host(&self) -> Option<&[u8]> {
+            None
+        }
+        fn header(&self, _: &str) -> Option<&[u8]> {
+            None
+        }
+        fn normal_path(&self) -> Option<&NormalPath> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_condition_can_require_query_parameters() {
+        let long = alloc::format!("/?device={}", "x".repeat(300)).leak();
+        for (target, pattern, may, must) in [
+            ("/ws?device=tv%2D1", "tv-*", true, true),
+            ("/ws?device=tv-1", "tv-2", false, false),
+            ("/ws?device", "*", true, true),
+            ("/ws?devices=1", "*", false, false),
+            ("/ws", "*", false, false),
+            // A backend may use either value, or less of a long one.
+            ("/ws?device=1&device=2", "3", true, false),
+            (long, "x*", true, false),
+        ] {
+            let queries = Vec::from([("device".into(), Vec::from([Pattern::new(pattern)]))]);
+            let condition = Condition { queries, ..Condition::default() };
+            let held = (condition.may_hold(&For(target)), condition.must_hold(&For(target)));
+            assert_eq!(held, (may, must), "{target}");
+        }
+    }
 
     impl Request for Of {
         fn client(&self) -> Option<IpAddr> {

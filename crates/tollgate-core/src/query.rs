@@ -3,12 +3,12 @@
 //! Browsers cannot set header fields of a websocket, so a parameter identifies its client. Escapes are decoded, because
 //! `%41` and `A` are the same value to a backend. If a parameter has two different values, some servers use the first
 //! and others the last, so a client could show the gate one value and the backend another. All such requests share one
-//! key.
+//! key. A condition treats their value as unknown.
 
 use crate::key_sink::KeySink;
 
 /// The key of all requests that give a parameter two values. The byte 0 keeps it apart from values that people choose.
-const AMBIGUOUS: &[u8] = b"\0?";
+pub(crate) const AMBIGUOUS: &[u8] = b"\0?";
 
 /// Hands the value of the parameter `name` of `target` to `sink`; `false` when there is none.
 pub fn write_parameter(target: &[u8], name: &str, sink: &mut impl KeySink) -> bool {

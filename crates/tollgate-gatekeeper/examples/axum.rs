@@ -22,7 +22,8 @@ fn site() -> Result<Router, Box<dyn Error>> {
 async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:8081").await?;
     println!("listening on http://{}", listener.local_addr()?);
-    axum::serve(listener, site()?.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    let site = site()?;
+    axum::serve(listener, site.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
 }
 

@@ -48,3 +48,31 @@ fn every_line_of_code_on_the_page_is_in_an_example_or_a_test() {
         assert!(code.contains(line), "no example has {line}");
     }
 }
+
+/// The version of a dependency in a line such as `axum = "0.8"` or `axum = { version = "0.8", ... }`.
+fn version<'a>(manifest: &'a str, name: &str) -> Option<&'a str> {
+    let line = manifest.lines().find(|line| line.split(" = ").next() == Some(name))?;
+    let (_, value) = line.split_once(" = ")?;
+    value.split_once("version = ").map_or(value, |(_, rest)| rest).split('"').nth(1)
+}
+
+#[test]
+fn the_dependencies_of_the_page_are_those_of_the_workspace() {
+    let crate_root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(crate_root.join("../../docs/embedding.md")).unwrap();
+    let workspace = fs::read_to_string(crate_root.join("../../Cargo.toml")).unwrap();
+    let features = fs::read_to_string(crate_root.join("Cargo.toml")).unwrap();
+    let blocks: Vec<_> = page.split("```toml cargo\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert_eq!(blocks.len(), 2);
+    for line in blocks.iter().flat_map(|block| block.lines()).filter(|line| line.contains(" = ")) {
+        let name = line.split(" = ").next().unwrap();
+        let (shown, ours) = (version(line, name).unwrap(), version(&workspace, name).unwrap());
+        assert!(ours.starts_with(shown), "{name} is {ours} here and {shown} on the page");
+        let Some((_, list)) = line.split_once("features = [").filter(|_| name == "tollgate-gatekeeper") else {
+            continue;
+        };
+        for feature in list.split('"').skip(1).step_by(2) {
+            assert!(features.contains(&format!("\n{feature} = [")), "no feature {feature}");
+        }
+    }
+}

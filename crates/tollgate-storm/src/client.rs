@@ -14,8 +14,8 @@ use std::{
     sync::Arc,
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpSocket, TcpStream},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpSocket,
 };
 
 const HEAD_BYTES_MAX: usize = 16 * 1024;
@@ -63,10 +63,20 @@ impl Client {
     }
 }
 
+/// Opens a connection to the target as one client, with the handshake of TLS if it has one.
+pub async fn reach(source: Ipv4Addr, target: &Target) -> io::Result<()> {
+    Connection::open(source, target).await.map(drop)
+}
+
 struct Connection {
-    stream: TcpStream,
+    stream: Box<dyn ByteStream>,
     buffer: Vec<u8>,
 }
+
+/// A connection, with or without TLS.
+trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
 /// The status of a response, and whether the connection can be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,12 +110,17 @@ impl Connection {
         if target.identity == Identity::Source {
             socket.bind((source, 0).into())?;
         }
-        let stream = socket.connect(target.address).await?;
+        let plain = socket.connect(target.address).await?;
+        let stream: Box<dyn ByteStream> = match &target.tls {
+            None => Box::new(plain),
+            Some(tls) => Box::new(tls.connect(plain).await?),
+        };
         Ok(Self { stream, buffer: Vec::with_capacity(8 * 1024) })
     }
 
     async fn fetch(&mut self, request: &str) -> io::Result<Answer> {
         self.stream.write_all(request.as_bytes()).await?;
+        self.stream.flush().await?;
         self.buffer.clear();
         let head = loop {
             if let Some(head) = parse(&self.buffer)? {

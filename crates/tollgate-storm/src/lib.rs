@@ -42,4 +42,5 @@ pub mod site;
 pub mod storm;
 pub mod tally;
 pub mod target;
+mod tls;
 mod worker_slots;

@@ -11,8 +11,9 @@ use std::{
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tollgate_storm::{
+    client,
     counters::Reading,
-    crowd::{CRAWLER_CONNECTIONS, NETWORKS_MAX, Origin},
+    crowd::{self, CRAWLER_CONNECTIONS, NETWORKS_MAX, Origin},
     dice::Dice,
     page::{Cost, Costs},
     picture::picture,
@@ -63,9 +64,12 @@ struct SiteOptions {
 
 #[derive(Debug, Args)]
 struct RunOptions {
-    /// The server under test, as http://HOST:PORT
+    /// The server under test, as http://HOST:PORT or https://HOST:PORT
     #[arg(long, value_name = "URL")]
     target: String,
+    /// A PEM file with the certificates to trust for https, instead of those of this system
+    #[arg(long, value_name = "FILE")]
+    certificates: Option<PathBuf>,
     /// A name for the results
     #[arg(long, default_value = "storm")]
     name: String,
@@ -160,9 +164,9 @@ fn serve(options: &SiteOptions) -> Outcome {
 fn run(options: &RunOptions) -> Outcome {
     let target = target(options)?;
     let (plan, storm) = plan(options, &target);
-    check(options, &target)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| (1, format!("cannot start: {error}")))?;
+    runtime.block_on(check(options, &target))?;
     let tally = Arc::new(Tally::default());
     let (crawled, readings) = runtime.block_on(play(options, plan.clone(), target, &tally));
     let mut results = Results::new(&options.name, storm, &plan, &tally, &crawled);
@@ -173,7 +177,8 @@ fn run(options: &RunOptions) -> Outcome {
 }
 
 fn target(options: &RunOptions) -> Result<Target, (u8, String)> {
-    let target = Target::of_url(&options.target).map_err(|error| (WRONG, error.to_string()))?;
+    let target = Target::of_url_trusting(&options.target, options.certificates.as_deref());
+    let target = target.map_err(|error| (WRONG, error.to_string()))?;
     let identity = match options.identity {
         IdentityOption::Source if !target.address.ip().is_loopback() || !target.address.is_ipv4() => {
             let message = "clients have their own source addresses on 127.0.0.0/8 only: use --identity x-forwarded-for, \
@@ -231,8 +236,10 @@ fn plan(options: &RunOptions, target: &Target) -> (Arc<Plan>, StormParameters) {
 }
 
 /// Refuses to start if the server or the site does not answer.
-fn check(options: &RunOptions, target: &Target) -> Outcome {
-    std::net::TcpStream::connect_timeout(&target.address, Duration::from_secs(5))
+async fn check(options: &RunOptions, target: &Target) -> Outcome {
+    let reached = tokio::time::timeout(Duration::from_secs(5), client::reach(crowd::human(0), target)).await;
+    reached
+        .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
         .map_err(|error| (1, format!("cannot connect to {}: {error}", options.target)))?;
     if let Some(site) = options.site {
         site::read_counters(site)

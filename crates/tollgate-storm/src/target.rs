@@ -4,7 +4,10 @@ use crate::{crowd::Crowd, page::Kind};
 use std::{
     fmt, io,
     net::{Ipv4Addr, SocketAddr, ToSocketAddrs},
+    path::Path,
 };
+
+pub use crate::tls::TargetTls;
 
 /// How the server tells clients apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,10 +31,12 @@ pub struct Paths {
 }
 
 /// A server under test.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Target {
     /// The address to connect to.
     pub address: SocketAddr,
+    /// How clients verify the server, for `https`.
+    pub tls: Option<TargetTls>,
     /// The `Host` header.
     pub host: String,
     /// How the server tells clients apart.
@@ -45,10 +50,10 @@ pub struct Target {
 /// The reason why a text is not the URL of a target.
 #[derive(Debug)]
 pub enum TargetError {
-    /// Not `http://HOST[:PORT]`.
+    /// Neither `http://HOST[:PORT]` nor `https://HOST[:PORT]`.
     Url,
-    /// `https` is not supported.
-    Tls,
+    /// There are no certificates to trust, or the host cannot have one.
+    Tls(io::Error),
     /// The host has no address.
     Unresolved(io::Error),
 }
@@ -56,8 +61,8 @@ pub enum TargetError {
 impl fmt::Display for TargetError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Url => out.write_str("write the target as http://HOST:PORT, without a path"),
-            Self::Tls => out.write_str("https is not supported: give the server a listener without TLS"),
+            Self::Url => out.write_str("write the target as http://HOST:PORT or https://HOST:PORT, without a path"),
+            Self::Tls(error) => write!(out, "cannot verify the target: {error}"),
             Self::Unresolved(error) => write!(out, "cannot resolve the host of the target: {error}"),
         }
     }
@@ -71,24 +76,41 @@ const ASSETS: u8 = 4;
 impl Target {
     /// The site of this crate, or a proxy in front of it, on loopback.
     pub fn new(address: SocketAddr) -> Self {
-        Self { address, host: address.to_string(), identity: Identity::Source, paths: None, assets: ASSETS }
+        Self { address, tls: None, host: address.to_string(), identity: Identity::Source, paths: None, assets: ASSETS }
     }
 
-    /// The server at `http://HOST[:PORT]`.
+    /// The server at `http://HOST[:PORT]` or `https://HOST[:PORT]`. Its certificate must be one that this system trusts.
     pub fn of_url(url: &str) -> Result<Self, TargetError> {
-        if url.starts_with("https://") {
-            return Err(TargetError::Tls);
-        }
-        let host = url.strip_prefix("http://").ok_or(TargetError::Url)?.trim_end_matches('/');
+        Self::of_url_trusting(url, None)
+    }
+
+    /// The same, with the certificates in a PEM file instead of those of the system.
+    pub fn of_url_trusting(url: &str, certificates: Option<&Path>) -> Result<Self, TargetError> {
+        let (scheme, rest) = url.split_once("://").ok_or(TargetError::Url)?;
+        let default_port = match scheme {
+            "http" => 80,
+            "https" => 443,
+            _ => return Err(TargetError::Url),
+        };
+        let host = rest.trim_end_matches('/');
         let is_plain = |symbol: char| symbol.is_ascii_alphanumeric() || ".-_:[]".contains(symbol);
         if host.is_empty() || !host.chars().all(is_plain) {
             return Err(TargetError::Url);
         }
-        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let authority = if has_port { host.to_string() } else { format!("{host}:80") };
+        let with_port = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
+        let authority = if with_port.is_some() { host.to_string() } else { format!("{host}:{default_port}") };
+        let tls = match (scheme, certificates) {
+            ("https", certificates) => {
+                let name = with_port.map_or(host, |(name, _)| name).trim_matches(['[', ']']);
+                let tls =
+                    certificates.map_or_else(|| TargetTls::of_system(name), |file| TargetTls::of_file(name, file));
+                Some(tls.map_err(TargetError::Tls)?)
+            }
+            _ => None,
+        };
         let mut addresses = authority.to_socket_addrs().map_err(TargetError::Unresolved)?;
         let address = addresses.next().ok_or_else(|| TargetError::Unresolved(io::ErrorKind::NotFound.into()))?;
-        Ok(Self { host: host.to_string(), ..Self::new(address) })
+        Ok(Self { tls, host: host.to_string(), ..Self::new(address) })
     }
 
     /// The path of page number `id`.
@@ -150,7 +172,9 @@ mod tests {
         for url in ["", "127.0.0.1:80", "http://", "http://a b", "http://a\r\nX: y", "http://127.0.0.1:80/path?x"] {
             assert!(matches!(Target::of_url(url), Err(TargetError::Url)), "{url:?}");
         }
-        assert!(matches!(Target::of_url("https://127.0.0.1"), Err(TargetError::Tls)));
+        let missing = Some(Path::new("/nonexistent/ca.pem"));
+        assert!(matches!(Target::of_url_trusting("https://127.0.0.1", missing), Err(TargetError::Tls(_))));
+        assert!(Target::of_url_trusting("http://127.0.0.1", missing).unwrap().tls.is_none());
     }
 
     #[test]

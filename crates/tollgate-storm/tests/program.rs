@@ -91,11 +91,89 @@ fn a_storm_against_the_site_writes_results_and_a_picture() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
+/// Ends TLS in front of the site, for 127.0.0.1, until the test ends. Returns its port.
+fn terminate_tls(site: &str, certificate: &rcgen::CertifiedKey<rcgen::KeyPair>) -> u16 {
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(certificate.signing_key.serialize_der());
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let chain = vec![certificate.cert.der().clone()];
+    let config = builder.with_no_client_auth().with_single_cert(chain, key.into()).unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config));
+    let (site, (port_sender, port)) = (site.to_owned(), std::sync::mpsc::channel());
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            port_sender.send(listener.local_addr().unwrap().port()).unwrap();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (acceptor, site) = (acceptor.clone(), site.clone());
+                tokio::spawn(async move {
+                    let mut outer = acceptor.accept(stream).await?;
+                    let mut inner = tokio::net::TcpStream::connect(site).await?;
+                    tokio::io::copy_bidirectional(&mut outer, &mut inner).await
+                });
+            }
+        });
+    });
+    port.recv().unwrap()
+}
+
+#[test]
+fn a_storm_over_https_verifies_the_server() {
+    let site = Site::start();
+    let certificate = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let target = format!("https://127.0.0.1:{}", terminate_tls(&site.address, &certificate));
+    let folder = tempfile::tempdir().unwrap();
+    let (trusted, other) = (folder.path().join("trusted.pem"), folder.path().join("other.pem"));
+    std::fs::write(&trusted, certificate.cert.pem()).unwrap();
+    let stranger = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    std::fs::write(&other, stranger.cert.pem()).unwrap();
+    let storm = |certificates: &std::path::Path| {
+        let phases = ["--calm", "1", "--storm", "3", "--recovery", "1", "--connections", "24", "--json", "-"];
+        let certificates = certificates.to_str().unwrap();
+        run(&[&["--target", &target, "--certificates", certificates][..], &phases].concat())
+    };
+    let output = storm(&trusted);
+    assert!(output.status.success(), "{output:?}");
+    let results: Results = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(results.phases.iter().map(|phase| phase.crawler.answered).sum::<u64>() > 0, "{output:?}");
+    assert!(results.phases.iter().map(|phase| phase.people.served).sum::<u64>() > 1, "{output:?}");
+    let refused = storm(&other);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("certificate"), "{refused:?}");
+}
+
+/// The commands of the page and of the crate's README, without the gate between storm and site, and shorter.
+#[test]
+fn the_documented_commands_run() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for page in ["docs/storm.md", "crates/tollgate-storm/README.md"] {
+        let text = std::fs::read_to_string(root.join(page)).unwrap();
+        let commands = text.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+        let of = |start: &str| commands.lines().find(|line| line.starts_with(start)).unwrap();
+        assert_eq!(of("tollgate-storm site"), "tollgate-storm site --listen 127.0.0.1:8080 &");
+        let site = Site::start();
+        let line = of("tollgate-storm run").replace("127.0.0.1:8888", &site.address);
+        let line = line.replace("127.0.0.1:8080", &site.address).replace("--name \"Tollgate\"", "--name Tollgate");
+        let folder = tempfile::tempdir().unwrap();
+        let output = program()
+            .args(line.split_whitespace().skip(1))
+            .args(["--calm", "1", "--storm", "1", "--recovery", "1"])
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!(folder.path().join("results.json").exists() && folder.path().join("results.svg").exists());
+    }
+}
+
 #[test]
 fn wrong_arguments_exit_2_and_an_unreachable_target_1() {
     for arguments in [
         &["--target", "127.0.0.1:1"][..],
-        &["--target", "https://127.0.0.1:1"],
+        &["--target", "ftp://127.0.0.1:1"],
+        &["--target", "https://127.0.0.1:1", "--certificates", "/nonexistent/ca.pem"],
         &["--target", "http://192.0.2.1:80"],
         &["--target", "http://127.0.0.1:1", "--networks", "0"],
         &["--target", "http://127.0.0.1:1", "--networks", "5889"],

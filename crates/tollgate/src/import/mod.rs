@@ -49,8 +49,8 @@ struct Imported {
     notes: Vec<String>,
 }
 
-/// Translates the text of a configuration.
-type Translate = fn(&str) -> Result<Imported, String>;
+/// Translates the text of a configuration, or returns all its errors.
+type Translate = fn(&str) -> Result<Imported, Vec<String>>;
 
 /// Translates a file.
 pub(crate) fn run(command: &ImportCommand) -> ExitCode {
@@ -76,7 +76,7 @@ fn imported(file: &Path, translate: Translate) -> Result<Imported, String> {
     let wrong = |message: String| format!("{}: {message}", file.display());
     let bytes = bounded_file::read(file, FILE_BYTES_MAX).map_err(|error| wrong(format!("cannot be read: {error}")))?;
     let text = String::from_utf8(bytes).map_err(|_| wrong("is not UTF-8".to_owned()))?;
-    let imported = translate(&text).map_err(wrong)?;
+    let imported = translate(&text).map_err(|errors| errors.into_iter().map(wrong).collect::<Vec<_>>().join("\n"))?;
     // A value that is valid there and not here is reported with its line in the translation.
     Settings::parse("translation", &imported.toml).map_err(|faults| format!("{faults}{}", imported.toml))?;
     Ok(imported)

@@ -28,11 +28,11 @@ struct DomainText {
     burst: Option<String>,
 }
 
-pub(super) fn translate(text: &str) -> Result<Imported, String> {
+pub(super) fn translate(text: &str) -> Result<Imported, Vec<String>> {
     let mut imported = Imported::default();
     let (mut listen, mut statsd) = (None, None);
     let mut domains: BTreeMap<String, DomainText> = BTreeMap::new();
-    for scalar in scalars(text)? {
+    for scalar in scalars(text).map_err(|error| vec![error])? {
         let path: Vec<&str> = scalar.path.iter().map(String::as_str).collect();
         match path.as_slice() {
             // Older versions have `socket`.
@@ -50,13 +50,16 @@ pub(super) fn translate(text: &str) -> Result<Imported, String> {
         }
     }
     if domains.is_empty() {
-        return Err("has no domains".to_owned());
+        return Err(vec!["has no domains".to_owned()]);
     }
-    master(listen.as_deref().unwrap_or("0.0.0.0"), statsd.as_deref(), &mut imported)?;
-    for (name, domain) in &domains {
-        rule(name, domain, &mut imported).map_err(|why| format!("domain {name}: {why}"))?;
+    let mut errors = Vec::new();
+    errors.extend(master(listen.as_deref().unwrap_or("0.0.0.0"), statsd.as_deref(), &mut imported).err());
+    // The rules of `default` are not in a [[domain]]: they come first.
+    let (default, others): (Vec<_>, Vec<_>) = domains.iter().partition(|(name, _)| *name == "default");
+    for (name, domain) in default.into_iter().chain(others) {
+        errors.extend(rule(name, domain, &mut imported).err().map(|why| format!("domain {name}: {why}")));
     }
-    Ok(imported)
+    if errors.is_empty() { Ok(imported) } else { Err(errors) }
 }
 
 /// `tcp://address:port`, of which only the address is needed.
@@ -225,8 +228,18 @@ mod tests {
             ("domains: {a: {rate: 0/s, burst: 1}}", "a rate of 0"),
             ("server: {listen: zmq.example}\ndomains: {a: {rate: 1/s, burst: 1}}", "is a host name"),
         ] {
-            let message = translate(text).unwrap_err();
-            assert!(message.contains(reason), "{message}");
+            let errors = translate(text).unwrap_err();
+            assert!(errors.len() == 1 && errors[0].contains(reason), "{errors:?}");
         }
+        let all = "server: {listen: zmq.example}\ndomains: {a: {rate: abc, burst: 1}, b: {rate: 1/s}}";
+        assert_eq!(translate(all).unwrap_err().len(), 3);
+    }
+
+    #[test]
+    fn the_default_domain_comes_first() {
+        let text = "domains:\n  api: {rate: 1/s, burst: 1}\n  default: {rate: 1/s, burst: 1}\n";
+        let (settings, imported) = translation(text, translate);
+        assert!(imported.toml.find("[[rule]]") < imported.toml.find("[[domain]]"), "{}", imported.toml);
+        assert_eq!(settings.domains.len(), 2);
     }
 }

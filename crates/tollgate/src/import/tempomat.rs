@@ -1,5 +1,6 @@
 //! Tempomat's `/etc/tempomat.json`.
 
+use std::cell::RefCell;
 use std::fmt::Write;
 
 use serde_json::{Map, Value};
@@ -23,68 +24,77 @@ const WITHOUT_COUNTERPART: [(&str, &str); 2] = [
 /// Keys of older versions that only name files for logs.
 const OLD: [&str; 3] = ["logFile", "statsFile", "syslogStats"];
 
-pub(super) fn translate(text: &str) -> Result<Imported, String> {
-    let Value::Object(keys) = serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))? else {
-        return Err("is not a JSON object".to_owned());
+pub(super) fn translate(text: &str) -> Result<Imported, Vec<String>> {
+    let keys = match serde_json::from_str(text) {
+        Ok(Value::Object(keys)) => keys,
+        Ok(_) => return Err(vec!["is not a JSON object".to_owned()]),
+        Err(error) => return Err(vec![format!("is not JSON: {error}")]),
     };
-    let source = TempomatKeys { keys: &keys };
+    let source = TempomatKeys { keys: &keys, errors: RefCell::default() };
     let mut imported = Imported::default();
-    gate(&source, &mut imported)?;
-    rules(&source, &mut imported)?;
-    graphite(&source, &mut imported)?;
+    gate(&source, &mut imported);
+    rules(&source, &mut imported);
+    graphite(&source, &mut imported);
     imported.notes.extend(notes(&keys));
-    Ok(imported)
+    let errors = source.errors.into_inner();
+    if errors.is_empty() { Ok(imported) } else { Err(errors) }
 }
 
 struct TempomatKeys<'a> {
     keys: &'a Map<String, Value>,
+    /// The errors found so far.
+    errors: RefCell<Vec<String>>,
 }
 
 impl TempomatKeys<'_> {
-    fn text(&self, key: &str) -> Result<Option<&str>, String> {
+    fn report(&self, error: String) {
+        self.errors.borrow_mut().push(error);
+    }
+
+    fn text(&self, key: &str) -> Option<&str> {
         match self.keys.get(key) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text).filter(|text| !text.is_empty()).map(String::as_str)),
-            Some(other) => Err(format!("`{key}` is not a string: {other}")),
+            None | Some(Value::Null) => None,
+            Some(Value::String(text)) => Some(text.as_str()).filter(|text| !text.is_empty()),
+            Some(other) => {
+                self.report(format!("`{key}` is not a string: {other}"));
+                None
+            }
         }
     }
 
     /// A number that is not negative; 0 if it is absent.
-    fn number(&self, key: &str) -> Result<f64, String> {
-        match self.keys.get(key) {
-            None | Some(Value::Null) => Ok(0.0),
-            Some(value) => value
-                .as_f64()
-                .filter(|number| *number >= 0.0)
-                .ok_or_else(|| format!("`{key}` is not a number of at least 0: {value}")),
-        }
+    fn number(&self, key: &str) -> f64 {
+        let Some(value) = self.keys.get(key).filter(|value| !value.is_null()) else { return 0.0 };
+        value.as_f64().filter(|number| *number >= 0.0).unwrap_or_else(|| {
+            self.report(format!("`{key}` is not a number of at least 0: {value}"));
+            0.0
+        })
     }
 }
 
-fn gate(source: &TempomatKeys<'_>, imported: &mut Imported) -> Result<(), String> {
-    let port = match source.number("listenPort")? {
+fn gate(source: &TempomatKeys<'_>, imported: &mut Imported) {
+    let port = match source.number("listenPort") {
         0.0 => 8888.0,
         port => port,
     };
     let toml = &mut imported.toml;
     toml.push_str("# Translated from a configuration of Tempomat by `tollgate import tempomat`.\n[gate]\n");
     let _ = writeln!(toml, "listen  = {}", quoted(&format!("0.0.0.0:{}", decimal(port, 0))));
-    let _ = writeln!(toml, "backend = {}", quoted(source.text("backend")?.unwrap_or("http://localhost:80")));
-    let proxies = source.text("trustedProxies")?.unwrap_or_default().split(',').map(str::trim);
+    let _ = writeln!(toml, "backend = {}", quoted(source.text("backend").unwrap_or("http://localhost:80")));
+    let proxies = source.text("trustedProxies").unwrap_or_default().split(',').map(str::trim);
     let proxies: Vec<_> = proxies.filter(|proxy| !proxy.is_empty()).map(quoted).collect();
     if !proxies.is_empty() {
         let _ = writeln!(toml, "trusted_proxies = [{}]", proxies.join(", "));
     }
-    let cores = source.number("cpuCount")?;
+    let cores = source.number("cpuCount");
     if cores > 0.0 {
         let _ = writeln!(toml, "cores   = {}", decimal(cores, 3));
     }
-    Ok(())
 }
 
-fn rules(source: &TempomatKeys<'_>, imported: &mut Imported) -> Result<(), String> {
+fn rules(source: &TempomatKeys<'_>, imported: &mut Imported) {
     for (key, name, class, burst) in SHARES {
-        let share = source.number(key)?;
+        let share = source.number(key);
         if share >= 1.0 || share == 0.0 {
             if share > 0.0 {
                 imported.notes.push(format!("`{key}` allows all cores, so there is no rule for it"));
@@ -108,15 +118,19 @@ fn rules(source: &TempomatKeys<'_>, imported: &mut Imported) -> Result<(), Strin
             );
         }
     }
-    Ok(())
 }
 
-fn graphite(source: &TempomatKeys<'_>, imported: &mut Imported) -> Result<(), String> {
-    let Some(address) = source.text("graphite")? else { return Ok(()) };
-    let Some(prefix) = source.text("graphitePrefix")? else {
-        return Err("`graphite` needs `graphitePrefix`, in Tempomat too".to_owned());
+fn graphite(source: &TempomatKeys<'_>, imported: &mut Imported) {
+    let Some(address) = source.text("graphite") else {
+        for key in ["graphitePrefix", "delayThresholdSec"].into_iter().filter(|key| source.keys.contains_key(*key)) {
+            imported.notes.push(format!("`{key}` has no effect without `graphite`"));
+        }
+        return;
     };
-    let threshold = match source.number("delayThresholdSec")? {
+    let Some(prefix) = source.text("graphitePrefix") else {
+        return source.report("`graphite` needs `graphitePrefix`, in Tempomat too".to_owned());
+    };
+    let threshold = match source.number("delayThresholdSec") {
         0.0 => 3.0,
         threshold => threshold,
     };
@@ -128,7 +142,6 @@ fn graphite(source: &TempomatKeys<'_>, imported: &mut Imported) -> Result<(), St
         quoted(prefix),
         decimal(threshold, 3)
     );
-    Ok(())
 }
 
 fn notes(keys: &Map<String, Value>) -> Vec<String> {
@@ -211,9 +224,13 @@ mod tests {
             (r#"{ "backend": 80 }"#, "`backend` is not a string"),
             (r#"{ "graphite": "localhost:2003" }"#, "needs `graphitePrefix`"),
         ] {
-            let message = translate(text).unwrap_err();
-            assert!(message.contains(reason), "{message}");
+            let errors = translate(text).unwrap_err();
+            assert!(errors.len() == 1 && errors[0].contains(reason), "{errors:?}");
         }
+        let all = r#"{ "cpuCount": -1, "slash32Share": "a lot", "graphite": "localhost:2003" }"#;
+        assert_eq!(translate(all).unwrap_err().len(), 3);
+        let unused = translate(r#"{ "delayThresholdSec": 1.5, "graphitePrefix": "x" }"#).unwrap().notes;
+        assert_eq!(unused.len(), 2, "{unused:?}");
         let notes = translate(r#"{ "slashShare": 1, "statsFile": "x", "slash32Share": 1.5 }"#).unwrap().notes;
         assert_eq!(notes.len(), 3, "{notes:?}");
     }

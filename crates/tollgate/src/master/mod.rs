@@ -35,6 +35,8 @@ use state::MasterState;
 use state_file::StateFile;
 use statsd::Statsd;
 
+use crate::durable;
+
 /// The state, shared by the tasks of one thread. No task holds a borrow across an await.
 type Shared = Rc<RefCell<MasterState>>;
 
@@ -75,6 +77,12 @@ pub(crate) async fn run(
     let statsd = settings.statsd.map(Statsd::to).transpose()?;
     let mut on_redis = settings.redis_copy.map(|pages| RedisCopy::new(pages, metrics.redis_copy().clone()));
     let state: Shared = Rc::new(RefCell::new(MasterState::new(settings.domains, clock, metrics, statsd)));
+    if let Some(directory) = &settings.state_dir {
+        let named = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{}, the state_dir of [master]: {error}", directory.display()))
+        };
+        durable::create_directory(directory).map_err(named)?;
+    }
     let operators = settings.state_dir.as_deref().map(operator::open).transpose()?;
     let file = settings.state_dir.map(StateFile::in_directory);
     if let Some(file) = &file {

@@ -29,6 +29,10 @@ table! {
         /// Required cookies, each with patterns for its value. `*` matches any text, so `{ session = "*" }`
         /// requires a cookie with that name.
         cookie: Map<CookieName, OneOrMany<Glob>>,
+        /// Required query parameters, each with patterns for its value, without escapes. `*` matches any text, so
+        /// `{ device = "*" }` requires a parameter with that name. If a parameter has two values, or one of more than
+        /// 256 bytes, `when` matches and `unless` does not.
+        query: Map<EntryKey, OneOrMany<Glob>>,
         /// Patterns for the protocol of a requested upgrade, such as `websocket`, case-insensitive. If the client names
         /// several protocols, `when` matches if one of them does, `unless` if all do.
         upgrade: OneOrMany<Glob>,
@@ -43,13 +47,13 @@ table! {
     }
 }
 
-/// The key of a descriptor's entry.
+/// The key of a descriptor's entry, or the name of a query parameter.
 #[derive(Clone, Debug)]
 pub(super) struct EntryKey(String);
 
 impl Value for EntryKey {
     fn shape() -> Shape {
-        Shape::Text { what: "the key of an entry", example: "user" }
+        Shape::Text { what: "a name", example: "user" }
     }
 
     fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
@@ -82,18 +86,21 @@ impl ConditionTable {
         }
         let headers = self.header.map(|header| header.value.0).unwrap_or_default();
         let cookies = self.cookie.map(|cookie| cookie.value.0).unwrap_or_default();
+        let queries = self.query.map(|query| query.value.0).unwrap_or_default();
         let mut one_of = |globs: Located<OneOrMany<Glob>>, pattern: fn(String) -> Pattern| {
             all(Some(globs), errors, |glob| pattern(glob.0))
         };
         let headers = headers.into_iter().map(|(name, globs)| (name.0, one_of(globs, Pattern::ignoring_case)));
         let headers = headers.collect();
         let cookies = cookies.into_iter().map(|(name, globs)| (name.0, one_of(globs, Pattern::new))).collect();
+        let queries = queries.into_iter().map(|(name, globs)| (name.0, one_of(globs, Pattern::new))).collect();
         Condition {
             methods: all(self.method, errors, |method| method.0),
             paths: all(self.path, errors, |glob| PathPattern::new(glob.0)),
             hosts: all(self.host, errors, |glob| Pattern::ignoring_case(glob.0.trim_end_matches('.'))),
             headers,
             cookies,
+            queries,
             upgrades: all(self.upgrade, errors, |glob| Pattern::ignoring_case(glob.0)),
             clients: all(self.client, errors, |network| network),
             flagged: self.flagged.map(|flagged| flagged.value),
@@ -110,7 +117,7 @@ fn unmatchable_path(glob: &str) -> Option<String> {
         let instead = if path.starts_with(['/', '*']) { path } else { "/*" };
         return Some(format!(
             "paths are compared without their query, so no path matches {}: write {}; the class \
-             `query:NAME` uses a parameter as the key",
+             `query:NAME` uses a parameter as the key, and the condition `query` requires one",
             shown(glob),
             shown(instead)
         ));

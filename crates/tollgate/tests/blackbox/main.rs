@@ -7,5 +7,7 @@ mod import;
 mod init;
 mod manual;
 mod program;
+mod publish;
 mod replay;
 mod replay_logs;
+mod sharkey;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::client::connect_from;
-use crate::support::{Backend, Gate, Response, eventually, roundtrip};
+use crate::support::{Backend, Gate, PATIENCE, Response, eventually, roundtrip};
 
 /// The configuration of a page with this index, in front of this backend.
 fn config(page: &str, index: usize, backend: &Backend) -> String {
@@ -41,7 +41,7 @@ fn tempomats_shares_are_caps_while_the_backend_is_idle() {
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                while !is_capped.load(Ordering::Relaxed) {
+                while !is_capped.load(Ordering::Relaxed) && started.elapsed() < PATIENCE {
                     let fields = "X-Forwarded-For: 203.0.113.7\r\nUser-Agent: greedy\r\n";
                     match get(&gate, "/expensive", fields).status {
                         200 => drop(served.fetch_add(1, Ordering::Relaxed)),
@@ -54,6 +54,7 @@ fn tempomats_shares_are_caps_while_the_backend_is_idle() {
             });
         }
     });
+    assert!(is_capped.load(Ordering::Relaxed), "never refused");
     // Thirty CPU-seconds at once, and a tenth of four cores after that; eight requests were in flight when the credit
     // ended.
     let (spent, secs) = (served.load(Ordering::Relaxed) as f64 * 1.9, started.elapsed().as_secs_f64());
@@ -134,6 +135,42 @@ fn screentinkers_fleet_is_not_throttled_while_it_warms_up() {
     let gate = Gate::start(&config("screentinker", 0, &backend));
     assert_eq!((0..30).filter(|_| reconnect(&gate, "broken").status == 200).count(), 20, "the ceiling");
     eventually("the other devices are served", || reconnect(&gate, "another").status == 200);
+}
+
+#[test]
+fn screentinkers_devices_without_an_id_share_one_limit() {
+    let backend = Backend::saying("ok");
+    let header = config("screentinker", 0, &backend);
+    // As the page describes for browsers.
+    let query = header
+        .replace("header:x-device-id", "query:device")
+        .replace("header = { x-device-id = \"*\" }", "query = { device = \"*\" }");
+    for (config, path, fields) in [
+        (header, "/ws", "X-Device-Id: tv-1\r\n"),
+        (query.clone(), "/ws?device=tv-1", ""),
+        (query, "/ws?%64evice=tv-1", ""),
+    ] {
+        let gate = Gate::start(&config);
+        let open = |path: &str, fields: &str| {
+            let head = format!(
+                "GET {path} HTTP/1.1\r\nHost: site\r\nUpgrade: websocket\r\nConnection: upgrade\r\n{fields}\r\n"
+            );
+            roundtrip(gate.connect(), head.as_bytes()).status
+        };
+        let anonymous: Vec<_> = (0..61).map(|_| open("/ws", "")).collect();
+        assert_eq!(anonymous, [[200; 60].as_slice(), &[429]].concat());
+        assert_eq!(open(path, fields), 200, "a device with an id has its own limit");
+    }
+}
+
+#[test]
+fn sharkeys_visitors_are_limited_by_address_and_users_by_token() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::start(&config("sharkey", 1, &backend));
+    let served = |fields: &str| (0..11).filter(|_| get(&gate, "/api/notes", fields).status == 200).count();
+    assert_eq!(served(""), 10);
+    assert_eq!(served("Authorization: Bearer one\r\n"), 10);
+    assert_eq!(served("Authorization: Bearer two\r\n"), 10);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::io::{BufReader, Write};
 use std::time::{Duration, Instant};
 
 use crate::support::client::read_any_response;
+use crate::support::http2::{connect, request, run, send, send_body};
 use crate::support::{Backend, Gate, Response, roundtrip};
 
 fn gate(backend: &Backend) -> Gate {
@@ -131,4 +132,64 @@ fn a_body_that_does_not_end_is_awaited_once() {
         shortest = shortest.min(arrived.duration_since(began));
     }
     assert!(shortest < Duration::from_millis(90), "{shortest:?}");
+}
+
+/// One connection over HTTP/2, whose bodies come with and without a length, and in several frames.
+#[test]
+fn over_http_2_the_value_of_the_body_is_the_key_too() {
+    let backend = Backend::saying("ok");
+    let rule = "[[rule]]\nname = 'user'\nclass = 'json:/user/id'\nbucket = { size = 2, drip = 1, every = '1h' }\n";
+    let gate = Gate::start(&format!("[gate]\nworkers = 1\nh2c = true\nbackend = \"{}\"\n{rule}", backend.url()));
+    run(async {
+        let mut sender = connect(gate.address).await;
+        let mut statuses = Vec::new();
+        let ann = r#"{"user": {"id": "ann"}}"#;
+        for (body, has_length) in [(ann, true), (ann, false), (ann, true), (r#"{"user": {"id": "bob"}}"#, false)] {
+            let mut post = request("POST", "/login").header("content-type", JSON);
+            if has_length {
+                post = post.header("content-length", body.len());
+            }
+            let answer = send(&mut sender, post.body(()).unwrap(), body.as_bytes()).await.unwrap();
+            statuses.push(answer.head.status.as_u16());
+        }
+        assert_eq!(statuses, [200, 200, 429, 200]);
+        // A frame for each byte.
+        let post = request("POST", "/login").header("content-length", ann.len()).body(()).unwrap();
+        let (response, mut stream) = sender.clone().ready().await.unwrap().send_request(post, false).unwrap();
+        for byte in ann.bytes() {
+            stream.send_data(vec![byte].into(), false).unwrap();
+        }
+        send_body(&mut stream, b"", None).await.unwrap();
+        assert_eq!(response.await.unwrap().status(), 429);
+        // Two values share the key of all ambiguous bodies.
+        let twice = br#"{"user": {"id": "a"}, "user": {"id": "b"}}"#;
+        for status in [200, 200, 429] {
+            let post = request("POST", "/login").header("content-type", JSON).body(()).unwrap();
+            assert_eq!(send(&mut sender, post, twice).await.unwrap().head.status.as_u16(), status);
+        }
+    });
+    let bodies: Vec<_> = backend.requests().iter().map(|request| request.body.len()).collect();
+    assert_eq!(bodies, [23, 23, 23, 42, 42], "the backend gets the whole body of each admitted request");
+}
+
+/// A client that withholds a body delays no other client.
+#[test]
+fn over_http_2_a_withheld_body_delays_no_other_client() {
+    let backend = Backend::saying("ok");
+    let rule = "[[rule]]\nname = 'user'\nclass = 'json:/user/id'\nbucket = { size = 2, drip = 1, every = '1h' }\n";
+    let gate = Gate::start(&format!("[gate]\nworkers = 1\nh2c = true\nbackend = \"{}\"\n{rule}", backend.url()));
+    run(async {
+        let withholding = connect(gate.address).await;
+        let held = request("POST", "/login").header("content-length", "100").body(()).unwrap();
+        let (_response, mut stream) = withholding.ready().await.unwrap().send_request(held, false).unwrap();
+        stream.send_data(b"{\"user\":".to_vec().into(), false).unwrap();
+        let mut sender = connect(gate.address).await;
+        for user in ["ann", "bob"] {
+            let body = format!("{{\"user\": {{\"id\": \"{user}\"}}}}");
+            let post = request("POST", "/login").header("content-length", body.len()).body(()).unwrap();
+            let answer = send(&mut sender, post, body.as_bytes()).await.unwrap();
+            assert_eq!(answer.head.status.as_u16(), 200);
+        }
+        assert_eq!(gate.get("/").status, 200);
+    });
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod imports;
+mod pages;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -93,3 +93,18 @@ fn warm_up_ends_after_30_seconds_and_no_band_counts_before() {
     (0..5).for_each(|_| assert_eq!(late.reconnect(&rule, Band::Normal).verdict, Verdict::Admit));
     assert_eq!(late.reconnect(&rule, Band::Normal).reason, Reason::OverLimit);
 }
+
+/// Sharkey's `X-RateLimit-Remaining`: a key that is blocked can use nothing, whatever its limit has room for.
+#[test]
+fn nothing_remains_during_a_block_even_if_the_window_has_room() {
+    let rule = reconnect();
+    let mut device = device_at(&rule, 30);
+    device.flap(&rule, Band::Critical);
+    // The block lasts for 40 s, and the window has room after 10 s.
+    device.now = Moment::ZERO + Span::from_secs(30 + 15);
+    let blocked = device.reconnect(&rule, Band::Critical);
+    assert_eq!(blocked.reason, Reason::InBackoff);
+    let info = blocked.info.unwrap();
+    assert_eq!((info.remaining, info.reset.as_secs_ceil()), (0, 25));
+    assert!(info.clear >= info.reset);
+}

@@ -99,6 +99,21 @@ fn a_wsgi_application_reports_its_cpu_time() {
     check(address);
 }
 
+/// Rack's own server. The snippet is for Rails, too, whose applications are Rack applications.
+#[test]
+fn a_rack_application_reports_its_cpu_time() {
+    let (folder, address) = (tempfile::tempdir().unwrap(), free_port());
+    let site = "\nrequire 'rack'\nrequire 'rack/handler/webrick'\n\
+        site = lambda do |env|\n  if env['PATH_INFO'] == '/wait' then sleep 0.1 else\n    \
+        clock = -> { Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID) }\n    \
+        begin_s = clock.call\n    nil while clock.call - begin_s < 0.03\n  end\n  \
+        [200, { 'content-type' => 'text/plain' }, ['ok']]\nend\n\
+        Rack::Handler::WEBrick.run(ServerTiming.new(site), Host: '127.0.0.1', Port: ARGV[0].to_i)\n";
+    let code = snippet("ruby").to_owned() + site;
+    let _server = serve(folder.path(), "site.rb", &code, &["ruby", "site.rb", &address.port().to_string()]);
+    check(address);
+}
+
 #[test]
 fn node_reports_its_cpu_time() {
     let (folder, address) = (tempfile::tempdir().unwrap(), free_port());
