@@ -37,6 +37,7 @@ mod safe_recipes;
 mod server_timing;
 mod sharing;
 mod silence;
+mod sites;
 mod slow;
 mod spellings;
 mod spool_faults;
