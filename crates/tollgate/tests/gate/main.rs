@@ -46,6 +46,7 @@ mod storms;
 mod streaming;
 mod tls;
 mod tolls;
+mod two_gates;
 mod unread;
 mod uploads;
 mod websocket;
