@@ -9,10 +9,13 @@ use crate::path::PathPattern;
 pub use crate::pattern::Pattern;
 use crate::query::AMBIGUOUS;
 use crate::request::Request;
+use crate::site::SiteHosts;
 
 /// Requirements on a request. All nonempty fields must match; one alternative of a field is enough.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Condition {
+    /// The site that the request belongs to; `None`: any.
+    pub site: Option<SiteHosts>,
     /// Methods, in upper case.
     pub methods: Vec<String>,
     /// Paths, without the query.
@@ -62,7 +65,8 @@ impl Condition {
     fn holds<const MAY: bool>(&self, request: &impl Request) -> bool {
         // A header is looked up only if a pattern needs it, because a lookup compares all headers.
         let among = |patterns: &[Pattern], text: &[u8]| patterns.iter().any(|pattern| pattern.matches(text));
-        (self.methods.is_empty() || self.is_method::<MAY>(request.method()))
+        self.site.as_ref().is_none_or(|site| site.contains(request.host().unwrap_or_default()))
+            && (self.methods.is_empty() || self.is_method::<MAY>(request.method()))
             && (self.paths.is_empty() || self.is_path::<MAY>(request))
             && (self.hosts.is_empty() || among(&self.hosts, request.host().unwrap_or_default()))
             && (self.upgrades.is_empty() || self.is_upgrade::<MAY>(request.header("upgrade").unwrap_or_default()))

@@ -36,6 +36,7 @@ pub mod record;
 pub mod request;
 pub mod route;
 pub mod rule;
+pub mod site;
 pub mod time;
 pub mod toll;
 pub mod virtual_clock;

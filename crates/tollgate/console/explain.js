@@ -41,7 +41,8 @@ export function explain(parameters) {
       const refusals = refusalsTable();
       refusals.show(decided.refusals ?? [], "No refusal of this client in the last 24 hours.");
       put(answer, h("section", { class: "card" },
-        h("header", {}, verdict, decided.queue && h("p", {}, queueInWords(decided.queue))), rules.node),
+        h("header", {}, verdict, decided.site && h("p", {}, `Site: ${decided.site}.`),
+          decided.queue && h("p", {}, queueInWords(decided.queue))), rules.node),
         card("Recent refusals", "of this client", refusals.node));
     } catch (error) {
       put(answer, h("p", { class: "wrong" }, error.message));

@@ -52,6 +52,7 @@ export function overview() {
   ], format.rate);
   const backends = table([
     { name: "Backend", of: (row) => row.url, class: "key" },
+    { name: "Sites", of: (row) => (row.sites ?? []).join(", ") || "–" },
     { name: "State", of: (row) => h("span", { class: `pill ${row.up ? "up" : "down"}` }, row.up ? "up" : "down") },
     { name: "In flight", of: (row) => format.count(row.in_flight), num: true },
     { name: "Limit", of: (row) => format.count(row.in_flight_max), num: true },

@@ -11,7 +11,7 @@ use crate::admin::{Role, Tokens};
 use crate::bounded_file;
 use crate::cli::WRONG;
 use crate::hardening::{self, CheckOutcome};
-use crate::settings::Settings;
+use crate::settings::{Settings, Site};
 use crate::token::token_bytes_min;
 
 /// Arguments of `tollgate check`.
@@ -59,6 +59,16 @@ fn print_summary(file: &Path, settings: &Settings) {
     let rules = settings.domains.iter().map(|domain| domain.rules.len()).sum::<usize>();
     let count = |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
     println!("{}: ok, {} in {}", file.display(), count(rules, "rule"), count(settings.domains.len(), "domain"));
+    for site in settings.gate.iter().flat_map(|gate| &gate.sites) {
+        println!("{}", summary_of(site, settings));
+    }
+    if let Some(gate) = settings.gate.as_ref().filter(|gate| !gate.sites.is_empty()) {
+        let others = match gate.backends.is_empty() {
+            true => "are answered with status 421".to_owned(),
+            false => format!("go to {}", list(&gate.backends)),
+        };
+        println!("site: requests for any other host {others}");
+    }
     for (door, address) in settings.doors.iter().flat_map(|doors| doors.open()) {
         let token = settings.doors.as_ref().and_then(|doors| doors.token_file.as_ref());
         let asks = token.map_or_else(
@@ -78,6 +88,23 @@ fn print_summary(file: &Path, settings: &Settings) {
     if let Some(note) = &settings.watch.why_no_flags {
         println!("note: {note}");
     }
+}
+
+/// A site with its hosts, backends, rules and certificates.
+fn summary_of(site: &Site, settings: &Settings) -> String {
+    let Site { name, hosts, backends, tls, .. } = site;
+    let prefix = format!("{name}/");
+    let rules = settings.domains[0].rules.iter().map(|settings| settings.rule.name.as_str());
+    let rules = rules.filter(|rule| rule.starts_with(&prefix)).count();
+    let certificates: Vec<_> = tls.iter().map(|files| files.chain.display()).collect();
+    let certificates = if tls.is_empty() { String::new() } else { format!(", certificate {}", list(&certificates)) };
+    let rules = format!("{rules} rule{} of its own", if rules == 1 { "" } else { "s" });
+    format!("site: {name} serves {} from {}, with {rules}{certificates}", list(hosts), list(backends))
+}
+
+/// The elements, separated by commas.
+fn list(elements: &[impl std::fmt::Display]) -> String {
+    elements.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn print_hardening(file: &Path, settings: &Settings) -> ExitCode {

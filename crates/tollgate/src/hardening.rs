@@ -94,7 +94,7 @@ fn gate_checks(gate: &Gate) -> Vec<HardeningCheck> {
             None => HardeningCheck::new("clients connect from this machine only, or over TLS", true, ""),
             Some(address) => HardeningCheck::new(
                 format!("clients connect to {address} over TLS, or through a proxy"),
-                !gate.tls.is_empty() || is_behind_proxy,
+                gate.all_tls().next().is_some() || is_behind_proxy,
                 "set `tls` in [gate], or terminate TLS in front of the gate and add that proxy to `trusted_proxies`",
             ),
         },
@@ -108,7 +108,7 @@ fn gate_checks(gate: &Gate) -> Vec<HardeningCheck> {
         },
         HardeningCheck::new(
             "backends are on this machine, in a private network, or use TLS",
-            gate.backends.iter().all(|backend| backend.tls || is_private_host(&backend.host)),
+            gate.all_backends().iter().all(|backend| backend.tls || is_private_host(&backend.host)),
             "requests cross a public network unencrypted: use `https` or `h2` in `backend`",
         ),
         HardeningCheck::new(
@@ -117,7 +117,7 @@ fn gate_checks(gate: &Gate) -> Vec<HardeningCheck> {
             "add `[gate.access_log]` with an `output`: without it, single requests cannot be traced later",
         ),
     ];
-    checks.extend(gate.tls.iter().map(|tls| is_closed_to_others(&tls.key, "the TLS key", OTHERS_READ | OTHERS_WRITE)));
+    checks.extend(gate.all_tls().map(|tls| is_closed_to_others(&tls.key, "the TLS key", OTHERS_READ | OTHERS_WRITE)));
     checks
 }
 

@@ -71,10 +71,11 @@ impl GateOptions {
         if !self.backend.is_empty() {
             gate.backends.clone_from(&self.backend);
         }
-        if gate.backends.is_empty() && file.doors.is_some() {
+        let has_backend = !gate.all_backends().is_empty();
+        if !has_backend && file.doors.is_some() {
             // Nothing is forwarded: the gate only decides for doors.
             gate.listen.clear();
-        } else if gate.backends.is_empty() {
+        } else if !has_backend {
             return Err("no backend: use --backend URL, or set `backend` in [gate] of the settings file".to_owned());
         }
         if let Some(workers) = self.workers {
@@ -101,7 +102,7 @@ impl GateOptions {
 fn plan_ahead(options: &GateOptions) -> Result<GatePlan, String> {
     let plan = options.plan()?;
     plan.admin_service.read_ahead();
-    for CertificateFiles { chain, key } in &plan.orders.gate.tls {
+    for CertificateFiles { chain, key } in plan.orders.gate.all_tls() {
         let _ = bounded_file::read(chain, CERTIFICATE_BYTES_MAX);
         let _ = bounded_file::read(key, CERTIFICATE_BYTES_MAX);
     }

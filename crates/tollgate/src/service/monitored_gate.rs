@@ -7,6 +7,7 @@ use tollgate_core::band::Band;
 use tollgate_core::class::Class;
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::queue::Fate;
+use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::histogram::HistogramSnapshot;
 use tollgate_gatekeeper::names::NAME_BYTES_MAX;
@@ -14,7 +15,7 @@ use tollgate_gatekeeper::shared::Authority;
 
 use super::observe_log::ObserveLog;
 use crate::admin::{BoxFuture, CurrentValues, ExplainRequest, KeyRef, MonitoredRole, Totals};
-use crate::gate::{Bucket, KeyText, ObservedCounts, Other, PastRefusal, QueueForecast, Running, Standing};
+use crate::gate::{BackendInfo, Bucket, KeyText, ObservedCounts, Other, PastRefusal, QueueForecast, Running, Standing};
 use crate::mask;
 use crate::watch::{Calendar, escape_key, rfc3339};
 
@@ -137,13 +138,8 @@ impl MonitoredGate {
     /// Faults and advice for the operator, with the setting that resolves them if there is one.
     fn notices(&self) -> Vec<Value> {
         let backends = self.gate.backends();
-        let effect = if backends.iter().all(|backend| backend.is_down) {
-            "all requests are answered with 503"
-        } else {
-            "requests go to the other backends"
-        };
         let down = backends.iter().filter(|backend| backend.is_down).map(|backend| {
-            let message = format!("backend {} is down: {effect}", backend.url);
+            let message = format!("backend {} is down: {}", backend.url, effect_of_outage(backend, &backends));
             json!({ "name": "backend-down", "message": message, "setting": "" })
         });
         let proxy = self.gate.proxy_notice().into_iter().map(
@@ -227,6 +223,7 @@ impl MonitoredRole for MonitoredGate {
         let backends = self.gate.backends().into_iter().map(|backend| {
             json!({
                 "url": backend.url,
+                "sites": backend.sites,
                 "up": backend.is_up,
                 "in_flight": backend.in_flight,
                 "in_flight_max": backend.in_flight_max,
@@ -355,6 +352,7 @@ impl MonitoredRole for MonitoredGate {
             }
             answer["rules"] = standings.iter().map(|standing| self.standing(standing)).collect();
             answer["queue"] = queue;
+            answer["site"] = json!(self.gate.site_of(request.host()));
             let client = request.client.map(|client| self.gate.address_of(client));
             answer["refusals"] =
                 client.map_or_else(Vec::new, |client| self.refusals("ip/32", client.as_bytes())).into();
@@ -413,6 +411,23 @@ impl MonitoredRole for MonitoredGate {
         let key = key_of(key_ref).ok_or("not a key of that class, or its parts cannot be separated")?;
         let granted = self.gate.exempt(&key_ref.class, key.as_bytes(), span);
         if granted { Ok(()) } else { Err("too many exemptions: end some of them first") }
+    }
+}
+
+/// The effect on clients while a backend is down.
+fn effect_of_outage(backend: &BackendInfo, backends: &[BackendInfo]) -> String {
+    let is_down =
+        |serves: &dyn Fn(&BackendInfo) -> bool| backends.iter().filter(|one| serves(one)).all(|one| one.is_down);
+    let dark = backend.sites.iter().filter(|site| is_down(&|one| one.sites.contains(site)));
+    let dark: Vec<_> = dark.map(String::as_str).collect();
+    if is_down(&|_| true) {
+        "all requests are answered with 503".to_owned()
+    } else if !dark.is_empty() {
+        format!("requests for {} are answered with 503", dark.join(", "))
+    } else if backend.sites.is_empty() && is_down(&|one| one.sites.is_empty()) {
+        "requests for the hosts of no site are answered with 503".to_owned()
+    } else {
+        "requests go to the other backends".to_owned()
     }
 }
 

@@ -95,6 +95,7 @@ impl ConditionTable {
         let cookies = cookies.into_iter().map(|(name, globs)| (name.0, one_of(globs, Pattern::new))).collect();
         let queries = queries.into_iter().map(|(name, globs)| (name.0, one_of(globs, Pattern::new))).collect();
         Condition {
+            site: None,
             methods: all(self.method, errors, |method| method.0),
             paths: all(self.path, errors, |glob| PathPattern::new(glob.0)),
             hosts: all(self.host, errors, |glob| Pattern::ignoring_case(glob.0.trim_end_matches('.'))),

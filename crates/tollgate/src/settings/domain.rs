@@ -7,6 +7,7 @@ use tollgate_core::class::Class;
 use super::error::ErrorCollector;
 use super::priority::{self, Priorities, Priority};
 use super::rule::{RuleContext, RuleSettings, RuleTable, StateLocation};
+use super::site::SiteRules;
 use super::table::{Located, table};
 use super::value::Name;
 
@@ -42,16 +43,25 @@ pub(super) type Rules = Vec<Located<RuleTable>>;
 /// All domains but the default one.
 pub(super) type Domains = Vec<Located<DomainTable>>;
 
-/// The default domain with `rules`, followed by the others.
+/// The contents of the default domain.
+pub(super) struct DefaultDomain {
+    pub(super) rules: Rules,
+    pub(super) site_rules: Vec<SiteRules>,
+    pub(super) priorities: Priorities,
+}
+
+/// The default domain, followed by the others.
 pub(super) fn resolve(
-    (rules, priorities): (Rules, Priorities),
+    DefaultDomain { rules, site_rules, priorities }: DefaultDomain,
     domains: Domains,
     context: &RuleContext,
     errors: &mut ErrorCollector,
 ) -> Vec<Domain> {
     let priorities = priority::resolve(priorities, context, errors);
     let mut names = HashSet::new();
-    let mut all = vec![Domain::new(DEFAULT_DOMAIN.to_string(), rules, priorities, context, errors)];
+    let of_sites = site_rules.into_iter().map(|site| (site.context(context), site.rules));
+    let groups = std::iter::once((context.clone(), rules)).chain(of_sites).collect();
+    let mut all = vec![Domain::new(DEFAULT_DOMAIN.to_string(), groups, priorities, errors)];
     for Located { value: domain, .. } in domains {
         let name = domain.name.map_or_else(String::new, |name| {
             if name.value.0 == DEFAULT_DOMAIN {
@@ -62,33 +72,38 @@ pub(super) fn resolve(
             name.value.0
         });
         let rules = domain.rule.map(|rules| rules.value).unwrap_or_default();
-        all.push(Domain::new(name, rules, Vec::new(), context, errors));
+        all.push(Domain::new(name, vec![(context.clone(), rules)], Vec::new(), errors));
     }
     all
 }
 
 /// Number of key tables that all rules take from the shared memory.
-pub(super) fn tables(rules: &Rules, domains: &Domains) -> usize {
+pub(super) fn tables(rules: &Rules, site_rules: &[SiteRules], domains: &Domains) -> usize {
+    let of_sites = site_rules.iter().flat_map(|site| &site.rules);
     let others = domains.iter().filter_map(|domain| domain.value.rule.as_ref()).flat_map(|rules| &rules.value);
-    rules.iter().chain(others).map(|rule| rule.value.tables()).sum()
+    rules.iter().chain(of_sites).chain(others).map(|rule| rule.value.tables()).sum()
 }
 
 impl Domain {
+    /// The domain with the rules of `groups`, each with their context.
     fn new(
         name: String,
-        rules: Rules,
+        groups: Vec<(RuleContext, Rules)>,
         priorities: Vec<Priority>,
-        context: &RuleContext,
         errors: &mut ErrorCollector,
     ) -> Self {
         let mut names = HashSet::new();
-        for name in rules.iter().filter_map(|rule| rule.value.name.as_ref()) {
+        let all = || groups.iter().flat_map(|(_, rules)| rules);
+        for name in all().filter_map(|rule| rule.value.name.as_ref()) {
             if !names.insert(name.value.0.clone()) {
                 errors.report(&name.span, "another rule of this domain has this name: write another");
             }
         }
-        let spans: Vec<_> = rules.iter().map(|rule| rule.value.state.span.clone()).collect();
-        let rules: Vec<_> = rules.into_iter().map(|rule| rule.resolve(context, errors)).collect();
+        let spans: Vec<_> = all().map(|rule| rule.value.state.span.clone()).collect();
+        let account = groups.first().and_then(|(context, _)| context.account.clone());
+        let rules =
+            groups.into_iter().flat_map(|(context, rules)| rules.into_iter().map(move |rule| (context.clone(), rule)));
+        let rules: Vec<_> = rules.map(|(context, rule)| rule.resolve(&context, errors)).collect();
         let mut at_master = HashSet::new();
         for (rules, span) in rules.iter().zip(&spans) {
             let linked = rules.iter().filter(|rule| rule.state == StateLocation::Master);
@@ -102,6 +117,6 @@ impl Domain {
         let rules: Vec<_> = rules.into_iter().flatten().collect();
         let looks_at_flags = rules.iter().any(|settings| settings.rule.looks_at_flags())
             || priorities.iter().any(Priority::looks_at_flags);
-        Self { name, rules, priorities, account: context.account.clone().filter(|_| looks_at_flags) }
+        Self { name, rules, priorities, account: account.filter(|_| looks_at_flags) }
     }
 }

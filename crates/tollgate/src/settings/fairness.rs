@@ -4,7 +4,7 @@ use tollgate_core::class::Class;
 use tollgate_core::queue::Shares;
 
 use super::error::ErrorCollector;
-use super::table::table;
+use super::table::{Located, table};
 use super::value::{Choice, Thousandths};
 
 /// The class that identifies users, and their level.
@@ -54,13 +54,18 @@ table! {
     }
 }
 
+/// Reports a share above 1.
+pub(super) fn refuse_excess(share: &Located<Thousandths>, errors: &mut ErrorCollector) {
+    if share.value.0 > 1000 {
+        errors.report(&share.span, "a share is a part of the whole, at most 1: write a number such as 0.1");
+    }
+}
+
 impl FairnessTable {
     /// The share of each level.
     pub(super) fn shares(&self, errors: &mut ErrorCollector) -> Shares {
-        let mut share = |share: &super::table::Located<Thousandths>| {
-            if share.value.0 > 1000 {
-                errors.report(&share.span, "a share is a part of the whole, at most 1: write a number such as 0.1");
-            }
+        let mut share = |share: &Located<Thousandths>| {
+            refuse_excess(share, errors);
             share.value.0
         };
         Shares {

@@ -21,7 +21,8 @@ use super::fairness::{FairnessTable, UserClass};
 use super::health::{HealthCheck, HealthTable};
 use super::pages::{ErrorPages, PagesTable};
 use super::shape::Shape;
-use super::table::{Entries, Value, table};
+use super::site::Site;
+use super::table::{Entries, Located, Value, table};
 use super::timeouts::{Timeouts, TimeoutsTable};
 use super::trusted::{self, TrustedEntry};
 use super::value::{BackendUrl, Choice, HeaderName, ListenAddress, OneOrMany, Size, Thousandths};
@@ -33,8 +34,10 @@ pub(crate) struct Gate {
     pub(crate) mode: Mode,
     /// The addresses for clients.
     pub(crate) listen: Vec<SocketAddr>,
-    /// The backends. The command line can replace them.
+    /// The backends for the hosts of no site. The command line can replace them.
     pub(crate) backends: Vec<BackendUrl>,
+    /// The sites, in the order of the file.
+    pub(crate) sites: Vec<Site>,
     /// The networks whose `X-Forwarded-For`, `Forwarded` and PROXY protocol headers are trusted.
     pub(crate) trusted_proxies: NetworkSet,
     /// The header with the client's address, from trusted proxies.
@@ -142,6 +145,13 @@ impl Choice for Band {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Concurrency(Option<NonZeroU32>);
 
+impl Concurrency {
+    /// The limit. None: adaptive.
+    pub(super) fn max(self) -> Option<u32> {
+        self.0.map(NonZeroU32::get)
+    }
+}
+
 impl Value for Concurrency {
     fn shape() -> Shape {
         Shape::Either(vec![Shape::Choice(vec!["auto"]), NonZeroU32::shape()])
@@ -172,7 +182,8 @@ table! {
         listen: OneOrMany<ListenAddress> = "\"127.0.0.1:8888\"",
         /// The backends. `http://` and `https://` use HTTP/1.1; `h2c://` and `h2://` use HTTP/2 without and with TLS.
         /// Each backend has its own queue, in-flight limit and prices. A request goes to the backend with the earliest
-        /// estimated response. The option `--backend` replaces this setting.
+        /// estimated response. The option `--backend` replaces this setting. With `[[site]]`, these backends serve the
+        /// hosts of no site.
         backend: OneOrMany<BackendUrl>,
         /// Proxies whose `forwarded_header` is trusted: addresses, networks, `"loopback"` (127.0.0.0/8 and ::1),
         /// `"private"` (RFC 1918, 100.64.0.0/10, link-local and fc00::/7), and `"file:/path"` for a file with one
@@ -315,19 +326,19 @@ impl GateTable {
         let pressure = self.bands.value.pressure.as_ref().map(|path| path.value.clone()).or(group);
         let load_header = self.bands.value.header.as_ref().map(|header| header.value.0.clone());
         let band_pinned = self.bands.value.pin.as_ref().map(|band| band.value);
-        let certificate = |tls: TlsTable| Some(CertificateFiles { chain: tls.cert?.value, key: tls.key?.value });
         Gate {
             mode: self.mode.value,
             listen: self.listen.value.values().map(|address| address.0).collect(),
             backends: self.backend.into_iter().flat_map(|backend| backend.value.values()).collect(),
+            sites: Vec::new(),
             trusted_proxies: trusted::networks(self.trusted_proxies.value, errors),
             forwarded_header: self.forwarded_header.value,
             proxy_protocol: self.proxy_protocol.value,
-            tls: self.tls.into_iter().flat_map(|tls| tls.value.values()).filter_map(certificate).collect(),
+            tls: certificates(self.tls),
             h2c: self.h2c.value,
             workers: self.workers.map_or_else(machine_cores, |workers| workers.value.get()) as usize,
             cores: self.cores.map_or(Cores::whole(machine_cores()), |cores| Cores::from_milli(cores.value.0)),
-            in_flight: self.in_flight.value.0.map(NonZeroU32::get),
+            in_flight: self.in_flight.value.max(),
             hold: self.hold.value.resolve(),
             user: self.fairness.value.user(errors),
             fairness: self.fairness.value.shares(errors),
@@ -367,6 +378,12 @@ impl GateTable {
             errors.report(&workers.span, message);
         }
     }
+}
+
+/// The files of the certificates.
+pub(super) fn certificates(tls: Option<Located<OneOrMany<TlsTable>>>) -> Vec<CertificateFiles> {
+    let files = |tls: TlsTable| Some(CertificateFiles { chain: tls.cert?.value, key: tls.key?.value });
+    tls.into_iter().flat_map(|tls| tls.value.values()).filter_map(files).collect()
 }
 
 /// The number of cores that this process may use.

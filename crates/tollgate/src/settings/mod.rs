@@ -28,6 +28,7 @@ mod rule;
 mod schema;
 mod secret;
 mod shape;
+mod site;
 mod suggestion;
 mod syntax;
 mod table;
@@ -40,7 +41,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use tollgate_core::virtual_clock::Cores;
 use tollgate_core::watch::NEVER;
 use toml::de::DeTable;
 
@@ -61,10 +61,11 @@ pub(crate) use reference::reference;
 pub(crate) use roles::{Admin, FlagState, Graphite, Master, Redis, WatchSettings, Webhook};
 pub(crate) use rule::{RuleSettings, StateLocation};
 pub(crate) use schema::schema;
+pub(crate) use site::Site;
 pub(crate) use telemetry::TelemetrySettings;
 pub(crate) use value::{BackendProtocol, BackendUrl};
 
-use domain::{Domains, Rules};
+use domain::{DefaultDomain, Domains, Rules};
 use doors::DoorsTable;
 use error::ErrorCollector;
 use gate::GateTable;
@@ -72,6 +73,7 @@ use link::LinkTable;
 use priority::Priorities;
 use roles::{AdminTable, MasterTable, MetricsTable, RedisTable, WatchTable};
 use rule::RuleContext;
+use site::Sites;
 use table::{Entries, table};
 use telemetry::TelemetryTable;
 
@@ -115,6 +117,8 @@ table! {
         priority: Priorities,
         /// More domains, each with its own rules. Written `[[domain]]`, once for each.
         domain: Domains,
+        /// Sites with their own backends, rules and certificates. Written `[[site]]`, once for each.
+        site: Sites,
         /// The master of a fleet of gates.
         master: MasterTable,
         /// The masters that this gate reports to.
@@ -205,27 +209,31 @@ impl FileTable {
     /// Converts the tables to settings. Values with an error have been reported and count as absent.
     fn resolve(self, errors: &mut ErrorCollector) -> Settings {
         listeners::refuse_clashes(&self, errors);
-        let gate = self.gate.map(|gate| gate.value.resolve(errors));
+        let mut gate = self.gate.map(|gate| gate.value.resolve(errors));
+        let sites = self.site.map(|sites| sites.value).unwrap_or_default();
+        let site_rules = match sites.is_empty() {
+            true => Vec::new(),
+            false => site::resolve(sites, gate.get_or_insert_default(), errors),
+        };
         let rules = self.rule.map(|rules| rules.value).unwrap_or_default();
         let priorities = self.priority.map(|priorities| priorities.value).unwrap_or_default();
         let domains = self.domain.map(|domains| domains.value).unwrap_or_default();
         let (cores, hold_max, memory_bytes) = {
             let gate = gate.clone().unwrap_or_default();
-            // The cores of all backends together.
-            let cores = gate.cores.as_milli().saturating_mul(gate.backends.len().clamp(1, 1 << 16) as u32);
-            (Cores::from_milli(cores), gate.hold.max, gate.memory_bytes)
+            (gate.all_cores(), gate.hold.max, gate.memory_bytes)
         };
         let context = RuleContext {
             cores,
+            site: None,
             hold_max,
             // The divisor is a power of two, so that adding a rule seldom changes the table size of the other rules. A
             // table of another size starts empty.
-            memory_bytes: memory_bytes / domain::tables(&rules, &domains).next_power_of_two() as u64,
+            memory_bytes: memory_bytes / domain::tables(&rules, &site_rules, &domains).next_power_of_two() as u64,
             redis: self.written.has("redis"),
             master: self.written.has("link") || self.written.has("master"),
             account: self.watch.value.account(),
         };
-        let domains = domain::resolve((rules, priorities), domains, &context, errors);
+        let domains = domain::resolve(DefaultDomain { rules, site_rules, priorities }, domains, &context, errors);
         let watch = self.watch.value.resolve(context.redis, errors);
         // Without `[watch]`, the operator did not ask for flags.
         let why_no_flags = why_no_flags(&watch, &domains).filter(|_| self.written.has("watch"));

@@ -3,8 +3,10 @@
 use std::ops::Range;
 
 use tollgate_core::class::Class;
+use tollgate_core::condition::Condition;
 use tollgate_core::limit::{Factor, Limit};
 use tollgate_core::rule::{Mode, Rule};
+use tollgate_core::site::SiteHosts;
 use tollgate_core::time::Span;
 use tollgate_core::virtual_clock::Cores;
 use tollgate_gatekeeper::shared::{OnTimeout, SharedRule, slice_of};
@@ -135,9 +137,12 @@ table! {
 }
 
 /// Settings outside of a rule that its conversion depends on.
+#[derive(Clone)]
 pub(super) struct RuleContext {
-    /// The cores of all backends together.
+    /// The cores of all backends together; of a rule of a site, those of the site's backends.
     pub(super) cores: Cores,
+    /// The site whose requests the rule is for; none for those of all sites.
+    pub(super) site: Option<SiteHosts>,
     /// The value of `gate.hold.max`.
     pub(super) hold_max: Span,
     /// The memory of a rule without `memory`, in bytes.
@@ -167,6 +172,7 @@ impl Located<RuleTable> {
         // A legacy limit never holds, although one of its two rules is a rate.
         let holds = table.legacy.is_none();
         let when = table.when.map(|when| when.value.resolve(context, errors)).unwrap_or_default();
+        let when = Condition { site: context.site.clone(), ..when };
         let unless =
             table.unless.map(|unless| unless.value.resolve(context, errors)).filter(|unless| !unless.is_empty());
         let (Some(name), Some(class)) = (table.name, table.class) else { return Vec::new() };

@@ -25,7 +25,9 @@ fn a_valid_file_prints_a_line_or_two() {
     let note = "note: no rule has the class `user`: only refusals reported by other programs lead to flags, unless `account_class` in [watch] is the class of a rule\n";
     let door = |door: &str| format!("door: {door}, and asks for no token, because it is a loopback address\n");
     let doors = door("http will be open on 127.0.0.1:8890") + &door("resp will be open on 127.0.0.1:6380");
-    assert_eq!(run.stdout, format!("examples/everything.toml: ok, 8 rules in 2 domains\n{doors}{note}"));
+    let sites = "site: shop serves shop.example, *.shop.example from http://127.0.0.1:8081, with 0 rules of its own\n\
+                 site: requests for any other host go to http://127.0.0.1:8080\n";
+    assert_eq!(run.stdout, format!("examples/everything.toml: ok, 8 rules in 2 domains\n{sites}{doors}{note}"));
 }
 
 #[test]

@@ -400,12 +400,16 @@ impl Admission {
         log.tell(&Engagement::by_queue(client, self.load.band(), done), self.clock.now());
     }
 
-    /// The forecast of the queue for a request of `client`, for the route of `request` if there is one. Of several
-    /// backends, the best one for the request counts.
+    /// The forecast of the queue for a request of `client`, for the route and site of `request` if there is one. Of
+    /// several backends, the best one for the request counts.
     pub(crate) fn forecast(&self, client: IpAddr, request: Option<&impl Request>) -> Option<QueueForecast> {
         let (route, hold_max) = (request.map(|request| self.route_hasher.key(request)), self.rules.load().hold().max);
         let claim = request.map_or_else(Claim::default, |request| self.claims.load().of(request, 0));
-        let forecasts = self.queues.all().into_iter().map(|queue| (queue.forecast(client, claim, route), queue));
+        let queues = match request {
+            Some(request) => self.queues.at_host(request.host()),
+            None => self.queues.all(),
+        };
+        let forecasts = queues.into_iter().map(|queue| (queue.forecast(client, claim, route), queue));
         let best = forecasts.min_by_key(|(forecast, _)| (forecast.fate != Fate::Go, forecast.standing.wait));
         let (Forecast { standing, fate }, queue) = best?;
         let fate = if claim.is_exempt { Fate::Go } else { fate };
@@ -428,7 +432,8 @@ impl Admission {
         let request = &RequestView { is_flagged: rules.is_flagged(request, &self.flagged), ..*request };
         // A request without a budget needs no price: a refusal must be cheap.
         let route = rules.has_budget().then(|| self.route_hasher.key(request));
-        let toll = route.map_or(Toll::ONE, |route| Toll::of_cpu(rules.reservation(self.queues.expected(route))));
+        let expected = |route| rules.reservation(self.queues.expected(route, request.host()));
+        let toll = route.map_or(Toll::ONE, |route| Toll::of_cpu(expected(route)));
         let band = self.load.band();
         if rules.know(request) {
             let decided = rules.decide(request, toll, band, now);

@@ -55,10 +55,10 @@ impl OwnAnswer {
         pages: &ErrorPages,
     ) -> Self {
         let answer = Self::fault(status, detail, retry_after_secs, request.is_head(), response);
-        if !matches!(status, 502..=504) {
+        if !matches!(status, 421 | 502..=504) {
             return answer;
         }
-        if let Some(content_type) = grpc_of(request) {
+        if let Some(content_type) = grpc_of(request).filter(|_| status != 421) {
             response.fields.retain(|field| field.name_bytes != b"content-type");
             return Self::trailers_only(content_type, grpc::UNAVAILABLE, detail, retry_after_secs, response);
         }

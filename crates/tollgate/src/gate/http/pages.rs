@@ -19,9 +19,10 @@ pub(crate) struct PageContent {
 }
 
 impl PageContent {
-    /// The page for a failure of the backend.
+    /// The page for a failure of the backend, or for a host that no site has.
     pub(crate) fn of_failure(status: u16, retry_secs: Option<u64>, is_repeatable: bool) -> Self {
         let (title, detail) = match status {
+            421 => ("No such site", "There is no site with this name here. Please check the address."),
             504 => ("This is taking too long", "The site did not answer in time."),
             503 => ("Not available right now", "The site is not available at the moment."),
             _ => ("Not available right now", "The site does not answer properly at the moment."),
@@ -65,6 +66,7 @@ impl PageContent {
             (Some(secs), false) => {
                 (String::new(), format!("Your request was not carried out. Please send it again in {secs} s."))
             }
+            (None, _) if self.status == 421 => (String::new(), String::new()),
             (None, _) => (
                 String::new(),
                 "This request is larger than what is allowed, and waiting does not change that.".to_owned(),

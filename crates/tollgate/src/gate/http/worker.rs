@@ -11,7 +11,8 @@ use tollgate_core::time::{Moment, Span};
 
 use super::backend::h1::H1Connection;
 use super::backend::pool::Pool;
-use super::backend::{Backend, Backends, connect, h2};
+use super::backend::sites::SiteBackends;
+use super::backend::{Backend, connect, h2};
 use super::scratch::Scratch;
 use super::spool::Buffers;
 use crate::gate::decide::admission::Admission;
@@ -36,7 +37,7 @@ pub(crate) struct Shared {
     pub(crate) admission: Arc<Admission>,
     /// The rules of other domains, for doors.
     pub(crate) domains: OtherDomains,
-    pub(crate) backends: ArcSwap<Backends>,
+    pub(crate) backends: ArcSwap<SiteBackends>,
     pub(crate) caps: Caps,
     /// Response bytes that slow clients have not read yet.
     pub(crate) buffers: Arc<Buffers>,

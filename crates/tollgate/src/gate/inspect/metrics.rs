@@ -12,7 +12,9 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use tollgate_gatekeeper::histogram::HistogramSnapshot;
 
 use super::master_metrics;
+use crate::gate::decide::queue::QueueStatus;
 use crate::gate::decide::rules::RuleCounters;
+use crate::gate::http::backend::Backend;
 use crate::gate::http::worker::Shared;
 use crate::gate::observe::counters::WorkerCounters;
 use crate::gate::serve::running::Running;
@@ -175,27 +177,39 @@ impl GateMetrics {
         encode_histogram(encoder, "tollgate_redis_decision_seconds", help, &vitals.times())
     }
 
+    /// The metrics of each backend, with the sites that it serves if there are any.
     fn encode_backends(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let backends = self.0.backends.load();
-        let mut up = encoder.encode_descriptor(
-            "tollgate_backend_up",
-            "Whether requests go to the backend",
-            None,
-            MetricType::Gauge,
-        )?;
-        for backend in backends.iter() {
-            let labels = [("backend", backend.url.to_string())];
-            ConstGauge::new(u64::from(backend.is_up().is_ok())).encode(up.encode_family(&labels)?)?;
-        }
-        let mut in_flight = encoder.encode_descriptor(
-            "tollgate_backend_in_flight",
-            "Requests in flight at the backend",
-            None,
-            MetricType::Gauge,
-        )?;
-        for backend in backends.iter() {
-            let labels = [("backend", backend.url.to_string())];
-            ConstGauge::new(u64::from(backend.in_flight())).encode(in_flight.encode_family(&labels)?)?;
+        let (backends, settings) = (self.0.backends.load(), self.0.settings.load());
+        let labels = |backend: &Backend| {
+            let site = settings.sites_at(&backend.url).join(",");
+            let site = (!settings.sites.is_empty()).then_some(("site", site));
+            std::iter::once(("backend", backend.url.to_string())).chain(site).collect::<Vec<_>>()
+        };
+        let statuses: Vec<_> = backends.all().iter().map(|backend| (backend, backend.queue.status())).collect();
+        let metrics: [(&str, &str, MetricType, fn(&Backend, QueueStatus) -> u64); 5] = [
+            ("up", "Whether requests go to the backend", MetricType::Gauge, |backend, _| {
+                u64::from(backend.is_up().is_ok())
+            }),
+            ("in_flight", "Requests in flight at the backend", MetricType::Gauge, |backend, _| {
+                u64::from(backend.in_flight())
+            }),
+            ("in_flight_max", "In-flight limit of the backend", MetricType::Gauge, |_, queue| queue.in_flight_max),
+            ("waiting", "Requests that wait for the backend", MetricType::Gauge, |_, queue| queue.waiting),
+            ("turned_away", "Requests that the queue of the backend refused", MetricType::Counter, |_, queue| {
+                queue.refused
+            }),
+        ];
+        for (name, help, kind, value) in metrics {
+            let name = format!("tollgate_backend_{name}");
+            let mut family = encoder.encode_descriptor(&name, help, None, kind)?;
+            for (backend, status) in &statuses {
+                let (labels, value) = (labels(backend), value(backend, *status));
+                let one = family.encode_family(&labels)?;
+                match kind {
+                    MetricType::Counter => ConstCounter::new(value).encode(one)?,
+                    _ => ConstGauge::new(value).encode(one)?,
+                }
+            }
         }
         Ok(())
     }

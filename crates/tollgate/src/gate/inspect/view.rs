@@ -76,6 +76,8 @@ pub(crate) struct Bucket {
 #[derive(Clone, Debug)]
 pub(crate) struct BackendInfo {
     pub(crate) url: String,
+    /// The names of the sites that it serves.
+    pub(crate) sites: Vec<String>,
     pub(crate) is_up: bool,
     /// Whether it is out of service. Unlike `is_up`, this does not change between a failed probe and the next one.
     pub(crate) is_down: bool,
@@ -131,7 +133,7 @@ impl Running {
             in_flight_max: queue.in_flight_max,
             connections: shared.caps.total() as u64,
             toll_seconds: queue.toll_ns as f64 / 1e9,
-            cores: f64::from(settings.cores.as_milli()) * settings.backends.len().max(1) as f64 / 1000.0,
+            cores: f64::from(settings.all_cores().as_milli()) / 1000.0,
             band: admission.load().band().as_str(),
             sustained_ms: admission.load().sustained().as_millis_ceil(),
             edges_ms: (settings.bands.elevated().as_millis_ceil(), settings.bands.critical().as_millis_ceil()),
@@ -143,11 +145,12 @@ impl Running {
 
     /// Each backend.
     pub(crate) fn backends(&self) -> Vec<BackendInfo> {
-        let backends = self.shared.backends.load();
-        let shown = backends.iter().map(|backend| {
+        let (backends, settings) = (self.shared.backends.load(), self.shared.settings.load());
+        let shown = backends.all().iter().map(|backend| {
             let queue = backend.queue.status();
             BackendInfo {
                 url: backend.url.to_string(),
+                sites: settings.sites_at(&backend.url).into_iter().map(str::to_owned).collect(),
                 is_up: backend.is_up().is_ok(),
                 is_down: backend.is_up().is_err() || !backend.is_reachable(),
                 in_flight: backend.in_flight(),
@@ -157,6 +160,12 @@ impl Running {
             }
         });
         shown.collect()
+    }
+
+    /// The name of the site that a host belongs to.
+    pub(crate) fn site_of(&self, host: Option<&[u8]>) -> Option<String> {
+        let settings = self.shared.settings.load();
+        settings.site_of(host?).map(|site| settings.sites[site].name.clone())
     }
 
     /// Totals of each rule.

@@ -1,10 +1,14 @@
 //! Certificates, read again when their files change.
 //!
+//! The certificates of the site that the client names in its handshake (SNI) come first. The name selects nothing else:
+//! backends and rules follow the `Host` of each request.
+//!
 //! A renewal replaces the files while connections are open. New connections get the new certificate. Files that cannot
 //! be used change nothing and are reported.
 
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::SystemTime;
@@ -14,10 +18,12 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use tollgate_core::request::host_of;
+use tollgate_core::site::{HostPattern, find_site};
 use zeroize::Zeroizing;
 
 use crate::bounded_file;
-use crate::settings::CertificateFiles;
+use crate::settings::{CertificateFiles, Gate as Settings};
 
 /// The largest file with certificates or a key, in bytes. A chain has a few kilobytes.
 pub(crate) const CERTIFICATE_BYTES_MAX: u64 = 1 << 20;
@@ -31,9 +37,50 @@ pub(crate) fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 /// The certificates in force.
 #[derive(Debug)]
 pub(crate) struct Certificates {
-    files: Vec<CertificateFiles>,
+    plan: CertificatePlan,
+    /// In the order of the files.
     keys: ArcSwap<Vec<Arc<CertifiedKey>>>,
     seen: Mutex<Seen>,
+}
+
+/// The files of all certificates, and the hosts of the sites that have their own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CertificatePlan {
+    files: Vec<CertificateFiles>,
+    sites: Vec<SiteCertificates>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct SiteCertificates {
+    hosts: Vec<HostPattern>,
+    /// The places of its certificates among all files.
+    places: Range<usize>,
+}
+
+impl CertificatePlan {
+    /// The certificates of the gate, followed by those of its sites.
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let mut plan = Self { files: settings.tls.clone(), sites: Vec::new() };
+        for site in &settings.sites {
+            let first = plan.files.len();
+            plan.files.extend(site.tls.iter().cloned());
+            plan.sites.push(SiteCertificates { hosts: site.hosts.clone(), places: first..plan.files.len() });
+        }
+        plan
+    }
+
+    /// Whether there is no certificate.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// The places of the certificates for the requested name, best first: those of its site, then all in order.
+    fn places_for(&self, name: Option<&str>) -> impl Iterator<Item = usize> {
+        let host = name.and_then(|name| host_of(name.as_bytes())).unwrap_or_default();
+        let site = find_site(self.sites.iter().map(|site| site.hosts.as_slice()), host);
+        let own = site.map_or(0..0, |site| self.sites[site].places.clone());
+        own.chain(0..self.files.len())
+    }
 }
 
 /// The last reading of the files.
@@ -50,10 +97,15 @@ type Stamp = Option<(SystemTime, u64)>;
 
 impl Certificates {
     /// Reads the files.
-    pub(crate) fn load(files: &[CertificateFiles]) -> io::Result<Arc<Self>> {
-        let seen = Mutex::new(Seen { stamps: stamps(files), fault: None });
-        let keys = ArcSwap::from_pointee(read_all(files)?);
-        Ok(Arc::new(Self { files: files.to_vec(), keys, seen }))
+    pub(crate) fn load(plan: CertificatePlan) -> io::Result<Arc<Self>> {
+        let seen = Mutex::new(Seen { stamps: stamps(&plan.files), fault: None });
+        let keys = ArcSwap::from_pointee(read_all(&plan.files)?);
+        Ok(Arc::new(Self { plan, keys, seen }))
+    }
+
+    /// Whether these are the certificates of `plan`.
+    pub(crate) fn is_for(&self, plan: &CertificatePlan) -> bool {
+        self.plan == *plan
     }
 
     /// Reads the files again if they have changed. Returns whether there are new certificates.
@@ -67,12 +119,12 @@ impl Certificates {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Ok(false),
         };
-        let now = stamps(&self.files);
+        let now = stamps(&self.plan.files);
         if seen.stamps == now {
             seen.fault = None;
             return Ok(false);
         }
-        match read_all(&self.files) {
+        match read_all(&self.plan.files) {
             Ok(keys) => {
                 self.keys.store(Arc::new(keys));
                 *seen = Seen { stamps: now, fault: None };
@@ -102,12 +154,13 @@ impl Certificates {
 }
 
 impl ResolvesServerCert for Certificates {
-    /// The first certificate for the requested name, or else the first one.
+    /// The first certificate for the requested name, or else the first one; those of the name's site come first.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let keys = self.keys.load();
+        let ordered = || self.plan.places_for(hello.server_name()).filter_map(|place| keys.get(place));
         let named = hello.server_name().and_then(|name| ServerName::try_from(name).ok());
-        let fitting = named.and_then(|name| keys.iter().find(|key| is_for(key, &name)));
-        fitting.or_else(|| keys.first()).cloned()
+        let fitting = named.and_then(|name| ordered().find(|key| is_for(key, &name)));
+        fitting.or_else(|| ordered().next()).cloned()
     }
 }
 
@@ -155,7 +208,8 @@ mod tests {
         let (old, new) = (certificate(), certificate());
         fs::write(&files.chain, old.cert.pem()).unwrap();
         fs::write(&files.key, old.signing_key.serialize_pem()).unwrap();
-        let certificates = Certificates::load(std::slice::from_ref(&files)).unwrap();
+        let plan = CertificatePlan { files: vec![files.clone()], sites: Vec::new() };
+        let certificates = Certificates::load(plan).unwrap();
         assert!(!certificates.refresh().unwrap(), "nothing has changed");
         // Invalid content of the same length and modification time as the content that follows.
         let changed_at = SystemTime::UNIX_EPOCH;

@@ -34,6 +34,7 @@ counters! {
     unbuffered = "h2_refused": "HTTP/2 requests refused because their connection used too much memory",
     request = "requests": "Requests read",
     malformed = "requests_malformed": "Requests rejected because they are malformed or ambiguous",
+    misdirected = "requests_misdirected": "Requests answered with 421 because no site has their host",
     refused = "requests_refused": "Requests refused",
     client_left = "requests_left": "Requests whose client disconnected before the end of the response",
     backend_failed = "backend_failures": "Requests without a complete response of a backend",

@@ -298,7 +298,7 @@ impl Decider {
     fn expected(&self, rules: &Rules, inquiry: Inquiry<'_>, request: &impl Request) -> Span {
         let admission = self.admission();
         let of_route = || match rules.has_budget() && inquiry.count > 0 {
-            true => admission.queues().expected(admission.route_hasher().key(request)).0,
+            true => admission.queues().expected(admission.route_hasher().key(request), request.host()).0,
             false => Span::ZERO,
         };
         inquiry.cpu.unwrap_or_else(of_route)
@@ -371,7 +371,8 @@ impl Decider {
         let entering = Entering { address: client, claim, route: admission.route_hasher().key(request), bytes: 0 };
         let queue = {
             let backends = self.shared.backends.load();
-            backends.pick(entering).map_or_else(|| admission.queues().first(), |backend| backend.queue.clone())
+            let picked = backends.of(request.host()).pick(entering);
+            picked.map_or_else(|| admission.queues().first(), |backend| backend.queue.clone())
         };
         match admission.enter_queue(&queue, entering, &self.log).await {
             Ok((permit, _)) => {

@@ -22,11 +22,12 @@ use crate::gate::decide::masters::Masters;
 use crate::gate::decide::queue::IN_FLIGHT_MAX;
 use crate::gate::decide::redis::RedisLink;
 use crate::gate::decide::remote_state::RemoteLinks;
-use crate::gate::http::backend::{Backends, connect};
+use crate::gate::http::backend::connect;
+use crate::gate::http::backend::sites::SiteBackends;
 use crate::gate::http::spool::Buffers;
 use crate::gate::http::worker::Shared;
 use crate::gate::net::caps::Caps;
-use crate::gate::net::tls::Certificates;
+use crate::gate::net::tls::{CertificatePlan, Certificates};
 use crate::gate::observe::access_log::{LogCounts, LogWriter};
 use crate::gate::observe::counters::WorkerCounters;
 use crate::gate::observe::proxy_detector::{ProxyDetector, ProxyNotice};
@@ -100,7 +101,7 @@ impl Running {
         } else {
             listener::share(&handed_over, workers)?
         };
-        let certificates = certificates(&settings)?;
+        let certificates = certificates(CertificatePlan::new(&settings))?;
         let links = RemoteLinks { redis: redis.as_ref(), masters: masters.as_ref() };
         let admission = Admission::new(&domain, &settings, links, clock.clone()).map_err(io::Error::other)?;
         let admission = Arc::new(admission);
@@ -111,7 +112,7 @@ impl Running {
         mask::set_off(settings.show_values);
         let counts = Arc::<LogCounts>::default();
         let access_log = settings.access_log.as_ref().map(|log| LogWriter::open(log, &counts)).transpose()?;
-        let backends = Backends::new(&settings.backends, None, |url| admission.queues().of(url));
+        let backends = SiteBackends::new(&settings, None, |url| admission.queues().of(url));
         let shared = Arc::new(Shared {
             backends: ArcSwap::from_pointee(backends),
             caps: Caps::new(connections_max),
@@ -126,7 +127,7 @@ impl Running {
             proxy_detector: ProxyDetector::default(),
             counters: (0..workers + door_threads).map(|_| Arc::new(WorkerCounters::default())).collect(),
             server_tls: ArcSwapOption::new(certificates.as_ref().map(Certificates::server_config)),
-            backend_tls: ArcSwap::new(connect::tls_config(&settings.backends)?),
+            backend_tls: ArcSwap::new(connect::tls_config(&settings.all_backends())?),
             settings: ArcSwap::from_pointee(settings),
         });
         for listener in &listeners[0] {
@@ -159,15 +160,15 @@ impl Running {
     /// changed.
     pub(crate) fn reload(&self, orders: Orders) -> io::Result<Vec<&'static str>> {
         // The steps that can fail come first, so that either everything is applied or nothing.
-        let backend_tls = connect::tls_config(&orders.gate.backends)?;
+        let backend_tls = connect::tls_config(&orders.gate.all_backends())?;
         let old = self.shared.settings.load_full();
-        let certificates = if old.tls == orders.gate.tls { None } else { Some(certificates(&orders.gate)?) };
+        let certificates = self.changed_certificates(CertificatePlan::new(&orders.gate))?;
         let access_log = self.wanted_access_log(&orders.gate)?;
         self.reload_rules(&orders)?;
         self.shared.access_log.store(access_log);
         let (settings, waiting) = settled(&old, orders.gate);
         let queue_of = |url: &_| self.shared.admission.queues().of(url);
-        let backends = Backends::new(&settings.backends, Some(&self.shared.backends.load()), queue_of);
+        let backends = SiteBackends::new(&settings, Some(&self.shared.backends.load()), queue_of);
         self.shared.backend_tls.store(backend_tls);
         self.shared.backends.store(Arc::new(backends));
         self.shared.caps.set_total_max(connections_max(&settings));
@@ -186,6 +187,13 @@ impl Running {
             None => self.refresh_certificates(),
         }
         Ok(waiting)
+    }
+
+    /// The certificates of `plan`, unless they are those in use.
+    fn changed_certificates(&self, plan: CertificatePlan) -> io::Result<Option<Option<Arc<Certificates>>>> {
+        let in_use = self.certificates.load();
+        let is_same = in_use.as_ref().map_or(plan.is_empty(), |certificates| certificates.is_for(&plan));
+        if is_same { Ok(None) } else { certificates(plan).map(Some) }
     }
 
     /// The access log of `settings`: the one in use, reopened, if its settings have not changed.
@@ -283,8 +291,9 @@ impl Running {
     /// Whether connections are accepted and a backend can serve requests.
     pub(crate) fn is_ready(&self) -> bool {
         let backends = self.shared.backends.load();
-        // Without a backend this process forwards nothing, but it serves doors.
-        *self.phase.borrow() == Phase::Serving && (backends.len() == 0 || backends.can_serve())
+        // Without a backend this process forwards nothing, but it serves doors. A site whose backends are down must not
+        // take the others out of service.
+        *self.phase.borrow() == Phase::Serving && (backends.all().len() == 0 || backends.can_serve())
     }
 
     /// The longest time for requests in flight when the gate stops.
@@ -331,8 +340,8 @@ fn settled(old: &Settings, new: Settings) -> (Settings, Vec<&'static str>) {
 }
 
 /// The certificates for clients, if TLS is on.
-fn certificates(settings: &Settings) -> io::Result<Option<Arc<Certificates>>> {
-    if settings.tls.is_empty() { Ok(None) } else { Certificates::load(&settings.tls).map(Some) }
+fn certificates(plan: CertificatePlan) -> io::Result<Option<Arc<Certificates>>> {
+    if plan.is_empty() { Ok(None) } else { Certificates::load(plan).map(Some) }
 }
 
 /// The configured limit of connections, or as many as there are file descriptors for.
@@ -348,9 +357,9 @@ fn connections_max(settings: &Settings) -> usize {
 /// The connections for which there are file descriptors. Not every client has a connection to a backend: only requests
 /// in flight do, and idle ones. A tunnel counts as two.
 fn connections_possible(files: usize, settings: &Settings) -> usize {
-    let idle =
-        settings.bounds.backend_idle_max.saturating_mul(settings.workers).saturating_mul(settings.backends.len());
-    let in_flight = (IN_FLIGHT_MAX as usize).saturating_mul(settings.backends.len().max(1));
+    let count = settings.all_backends().len();
+    let idle = settings.bounds.backend_idle_max.saturating_mul(settings.workers).saturating_mul(count);
+    let in_flight = (IN_FLIGHT_MAX as usize).saturating_mul(count.max(1));
     let backends = idle.saturating_add(in_flight);
     let files = files.saturating_sub(DESCRIPTORS_RESERVED);
     files.saturating_sub(backends).max(files / 2).max(16)

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Asserts that the text has exactly these errors: each starts with its position and contains these words.
-fn check(text: &str, expected: &[(&str, &str)]) {
+pub(super) fn check(text: &str, expected: &[(&str, &str)]) {
     let found = errors(text);
     let fits = |(found, (place, words)): (&String, &(&str, &str))| {
         found.starts_with(&format!("{place}: ")) && found.contains(words)

@@ -3,6 +3,7 @@
 mod errors;
 mod mutations;
 mod resolution;
+mod sites;
 mod websocket_recipe;
 
 use super::error::ConfigError;

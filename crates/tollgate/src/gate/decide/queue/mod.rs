@@ -499,7 +499,7 @@ impl State {
 
 /// The settings of one queue: the room for waiting requests is split evenly among the backends.
 fn queue_settings(settings: &Settings) -> core::Settings {
-    let backends = settings.backends.len().max(1);
+    let backends = settings.all_backends().len().max(1);
     core::Settings {
         shares: settings.fairness,
         cores: settings.cores,

@@ -76,7 +76,8 @@ impl Pulse {
 fn is_local(settings: &Settings) -> bool {
     let is_loopback =
         |host: &str| host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    !settings.backends.is_empty() && settings.backends.iter().all(|backend| is_loopback(&backend.host))
+    let backends = settings.all_backends();
+    !backends.is_empty() && backends.iter().all(|backend| is_loopback(&backend.host))
 }
 
 /// How busy this machine is.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use tollgate_core::queue::{Learned, RouteKey};
+use tollgate_core::site::{HostPattern, find_site};
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::clock::Clock;
 
@@ -25,18 +26,36 @@ pub(crate) struct Queues {
     clock: Clock,
     /// Makes the keys of clients in every queue.
     hasher: RandomState,
-    all: ArcSwap<Vec<BackendQueue>>,
+    all: ArcSwap<Arrangement>,
     /// The control group of the backends, if their CPU time is measured.
     metered: Mutex<Option<Metered>>,
     /// Counts of the queues that are not there any more.
     gone: Mutex<QueueStatus>,
 }
 
-#[derive(Clone)]
+/// The queues, and the sites whose requests wait in them.
+#[derive(Default)]
+struct Arrangement {
+    queues: Vec<BackendQueue>,
+    /// The hosts of each site.
+    sites: Vec<Vec<HostPattern>>,
+}
+
 struct BackendQueue {
     /// None if the settings name no backend.
     url: Option<BackendUrl>,
     queue: Arc<Queue>,
+    /// The sites that the backend serves, by index. None: the hosts of no site.
+    sites: Vec<Option<usize>>,
+}
+
+impl Arrangement {
+    /// The queues in which requests with this host can wait.
+    fn at_host(&self, host: Option<&[u8]>) -> impl Iterator<Item = &BackendQueue> {
+        let site = find_site(self.sites.iter().map(Vec::as_slice), host.unwrap_or_default());
+        let has_one = self.queues.iter().any(|one| one.sites.contains(&site));
+        self.queues.iter().filter(move |one| !has_one || one.sites.contains(&site))
+    }
 }
 
 struct Metered {
@@ -74,24 +93,30 @@ impl Queues {
     /// Makes a queue for every new backend. The others keep theirs.
     fn arrange(&self, settings: &Settings) {
         let before = self.all.load();
-        let mut all: Vec<BackendQueue> = Vec::new();
-        let urls = settings.backends.iter().map(|url| Some(url.clone()));
-        for url in urls.chain(settings.backends.is_empty().then_some(None)) {
-            if all.iter().any(|known| known.url == url) {
-                continue;
-            }
-            let known = before.iter().find(|known| known.url == url);
+        let urls = settings.all_backends().into_iter().map(|url| Some(url.clone()));
+        let mut urls: Vec<Option<BackendUrl>> = urls.collect();
+        if urls.is_empty() {
+            urls.push(None);
+        }
+        let arranged = |url: Option<BackendUrl>| {
+            let known = before.queues.iter().find(|known| known.url == url);
             let queue = match known {
                 Some(known) => known.queue.clone(),
-                None => Queue::new(settings, self.hasher.clone(), self.clock.clone()),
+                None => Queue::new(&settings.at_backend(url.as_ref()), self.hasher.clone(), self.clock.clone()),
             };
-            all.push(BackendQueue { url, queue });
-        }
+            let is_at = |backends: &[BackendUrl]| url.as_ref().is_none_or(|url| backends.contains(url));
+            let of_sites = settings.sites.iter().enumerate().filter(|(_, site)| is_at(&site.backends));
+            let of_sites = of_sites.map(|(index, _)| Some(index));
+            let sites = of_sites.chain(is_at(&settings.backends).then_some(None)).collect();
+            BackendQueue { url, queue, sites }
+        };
+        let queues: Vec<BackendQueue> = urls.into_iter().map(arranged).collect();
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-        for left in before.iter().filter(|known| all.iter().all(|kept| kept.url != known.url)) {
+        for left in before.queues.iter().filter(|known| queues.iter().all(|kept| kept.url != known.url)) {
             gone.add_counts(left.queue.status());
         }
-        self.all.store(Arc::new(all));
+        let sites = settings.sites.iter().map(|site| site.hosts.clone()).collect();
+        self.all.store(Arc::new(Arrangement { queues, sites }));
     }
 
     /// Takes over other settings. Waiting requests go on waiting, and what was learned about the backends that stay is
@@ -101,49 +126,56 @@ impl Queues {
         let mut metered = self.metered.lock().unwrap_or_else(PoisonError::into_inner);
         if metered.as_ref().map(|metered| metered.group.as_path()) != group {
             *metered = group.map(Metered::new);
-            self.all.load().iter().for_each(|one| one.queue.measure(None));
+            self.all.load().queues.iter().for_each(|one| one.queue.measure(None));
         }
         drop(metered);
         self.arrange(settings);
-        self.all.load().iter().for_each(|one| one.queue.reload(settings));
+        for one in &self.all.load().queues {
+            one.queue.reload(&settings.at_backend(one.url.as_ref()));
+        }
     }
 
     /// The queue of a backend. A backend that is not in the settings shares the first queue.
     pub(crate) fn of(&self, url: &BackendUrl) -> Arc<Queue> {
-        let known =
-            self.all.load().iter().find(|known| known.url.as_ref() == Some(url)).map(|known| known.queue.clone());
-        known.unwrap_or_else(|| self.first())
+        let all = self.all.load();
+        let known = all.queues.iter().find(|known| known.url.as_ref() == Some(url));
+        known.map_or_else(|| self.first(), |known| known.queue.clone())
     }
 
     /// The first queue. There always is one, also where the settings name no backend.
     pub(crate) fn first(&self) -> Arc<Queue> {
-        self.all.load()[0].queue.clone()
+        self.all.load().queues[0].queue.clone()
     }
 
     /// The queues of all backends.
     pub(crate) fn all(&self) -> Vec<Arc<Queue>> {
-        self.all.load().iter().map(|one| one.queue.clone()).collect()
+        self.all.load().queues.iter().map(|one| one.queue.clone()).collect()
+    }
+
+    /// The queues in which requests with this host can wait.
+    pub(crate) fn at_host(&self, host: Option<&[u8]>) -> Vec<Arc<Queue>> {
+        self.all.load().at_host(host).map(|one| one.queue.clone()).collect()
     }
 
     /// The knowledge about each backend, by its address. Each queue is locked for some microseconds.
     pub(crate) fn learned(&self) -> Vec<(String, Learned)> {
         let of = |one: &BackendQueue| Some((one.url.as_ref()?.to_string(), one.queue.learned()));
-        self.all.load().iter().filter_map(of).collect()
+        self.all.load().queues.iter().filter_map(of).collect()
     }
 
     /// Starts the queue of a backend from what was learned earlier. False if there is no such backend. Call it before
     /// the first request.
     pub(crate) fn restore(&self, url: &str, learned: &Learned) -> bool {
         let all = self.all.load();
-        let known = all.iter().find(|one| one.url.as_ref().is_some_and(|known| known.to_string() == url));
+        let known = all.queues.iter().find(|one| one.url.as_ref().is_some_and(|known| known.to_string() == url));
         known.inspect(|one| one.queue.restore(learned)).is_some()
     }
 
-    /// The mean cost of requests of this route: the largest of all backends, because it is not known yet which one
-    /// serves the request. Also whether none of them knows anything about it.
-    pub(crate) fn expected(&self, route: RouteKey) -> (Span, bool) {
+    /// The mean cost of requests of this route: the largest of all backends for the host, because it is not known yet
+    /// which one serves the request. Also whether none of them knows anything about it.
+    pub(crate) fn expected(&self, route: RouteKey, host: Option<&[u8]>) -> (Span, bool) {
         let all = self.all.load();
-        let expected = all.iter().map(|one| one.queue.expected(route));
+        let expected = all.at_host(host).map(|one| one.queue.expected(route));
         expected.fold((Span::ZERO, true), |(mean, unseen), (other, is_unseen)| (mean.max(other), unseen && is_unseen))
     }
 
@@ -162,14 +194,14 @@ impl Queues {
             Used::Begins | Used::Unknown => None,
         };
         let all = self.all.load();
-        if let [one] = &all[..] {
+        if let [one] = &all.queues[..] {
             one.queue.measure(cpu);
             return;
         }
         // All backends are in one control group: its CPU time is split as the requests of each queue are thought to
         // have used it.
         let work_at = |one: &BackendQueue| (one.queue.clone(), one.queue.work_nanos());
-        let before = std::mem::replace(&mut metered.work_at, all.iter().map(work_at).collect());
+        let before = std::mem::replace(&mut metered.work_at, all.queues.iter().map(work_at).collect());
         let work_of = |(queue, work): &(Arc<Queue>, u64)| {
             let before = before.iter().find(|(known, _)| Arc::ptr_eq(known, queue));
             before.map_or(0, |(_, before)| work.wrapping_sub(*before))
@@ -187,7 +219,7 @@ impl Queues {
     /// The sums over all backends.
     pub(crate) fn status(&self) -> QueueStatus {
         let mut sum = *self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-        for one in self.all.load().iter() {
+        for one in &self.all.load().queues {
             let status = one.queue.status();
             sum.add_counts(status);
             sum.is_observing |= status.is_observing;
@@ -203,7 +235,7 @@ impl Queues {
     /// longest wait, so that a few clients that wait for seconds are not lost among many that do not wait.
     pub(crate) fn take_wait(&self) -> Span {
         let mut sum = Waits::default();
-        for one in self.all.load().iter() {
+        for one in &self.all.load().queues {
             let waits = one.queue.take_waits();
             sum.sum_ns = sum.sum_ns.saturating_add(waits.sum_ns);
             sum.longest = sum.longest.max(waits.longest);

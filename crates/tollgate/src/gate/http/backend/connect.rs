@@ -71,7 +71,7 @@ async fn dial_address(backend: &Backend, address: SocketAddr) -> io::Result<TcpS
 
 /// The TLS configuration for backends, with the root certificates of the system. They are read only if a backend uses
 /// TLS.
-pub(crate) fn tls_config(backends: &[BackendUrl]) -> io::Result<Arc<rustls::ClientConfig>> {
+pub(crate) fn tls_config(backends: &[&BackendUrl]) -> io::Result<Arc<rustls::ClientConfig>> {
     let mut roots = rustls::RootCertStore::empty();
     if backends.iter().any(|backend| backend.tls) {
         let found = rustls_native_certs::load_native_certs();

@@ -5,6 +5,7 @@ pub(crate) mod h1;
 pub(crate) mod h2;
 pub(crate) mod health;
 pub(crate) mod pool;
+pub(crate) mod sites;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -36,7 +37,7 @@ const ALIKE_NS: u64 = 8_000_000;
 /// One request in this many goes to the backend with the smallest load instead of the fastest one.
 const EXPLORE_EVERY: usize = 16;
 
-/// All backends.
+/// The backends of one site.
 #[derive(Debug)]
 pub(crate) struct Backends {
     all: Vec<Arc<Backend>>,
@@ -56,30 +57,8 @@ pub(crate) struct BackendSlot {
 pub(crate) struct AllDown(pub(crate) Duration);
 
 impl Backends {
-    /// The backends at these addresses, with their queues. Unchanged ones are kept.
-    pub(crate) fn new(
-        urls: &[BackendUrl],
-        before: Option<&Self>,
-        queue_of: impl Fn(&BackendUrl) -> Arc<Queue>,
-    ) -> Self {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        let backend = |url: &BackendUrl| {
-            let known = before.iter().flat_map(|before| &before.all).find(|backend| backend.url == *url);
-            if let Some(backend) = known {
-                return backend.clone();
-            }
-            Arc::new(Backend {
-                id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-                url: url.clone(),
-                authority: url.authority(),
-                queue: queue_of(url),
-                in_flight: AtomicU32::new(0),
-                health: std::sync::Mutex::default(),
-                ailing: false.into(),
-                began: Instant::now(),
-            })
-        };
-        Self { all: urls.iter().map(backend).collect(), turn: AtomicUsize::new(0) }
+    pub(crate) fn new(all: Vec<Arc<Backend>>) -> Self {
+        Self { all, turn: AtomicUsize::new(0) }
     }
 
     /// The backend in whose queue a request waits: of those that are up, the one with the shortest estimated time to
@@ -109,12 +88,14 @@ impl Backends {
     /// without a backend the request fails for certain. `is_complete`: the whole request is here.
     pub(crate) fn choose(
         &self,
-        picked: Option<u64>,
+        picked: Option<&Arc<Backend>>,
         avoid: Option<u64>,
         is_complete: bool,
     ) -> Result<BackendSlot, AllDown> {
-        let is_picked = |backend: &&Arc<Backend>| Some(backend.id) == picked && picked != avoid;
-        if let Some(backend) = self.all.iter().find(is_picked)
+        // Without backends, this site was removed while the request waited for the one that was picked.
+        let is_here =
+            |picked: &&Arc<Backend>| self.all.is_empty() || self.all.iter().any(|known| known.id == picked.id);
+        if let Some(backend) = picked.filter(is_here).filter(|picked| Some(picked.id) != avoid)
             && backend.is_up().is_ok()
             && let Some(probe) = backend.admit(is_complete)
         {
@@ -188,16 +169,6 @@ impl Backends {
     pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
-
-    /// Whether there is a backend with this id.
-    pub(crate) fn has(&self, id: u64) -> bool {
-        self.all.iter().any(|backend| backend.id == id)
-    }
-
-    /// Each backend.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Backend>> {
-        self.all.iter()
-    }
 }
 
 impl BackendSlot {
@@ -222,6 +193,20 @@ impl Drop for BackendSlot {
 }
 
 impl Backend {
+    fn new(url: &BackendUrl, queue: Arc<Queue>) -> Arc<Self> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            url: url.clone(),
+            authority: url.authority(),
+            queue,
+            in_flight: AtomicU32::new(0),
+            health: std::sync::Mutex::default(),
+            ailing: false.into(),
+            began: Instant::now(),
+        })
+    }
+
     /// A connection was made.
     pub(crate) fn connected(&self) {
         if self.ailing.load(Ordering::Relaxed) && self.with_health(|health, _| health.connected()) {
@@ -311,14 +296,13 @@ mod tests {
     fn backends(count: u16) -> Backends {
         let url = |port| BackendUrl::parse(&format!("http://127.0.0.1:{port}")).unwrap();
         let queues = Queues::new(&Settings::default(), Clock::start());
-        let queue_of = |url: &BackendUrl| queues.of(url);
-        Backends::new(&(1..=count).map(url).collect::<Vec<_>>(), None, queue_of)
+        Backends::new((1..=count).map(url).map(|url| Backend::new(&url, queues.of(&url))).collect())
     }
 
     #[test]
     fn a_request_that_is_not_the_probe_goes_to_another_backend() {
         let backends = backends(3);
-        let all: Vec<u64> = backends.iter().map(|backend| backend.id).collect();
+        let all: Vec<u64> = backends.all.iter().map(|backend| backend.id).collect();
         for up in &all {
             let slot = backends.choose_among(None, |backend| (backend.id == *up).then_some(None)).unwrap();
             assert_eq!(slot.backend.id, *up);
@@ -353,10 +337,10 @@ mod tests {
     #[test]
     fn the_last_backend_is_taken_out_by_connection_failures_alone() {
         let backends = backends(2);
-        for backend in backends.iter() {
+        for backend in backends.all.iter() {
             fail_answers(&backends, backend);
         }
-        let up: Vec<bool> = backends.iter().map(|backend| backend.is_up().is_ok()).collect();
+        let up: Vec<bool> = backends.all.iter().map(|backend| backend.is_up().is_ok()).collect();
         assert_eq!(up, [false, true]);
         let chosen = |backends: &Backends| backends.choose(None, None, true).map(|slot| slot.backend.id).ok();
         assert_eq!(chosen(&backends), Some(backends.all[1].id));

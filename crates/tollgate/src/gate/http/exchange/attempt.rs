@@ -223,6 +223,7 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         }
         let Some(ticket) = &self.ticket else { return };
         let asked = FailedRequest { route: ticket.route().route, client: self.client };
-        self.inbound.worker.shared.backends.load().answer_failed(&slot.backend, error.as_str(), asked);
+        let backends = self.inbound.worker.shared.backends.load();
+        self.backends(&backends).answer_failed(&slot.backend, error.as_str(), asked);
     }
 }

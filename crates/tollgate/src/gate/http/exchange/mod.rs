@@ -27,9 +27,11 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tollgate_core::request::{Request, host_of};
 use tollgate_core::time::{Moment, Span};
 use tollgate_wire::http1::chunked::Decoder;
 use tollgate_wire::http1::hop_by_hop::strip_nominated;
@@ -39,7 +41,8 @@ use tollgate_wire::json_body;
 use super::access_record::AccessRecord;
 use super::backend::h1::H1Connection;
 use super::backend::pool::Wanted;
-use super::backend::{AllDown, BackendSlot, connect};
+use super::backend::sites::SiteBackends;
+use super::backend::{AllDown, Backend, BackendSlot, Backends, connect};
 use super::body::{PeerError, Piece, Rest, Source};
 use super::download::drain;
 use super::halves::{ClientBody, GATHERED_MAX, Reply};
@@ -94,6 +97,8 @@ enum End {
     },
     /// A rule or the queue refused the request.
     Refused(Refusal),
+    /// The host of the request belongs to no site.
+    UnknownHost,
     /// The request cannot be served. The client gets a response with this status.
     Failed { status: u16, detail: &'static str, retry_secs: u64 },
     /// The client gets nothing more.
@@ -109,7 +114,7 @@ impl End {
         match self {
             Self::Answered { .. } | Self::Upgraded(..) => Some(Outcome::Answered),
             Self::ClientFailed { outcome, .. } => *outcome,
-            Self::Refused(_) | Self::Failed { .. } | Self::Cut => Some(Outcome::Failed),
+            Self::Refused(_) | Self::UnknownHost | Self::Failed { .. } | Self::Cut => Some(Outcome::Failed),
         }
     }
 }
@@ -218,7 +223,17 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         shared.admission.unify(&mut request.fields);
         self.since = shared.stats.clock().now();
         self.trace = trace::begin(worker, peer, &RequestView::new(self.client, request));
+        if shared.backends.load().is_unknown(host_of(&request.authority)) {
+            worker.counters.misdirected();
+            self.undecided("unknown-host");
+            return Err(End::UnknownHost);
+        }
         Ok(())
+    }
+
+    /// The backends for the host of the request. A reload may change them at any time.
+    fn backends<'b>(&self, backends: &'b SiteBackends) -> &'b Backends {
+        backends.of(host_of(&self.inbound.request.authority))
     }
 
     /// Looks up the values of a JSON body that rules use. Only then is the body read before the decision. A body that
@@ -306,8 +321,8 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         }
     }
 
-    /// Returns the number of the backend whose queue granted the permit.
-    async fn queue(&mut self, is_whole: bool) -> Result<Option<u64>, End> {
+    /// Returns the backend whose queue granted the permit.
+    async fn queue(&mut self, is_whole: bool) -> Result<Option<Arc<Backend>>, End> {
         let Inbound { worker, peer, request, .. } = &self.inbound;
         let (admission, log) = (&worker.shared.admission, &worker.engagements);
         let view = RequestView::new(self.client, request).with_json(&self.json);
@@ -321,9 +336,8 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         let mut picked = None;
         let pick = |entering| {
             let backends = worker.shared.backends.load();
-            let backend = backends.pick(entering);
-            picked = backend.map(|backend| backend.id);
-            backend.map_or_else(|| admission.queues().first(), |backend| backend.queue.clone())
+            picked = backends.of(view.host()).pick(entering).cloned();
+            picked.as_ref().map_or_else(|| admission.queues().first(), |backend| backend.queue.clone())
         };
         or_departure(admission.take_turn(ticket, turn, pick, log), self.body).await?.map_err(End::Refused)?;
         match admission.recheck(ticket, &view, log) {
@@ -353,13 +367,14 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
     }
 
     /// Sends the request to the backend that was picked when it entered the queue, or to another one if no connection
-    /// can be made. The permit stays with the picked backend: the request was admitted once and does not wait again.
-    async fn forward(&mut self, picked: Option<u64>, is_whole: bool) -> Result<End, End> {
+    /// can be made. The permit stays with the picked backend: the request was admitted once and does not wait again. If
+    /// a reload has removed the site meanwhile, the picked backend still serves the request.
+    async fn forward(&mut self, picked: Option<Arc<Backend>>, is_whole: bool) -> Result<End, End> {
         let (worker, settings) = (self.inbound.worker, self.inbound.settings);
         let mut wanted = if self.may_be_sent_twice() { Wanted::Any } else { Wanted::Recent };
         let (mut avoid, mut connect_failures, mut unsent_retries, mut has_resent) = (None, 0, 0, false);
         loop {
-            let chosen = worker.shared.backends.load().choose(picked, avoid, is_whole);
+            let chosen = self.backends(&worker.shared.backends.load()).choose(picked.as_ref(), avoid, is_whole);
             let slot = chosen.map_err(|AllDown(wait)| self.no_backend(wait))?;
             // A connection from before the outage does not show whether new ones can be made.
             let wanted_now = if slot.is_probe() { Wanted::New } else { wanted };
@@ -374,7 +389,8 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
                     avoid = Some(slot.backend.id);
                     connect_failures += 1;
                     // No backend has received anything, so any request may go to another one.
-                    if connect_failures < worker.shared.backends.load().len().min(BACKENDS_TRIED_MAX) {
+                    let count = self.backends(&worker.shared.backends.load()).len();
+                    if connect_failures < count.min(BACKENDS_TRIED_MAX) {
                         continue;
                     }
                     return Err(self.unreachable(&error, &slot));
@@ -447,6 +463,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
             End::ClientFailed { has_begun: true, .. } | End::Cut => After::Cut,
             End::ClientFailed { error, .. } => self.answer_client_failure(error).await,
             End::Refused(refusal) => self.refuse(&refusal).await,
+            End::UnknownHost => self.answer_unknown_host().await,
             End::Failed { status, detail, retry_secs } => self.answer_failure(status, detail, retry_secs).await,
         }
     }
@@ -580,6 +597,15 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         let random = spread_of(self.client, worker.timers.now_ms());
         let retry = Some(jittered_secs(Span::from_secs(retry_secs), random));
         let answer = OwnAnswer::fault_to(request, status, detail, retry, response, &settings.pages);
+        let keep = self.can_keep();
+        self.answer(&answer, keep).await
+    }
+
+    /// Responds that no site has the host of the request.
+    async fn answer_unknown_host(&mut self) -> After {
+        let Inbound { settings, request, response, .. } = &mut self.inbound;
+        let detail = "no site with this host is served here";
+        let answer = OwnAnswer::fault_to(request, 421, detail, None, response, &settings.pages);
         let keep = self.can_keep();
         self.answer(&answer, keep).await
     }
