@@ -1,6 +1,7 @@
 """Installs the package under systemd and uses it: every command of docs/install.md, docs/tls.md and docs/behind-a-proxy.md is run as it is written there."""
 
 import glob
+import json
 import os
 import pwd
 import re
@@ -26,17 +27,19 @@ def sh(script, cwd="/", fails=False):
 
 
 def journal():
-    return subprocess.run(["journalctl", "-u", "tollgate*", "-u", "in-empty-root", "-u", "by-hand", "-n", "40", "--no-pager", "-o", "cat"], capture_output=True, text=True).stdout
+    return subprocess.run(["journalctl", "-u", "tollgate*", "-u", "in-empty-root", "-u", "by-hand", "-u", "in-image", "-n", "40", "--no-pager", "-o", "cat"], capture_output=True, text=True).stdout
 
 
-# The blocks that were asked for.
+# The blocks that facts have read.
 USED = set()
-# Blocks that cannot be run here, by their first line, each with the place where they are.
+# Blocks that facts do not run, by their first line, each with the file that runs it.
 RUN_ELSEWHERE = {
-    "docker build -t tollgate -f contrib/docker/Dockerfile .": "./package, if there is a Docker daemon",
-    "cargo install --locked --path crates/tollgate": "./test full",
+    "cargo install --locked --path crates/tollgate": "test",
     "tollgate doctor --once": "crates/tollgate/tests/gate/proxies.rs",
 }
+# All blocks of these languages are run here. crates/tollgate/tests/gate/proxies.rs runs the configurations of the last page, and
+# crates/tollgate/tests/tidy/first_pages.rs checks that there are no blocks in other forms.
+LANGUAGES = {"install.md": ["sh", "toml", "ini", "caddyfile"], "tls.md": ["sh", "toml", "ini", "caddyfile"], "behind-a-proxy.md": ["sh"]}
 
 
 def without_fences(text):
@@ -101,6 +104,7 @@ def the_package_installs_and_serves():
     assert sh("systemctl is-active tollgate.socket tollgate.service").split() == ["active", "active"]
     assert sh("systemctl is-enabled tollgate.socket tollgate.service").split() == ["enabled", "enabled"]
     assert "is alive" in sh("tollgate health") and "is ready" in sh("tollgate health --ready")
+    assert '"level"' in sh("journalctl -u tollgate --no-pager")
 
 
 @fact
@@ -428,6 +432,31 @@ def the_static_binary_runs_anywhere_and_may_listen_on_port_80_with_a_capability(
     sh("systemctl stop by-hand")
 
 
+@fact
+def the_commands_of_the_image_serve_without_a_container():
+    """With the image's entry point, environment and user, in a root with its files. A container engine would add namespaces."""
+    build, run = blocks("install.md", "Containers")[0].strip().splitlines()
+    assert build == "docker build -t tollgate -f contrib/docker/Dockerfile ."
+    dockerfile = open(f"{HERE}/Dockerfile").read()
+    line = lambda start: " ".join(json.loads(re.search(rf"^{start} (\[.*\])$", dockerfile, re.M).group(1)))
+    entry, default, health = line("ENTRYPOINT"), line("CMD"), line("HEALTHCHECK .* CMD")
+    environment = re.search(r"^ENV (.*)$", dockerfile, re.M).group(1)
+    user = "65532:65532"
+    root = "/opt/image"
+    sh(f"""mkdir -p {root}/usr/bin {root}/etc/tollgate {root}/tmp {root}/var/lib; cp /usr/local/bin/tollgate {root}/usr/bin/
+    install -d -m 700 -o 65532 -g 65532 {root}/var/lib/tollgate
+    echo '127.0.0.1 host.docker.internal' >{root}/etc/hosts""")
+    write(f"{root}/etc/tollgate/tollgate.toml", '[gate]\nlisten = "0.0.0.0:8888"\nbackend = "http://host.docker.internal:3000"\n')
+    inside = f"chroot --userspec={user} {root}"
+    # The words after the name of the image.
+    for command, port in [(run.split(" tollgate ", 1)[1], 8080), (default, 3000)]:
+        sh(f"systemd-run --quiet --unit=in-image --setenv={environment} {inside} {entry} {command}")
+        eventually("it serves", lambda: f"app on port {port}" in get("http://127.0.0.1:8888/"))
+        assert "is alive" in sh(f"{inside} {health}")
+        sh("systemctl stop in-image")
+    assert os.listdir(f"{root}/var/lib/tollgate"), "what the gate has learned is kept in the volume"
+
+
 def main():
     serve(("127.0.0.1", 8080))
     serve(("127.0.0.1", 3000))
@@ -441,10 +470,13 @@ def main():
 
 
 def every_command_of_the_pages_was_run():
-    for page in ["install.md", "tls.md", "behind-a-proxy.md"]:
-        for block in re.findall(r"```sh\n(.*?)```", open(f"{HERE}/{page}").read(), re.S):
+    count = 0
+    for page, languages in LANGUAGES.items():
+        for language, block in re.findall(r"^```(\w+)\n(.*?)^```$", open(f"{HERE}/{page}").read(), re.M | re.S):
             is_run = (page, block) in USED or block.splitlines()[0] in RUN_ELSEWHERE
-            assert is_run, f"no fact runs this block of {page}:\n{block}"
+            assert is_run or language not in languages, f"no fact runs this block of {page}:\n{block}"
+            count += (page, block) in USED
+    print(f"{count} blocks of the pages were run")
 
 
 main()

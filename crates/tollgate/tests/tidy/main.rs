@@ -1,6 +1,7 @@
 //! Checks of the source and the documentation that the compiler does not make: layers, links, names, file sizes.
 #![allow(clippy::unwrap_used)]
 
+mod first_pages;
 mod imports;
 mod pages;
 
