@@ -50,6 +50,7 @@ pub mod names;
 pub mod relay;
 mod report;
 mod row;
+mod rule_names;
 pub mod sample;
 mod scaled;
 #[cfg(feature = "redis")]

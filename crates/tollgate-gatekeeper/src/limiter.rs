@@ -26,6 +26,7 @@ use crate::key_record::{KeyRecord, Location};
 use crate::lock::Locked;
 use crate::names::{Names, Throttled, Throttling};
 use crate::relay::{EventKind, Relay};
+use crate::rule_names::RuleNames;
 use crate::sample::Sample;
 use crate::table::{Table, TableError, TableReport};
 use crate::ticket::{RULES_AT_ONCE_MAX, TableCharge, Ticket};
@@ -33,6 +34,7 @@ use crate::ticket::{RULES_AT_ONCE_MAX, TableCharge, Ticket};
 /// The rules of one domain, with the state of all callers.
 pub struct Limiter {
     pub(crate) rules: Box<[ActiveRule]>,
+    pub(crate) rule_names: RuleNames,
     pub(crate) started: Moment,
     pub(crate) names: Arc<Names>,
     pub(crate) rules_skipped: AtomicU64,
@@ -110,13 +112,19 @@ impl Limiter {
             };
             Ok(ActiveRule { fast_rate: FastRate::of(&rule), rule, table, relay: None })
         };
+        let rule_names = RuleNames::new(plan.rules.iter().map(|(rule, _)| &*rule.name));
         let rules = plan.rules.into_iter().enumerate().map(active).collect::<Result<_, _>>()?;
-        Ok(Self { rules, started: plan.started, names, rules_skipped: AtomicU64::new(0) })
+        Ok(Self { rules, rule_names, started: plan.started, names, rules_skipped: AtomicU64::new(0) })
     }
 
     /// The rule with index `place`.
     pub fn rule(&self, place: usize) -> Option<&Rule> {
         self.rules.get(place).map(|active| &active.rule)
+    }
+
+    /// The rules with this name, in their order, found by binary search.
+    pub fn rules_named(&self, name: &str) -> impl Iterator<Item = &Rule> {
+        self.rule_names.places(name).map(|place| &self.rules[place].rule)
     }
 
     /// All rules, in their order.
@@ -321,15 +329,27 @@ impl Limiter {
     /// rows.
     #[inline]
     pub(crate) fn find_keys(&self, among: impl Fn(usize) -> bool, request: &impl Request, keys: &mut Keys) {
+        if let Some(name) = request.rule_name() {
+            for place in self.rule_names.places(name).filter(|place| among(*place)) {
+                self.find_key(place, request, keys);
+            }
+            return;
+        }
         for (place, active) in self.rules.iter().enumerate() {
-            if !among(place) || !active.rule.applies(request) {
-                continue;
+            if among(place) && active.rule.applies(request) {
+                self.find_key(place, request, keys);
             }
-            let Some(hash) = active.hash(request) else { continue };
-            active.table.prefetch(hash);
-            if keys.try_push((place, hash)).is_err() {
-                self.rules_skipped.fetch_add(1, Ordering::Relaxed);
-            }
+        }
+    }
+
+    /// Adds the key of the rule with index `place`, which applies.
+    #[inline]
+    fn find_key(&self, place: usize, request: &impl Request, keys: &mut Keys) {
+        let active = &self.rules[place];
+        let Some(hash) = active.hash(request) else { return };
+        active.table.prefetch(hash);
+        if keys.try_push((place, hash)).is_err() {
+            self.rules_skipped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -357,7 +377,12 @@ impl Limiter {
 
     /// The rule that `charge` was charged to; `None` if a reload has removed it.
     fn active(&self, charge: &TableCharge) -> Option<&ActiveRule> {
-        self.rules.iter().find(|active| active.table.id() == charge.table)
+        let id = |active: &ActiveRule| active.table.id();
+        // Tables are created in the order of their rules, unless a reload has inherited some.
+        match self.rules.binary_search_by_key(&charge.table, id) {
+            Ok(place) => self.rules.get(place),
+            Err(_) => self.rules.iter().find(|active| id(active) == charge.table),
+        }
     }
 
     /// Calls `change` with the record that `charge` was charged to, if it still exists and has anything to

@@ -65,7 +65,8 @@ impl Limiter {
     /// Applies a master's order to the record of `identifier` in the rule with this name. Returns whether
     /// there is such a rule and key.
     pub fn obey(&self, rule: &str, identifier: &[u8], instruction: Instruction, now: Moment) -> bool {
-        let Some(active) = self.rules.iter().find(|active| active.rule.name == rule) else { return false };
+        let Some(place) = self.rule_names.places(rule).next() else { return false };
+        let active = &self.rules[place];
         let Some(hash) = active.hash_of_identifier(identifier) else { return false };
         let mut record = active.table.record(&active.rule, hash, now);
         let _held = record.lock();

@@ -28,6 +28,17 @@ impl Factor {
         u32::try_from(self.divide(u64::from(count))?).map_err(|_| LimitError::TooLong)
     }
 
+    /// The CPU time to charge to an unscaled budget for a request that costs `cpu`. The effect is that of a budget that is
+    /// scaled by this factor, because a budget's record is the time in which its debt is repaid.
+    pub fn cost(self, cpu: Span) -> Span {
+        self.multiply(cpu).unwrap_or(Span::from_nanos(u64::MAX))
+    }
+
+    /// The quantity of a scaled limit that corresponds to `quantity` of the unscaled one.
+    pub fn quantity(self, quantity: u64) -> u64 {
+        self.divide(quantity).unwrap_or(u64::MAX)
+    }
+
     /// A time multiplied by the factor, rounded up.
     fn multiply(self, span: Span) -> Result<Span, LimitError> {
         let scaled = (u128::from(span.as_nanos()) * u128::from(self.thousandths)).div_ceil(1000);

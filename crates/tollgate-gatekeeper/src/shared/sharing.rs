@@ -24,6 +24,7 @@ use super::shared_ticket::Taking;
 use super::{Answer, AskedRule, SharedRule, SharedTicket, Store, StoreTicket, Unanswered, Unshareable};
 use crate::clock::Clock;
 use crate::limiter::Limiter;
+use crate::rule_names::RuleNames;
 use crate::ticket::RULES_AT_ONCE_MAX;
 
 /// How one rule is shared.
@@ -64,6 +65,7 @@ pub enum SharingError {
 #[derive(Debug)]
 pub struct Sharing {
     rules: Box<[ActiveSharedRule]>,
+    rule_names: RuleNames,
     /// Whether the rule at an index is shared.
     is_shared: Box<[bool]>,
     leases: Arc<Leases>,
@@ -158,7 +160,8 @@ impl Sharing {
                 SharedRule::new(prefix, domain, rule).map_err(|cause| SharingError::Unshareable(place, cause))?;
             active.push(ActiveSharedRule { place, rule: Arc::new(rule), slice, on_timeout });
         }
-        Ok(Self { rules: active.into(), is_shared: is_shared.into(), leases, store, clock })
+        let rule_names = RuleNames::new(active.iter().map(|active| &*active.rule.rule().name));
+        Ok(Self { rules: active.into(), rule_names, is_shared: is_shared.into(), leases, store, clock })
     }
 
     /// The number of leased and unused requests, by which callers may exceed their rules.
@@ -173,7 +176,10 @@ impl Sharing {
 
     /// Whether a shared rule may apply to `request`. Otherwise the limiter alone decides.
     pub fn concerns(&self, request: &impl Request) -> bool {
-        self.rules.iter().any(|active| active.rule.rule().applies(request))
+        match request.rule_name() {
+            Some(name) => self.rule_names.places(name).next().is_some(),
+            None => self.rules.iter().any(|active| active.rule.rule().applies(request)),
+        }
     }
 
     /// Decides on a request with the expected cost `toll` by all rules of `limiter`, and charges it if it is
@@ -259,8 +265,10 @@ impl Sharing {
         let situation = limiter.situation(band, self.clock.now());
         let own = own.into_iter().map(|decision| Explained { decision, by: Authority::Own });
         let mut explained: Vec<_> = own.collect();
-        let matches =
-            self.keys(request, |active| explained.iter().any(|said| said.decision.rule == Some(active.place)));
+        let matches = keys(
+            request,
+            self.rules.iter().filter(|active| explained.iter().any(|said| said.decision.rule == Some(active.place))),
+        );
         let answers = self.store.explain(&asked(&matches), toll, &situation).await;
         let now = self.clock.now();
         for (place, answer) in answers {
@@ -282,7 +290,7 @@ impl Sharing {
         among: impl Fn(usize) -> bool,
     ) -> Vec<(usize, Result<bool, Unanswered>)> {
         let situation = limiter.situation(Band::Normal, self.clock.now());
-        let matches = self.keys(request, |active| among(active.place));
+        let matches = keys(request, self.rules.iter().filter(|active| among(active.place)));
         self.store.forget(&asked(&matches), &situation).await
     }
 
@@ -292,17 +300,10 @@ impl Sharing {
 
     /// The shared rules that apply, with the request's key for each.
     fn matches<'s>(&'s self, request: &impl Request) -> Matches<'s> {
-        self.keys(request, |active| active.rule.rule().applies(request))
-    }
-
-    /// The shared rules that `among` accepts, with the request's key for each.
-    fn keys<'s>(&'s self, request: &impl Request, among: impl Fn(&ActiveSharedRule) -> bool) -> Matches<'s> {
-        let key = |active: &'s ActiveSharedRule| {
-            let mut key = KeyText::default();
-            let has_key = among(active) && active.rule.rule().class.write_key(request, &mut key);
-            has_key.then(|| (active, key.into_bytes()))
-        };
-        self.rules.iter().filter_map(key).collect()
+        if let Some(name) = request.rule_name() {
+            return keys(request, self.rule_names.places(name).map(|place| &self.rules[place]));
+        }
+        keys(request, self.rules.iter().filter(|active| active.rule.rule().applies(request)))
     }
 
     /// Decides on those of `matches` that are within a slice, or for which one can be taken; the others stay.
@@ -383,6 +384,16 @@ impl Sharing {
         }
         self.store.decide_by(&asked(matches), question.toll, &question.situation, question.expires).await.map(Some)
     }
+}
+
+/// Those of `rules` for which the request has a key, with that key.
+fn keys<'s>(request: &impl Request, rules: impl Iterator<Item = &'s ActiveSharedRule>) -> Matches<'s> {
+    let key = |active: &'s ActiveSharedRule| {
+        let mut key = KeyText::default();
+        let has_key = active.rule.rule().class.write_key(request, &mut key);
+        has_key.then(|| (active, key.into_bytes()))
+    };
+    rules.filter_map(key).collect()
 }
 
 /// The index of the rule that refuses requests that the store does not decide on.

@@ -165,6 +165,38 @@ fn the_reported_cost_is_charged_to_a_budget_and_a_refund_reverts_a_charge() {
 }
 
 #[test]
+fn a_factor_scales_a_budget_before_and_after_the_cost_is_known() {
+    let (_doors, door) =
+        start(&rule("cpu", "descriptor:user", "budget = { cores = 0.001, burst = '1s' }\nhold = '0s'"));
+    // Half a second per request, expected or reported. A quarter of the factor is four times the budget.
+    let admitted = |key: &str, factor: f64, is_expected: bool| {
+        let ask = |_: &usize| {
+            let mut asked = json!({"rule": "cpu", "key": key, "factor": factor, "toll_ms": 0});
+            if is_expected {
+                asked["toll_ms"] = json!(500);
+            }
+            let answer = check(door, &asked);
+            if let Some(ticket) = answer["ticket"].as_str() {
+                post(door, "/v1/report", &json!({"ticket": ticket, "toll_ms": 500}));
+            }
+            answer["blocked"] == false
+        };
+        (0..20).filter(ask).count()
+    };
+    // A key is admitted until it is in debt.
+    for is_expected in [true, false] {
+        let name = |factor: &str| format!("{factor}-{is_expected}");
+        assert_eq!(admitted(&name("one"), 1.0, is_expected), 3);
+        assert_eq!(admitted(&name("quarter"), 0.25, is_expected), 9);
+        assert_eq!(admitted(&name("four"), 4.0, is_expected), 1);
+    }
+    let remaining = |factor: f64| {
+        check(door, &json!({"rule": "cpu", "key": "new", "toll": 0, "factor": factor}))["remaining"].as_u64().unwrap()
+    };
+    assert_eq!([remaining(1.0), remaining(0.5), remaining(2.0)], [1000, 2000, 500]);
+}
+
+#[test]
 fn a_factor_scales_a_limit_and_zero_lifts_it() {
     let (_doors, door) = start(&rule("notes", "identifier", "bucket = { size = 4, drip = 1, every = '1h' }"));
     let admitted = |key: &str, factor: f64| {

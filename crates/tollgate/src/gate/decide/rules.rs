@@ -37,6 +37,7 @@ pub(crate) struct Rules {
     remote_state: RemoteState,
     faces: Vec<Face>,
     hold: Hold,
+    has_open_limits: bool,
     /// The minimum expected cost of a request to an unknown route, if there is a budget.
     unseen_cost: Option<Span>,
     account: Option<Class>,
@@ -114,6 +115,7 @@ impl Rules {
             remote_state,
             faces: faces(domain, None),
             hold,
+            has_open_limits: has_open_limits(domain),
             unseen_cost: unseen_cost(domain),
             account: domain.account.clone(),
             inputs: inputs(domain),
@@ -133,7 +135,19 @@ impl Rules {
         let faces = faces(domain, Some(&self.faces));
         let (unseen_cost, account, generation) = (unseen_cost(domain), domain.account.clone(), self.generation + 1);
         let (inputs, scaled) = (inputs(domain), ScaledLimiters::default());
-        Ok(Self { limiter, remote_state, faces, hold, unseen_cost, account, inputs, scaled, generation })
+        let has_open_limits = has_open_limits(domain);
+        Ok(Self {
+            limiter,
+            remote_state,
+            faces,
+            hold,
+            has_open_limits,
+            unseen_cost,
+            account,
+            inputs,
+            scaled,
+            generation,
+        })
     }
 
     /// The headers and cookies that the rules use.
@@ -240,8 +254,7 @@ impl Rules {
 
     /// Whether any limit depends on the end of a request: an in-flight limit or a budget.
     pub(crate) fn has_open_limits(&self) -> bool {
-        let is_open = |limit: &Limit| matches!(limit, Limit::InFlight(_) | Limit::Budget(_));
-        self.limiter.rules().any(|rule| is_open(&rule.limit))
+        self.has_open_limits
     }
 
     /// Whether the account of `request` is flagged, if any rule uses flags.
@@ -315,6 +328,11 @@ fn plan(domain: &Domain, started: Moment) -> Plan {
 
 fn inputs(domain: &Domain) -> Inputs {
     Inputs::of(domain.rules.iter().map(|settings| &settings.rule), domain.account.as_ref())
+}
+
+fn has_open_limits(domain: &Domain) -> bool {
+    let is_open = |limit: &Limit| matches!(limit, Limit::InFlight(_) | Limit::Budget(_));
+    domain.rules.iter().any(|settings| is_open(&settings.rule.limit))
 }
 
 fn unseen_cost(domain: &Domain) -> Option<Span> {

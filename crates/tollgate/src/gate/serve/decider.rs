@@ -79,7 +79,11 @@ pub(crate) struct Ruling {
     /// The scaled limit of the rule that decided.
     limit: Option<Limit>,
     open: OpenCharge,
+    /// The charge, whose CPU time is scaled by the factor.
     toll: Toll,
+    factor: Option<Factor>,
+    /// The expected cost.
+    expected: Span,
 }
 
 /// The charge of a request. If it is dropped before the request has ended or expired, the charge is refunded: the
@@ -145,8 +149,8 @@ impl Ruling {
 
     /// The ticket to settle when the request ends.
     pub(crate) fn ticket(self) -> DoorTicket {
-        let Self { decision, open, toll, .. } = self;
-        DoorTicket { open, decision, toll, permit: None, account: None }
+        let Self { decision, open, toll, factor, expected, .. } = self;
+        DoorTicket { open, decision, toll, factor, expected, permit: None, account: None }
     }
 }
 
@@ -155,6 +159,8 @@ pub(crate) struct DoorTicket {
     open: OpenCharge,
     decision: Decision,
     toll: Toll,
+    factor: Option<Factor>,
+    expected: Span,
     permit: Option<Permit>,
     account: Option<PendingStats>,
 }
@@ -260,7 +266,7 @@ impl Decider {
     pub(crate) async fn decide(&self, inquiry: Inquiry<'_>, request: &impl Request) -> Result<Ruling, NoRuling> {
         let (admission, rules) = (self.admission(), self.rules(inquiry.domain)?);
         if let Some(name) = request.rule_name() {
-            let class = rules.limiter().rules().find(|rule| rule.name == name).map(|rule| &rule.class);
+            let class = rules.limiter().rules_named(name).next().map(|rule| &rule.class);
             let class = class.ok_or(NoRuling::UnknownRule)?;
             // One key does not have the parts of a joined class.
             let is_ambiguous = inquiry.has_key && class.is_joined();
@@ -270,7 +276,8 @@ impl Decider {
         }
         let request = &Marked { request, is_flagged: rules.is_flagged(request, admission.flagged()) };
         self.counters.request();
-        let toll = Toll { count: inquiry.count, cpu: self.expected(&rules, inquiry, request) };
+        let expected = self.expected(&rules, inquiry, request);
+        let toll = Toll { count: inquiry.count, cpu: charged_cpu(inquiry.factor, expected) };
         let (band, now) = (admission.load().band(), admission.now());
         let is_known = rules.know(request);
         let scaled = match inquiry.factor {
@@ -278,7 +285,7 @@ impl Decider {
             Some(factor) => Some(rules.scaled(factor).map_err(|_| NoRuling::FactorOutOfRange)?),
             None => None,
         };
-        let (decision, charge) = match &scaled {
+        let (mut decision, charge) = match &scaled {
             Some(limiter) => {
                 let (decision, ticket) = limiter.decide(request, toll, band, now);
                 (decision, ticket.into())
@@ -288,9 +295,15 @@ impl Decider {
             None => Box::pin(rules.ask(request, toll, band, admission.clock())).await,
         };
         let limiter = scaled.as_deref().unwrap_or(rules.limiter());
-        let limit = decision.rule.and_then(|place| Some(limiter.rule(place)?.limit));
+        let mut limit = decision.rule.and_then(|place| Some(limiter.rule(place)?.limit));
+        if let (Some(factor), Some(budget @ Limit::Budget(_))) = (inquiry.factor, &mut limit) {
+            *budget = budget.scaled(factor).unwrap_or(*budget);
+            if let Some(info) = &mut decision.info {
+                info.remaining = factor.quantity(info.remaining);
+            }
+        }
         let open = OpenCharge { admission: admission.clone(), rules, charge: Some(charge) };
-        let ruling = Ruling { decision, at: admission.now(), limit, open, toll };
+        let ruling = Ruling { decision, at: admission.now(), limit, open, toll, factor: inquiry.factor, expected };
         Ok(self.carry_out(ruling, inquiry, request))
     }
 
@@ -405,13 +418,13 @@ impl Decider {
     /// Settles a request that has ended, at the reported cost if there is one.
     pub(crate) fn settle(&self, mut ticket: DoorTicket, cpu: Option<Span>) {
         let measured = ticket.permit.take().map(|permit| permit.leave(cpu, Outcome::Answered));
-        let cost = cpu.or(measured).unwrap_or(ticket.toll.cpu);
+        let cost = cpu.or(measured).unwrap_or(ticket.expected);
         self.end(ticket, cost);
     }
 
     /// Settles a request that was not settled in time, at its expected cost. Prices are not learned from it.
     pub(crate) fn expire(&self, mut ticket: DoorTicket) {
-        let expected = ticket.toll.cpu;
+        let expected = ticket.expected;
         let charged = ticket.permit.take().map(|permit| permit.leave(Some(expected), Outcome::Failed));
         self.end(ticket, charged.unwrap_or(expected));
     }
@@ -427,12 +440,18 @@ impl Decider {
     fn end(&self, mut ticket: DoorTicket, cost: Span) {
         ticket.open.rules.cost(&ticket.decision, cost);
         if let Some(charge) = ticket.open.charge.take() {
-            ticket.open.rules.settle(charge, Toll { cpu: cost, ..ticket.toll }, self.now());
+            let cpu = charged_cpu(ticket.factor, cost);
+            ticket.open.rules.settle(charge, Toll { cpu, ..ticket.toll }, self.now());
         }
         if let Some(account) = ticket.account.take() {
             account.settle(cost, None);
         }
     }
+}
+
+/// The CPU time that budgets are charged for a request that costs `cpu`.
+fn charged_cpu(factor: Option<Factor>, cpu: Span) -> Span {
+    factor.map_or(cpu, |factor| factor.cost(cpu))
 }
 
 fn user_agent_of(request: &impl Request) -> &[u8] {
