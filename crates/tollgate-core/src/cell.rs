@@ -34,6 +34,9 @@ pub struct CellReply {
     pub retry_after_secs: i64,
     /// Whole seconds until everything is available again.
     pub reset_after_secs: i64,
+    /// Whether a negative quantity gives back more than was charged. The key then has no debt, and redis-cell replies with
+    /// an error.
+    pub is_overpaid: bool,
 }
 
 const NANOS_PER_SEC: i128 = 1_000_000_000;
@@ -80,6 +83,8 @@ impl Cell {
             remaining: self.remaining(tolerance.saturating_sub(ttl)),
             retry_after_secs: whole_secs(retry_after),
             reset_after_secs: whole_secs(ttl),
+            // Redis accepts an expiry of -1 ms, which means none.
+            is_overpaid: quantity != 0 && ttl / NANOS_PER_MILLI < -1,
         };
         let spent = new_arrival.clamp(0, i128::from(u64::MAX)) as u64;
         (reply, (!is_limited && quantity != 0).then_some(spent))
@@ -115,7 +120,7 @@ mod tests {
     const START_MS: u64 = 1_000_000;
 
     fn figures(reply: CellReply) -> [i64; 5] {
-        let CellReply { is_limited, limit, remaining, retry_after_secs, reset_after_secs } = reply;
+        let CellReply { is_limited, limit, remaining, retry_after_secs, reset_after_secs, .. } = reply;
         [is_limited.into(), limit, remaining, retry_after_secs, reset_after_secs]
     }
 

@@ -328,3 +328,24 @@ fn garbage_on_the_resp_door_leaves_memory_flat_and_other_clients_served() {
     assert!(after < before + 16_384, "{before} kB, then {after} kB");
     drop((silent, deaf));
 }
+
+#[test]
+fn replies_are_those_that_redis_cell_gave_to_the_same_commands() {
+    let (_doors, door) = start("");
+    let mut client = Client::connect(door);
+    for case in include_str!("redis_cell/cases.txt").lines() {
+        let (command, expected) = case.split_once('\t').unwrap();
+        let words: Vec<&str> = command.split(' ').map(|word| word.trim_matches('\'')).collect();
+        let message: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        client.send(format!("*{}\r\n{message}", words.len()).as_bytes());
+        let first = client.line();
+        let reply = match first.strip_prefix('*') {
+            Some(count) => {
+                let numbers = (0..count.parse().unwrap()).map(|_| client.line().trim_start_matches(':').to_owned());
+                numbers.collect::<Vec<_>>().join(" ")
+            }
+            None => first,
+        };
+        assert_eq!(reply, expected.trim_end(), "{command}");
+    }
+}

@@ -40,6 +40,9 @@ fn decide(station: &Station, arguments: Arguments<'_>) -> Result<CellReply, Stri
     let key = arguments.at(1);
     let reply = station.cells().throttle(key, cell, quantity, station.decider.now());
     station.decider.count_call();
+    if reply.is_overpaid {
+        return Err("Store error: Error while setting key expire".to_owned());
+    }
     if reply.is_limited {
         station.decider.refused_by_call(CALL_CLASS, key);
     }
@@ -109,6 +112,7 @@ fn settled(station: &Station, ruling: Ruling) -> CellReply {
         remaining: if is_limited { 0 } else { whole(info.remaining) },
         retry_after_secs: retry_after,
         reset_after_secs: secs(info.clear),
+        is_overpaid: false,
     };
     station.count(if is_limited { Count::Refused } else { Count::Admitted });
     if !is_limited {
@@ -122,7 +126,7 @@ fn secs(span: Span) -> i64 {
 }
 
 fn write(reply: &CellReply, replies: &mut Replies<'_>) {
-    let CellReply { is_limited, limit, remaining, retry_after_secs, reset_after_secs } = *reply;
+    let CellReply { is_limited, limit, remaining, retry_after_secs, reset_after_secs, .. } = *reply;
     replies.array(5);
     for number in [i64::from(is_limited), limit, remaining, retry_after_secs, reset_after_secs] {
         replies.integer(number);
