@@ -69,13 +69,15 @@ fn print_summary(file: &Path, settings: &Settings) {
         };
         println!("site: requests for any other host {others}");
     }
-    for (door, address) in settings.doors.iter().flat_map(|doors| doors.open()) {
+    for (name, door) in settings.doors.iter().flat_map(|doors| doors.open()) {
         let token = settings.doors.as_ref().and_then(|doors| doors.token_file.as_ref());
-        let asks = token.map_or_else(
-            || "no token, because it is a loopback address".to_owned(),
-            |file| format!("the token in {}", file.display()),
-        );
-        println!("door: {door} will be open on {address}, and asks for {asks}");
+        let asks = match (door.client_ca(), token) {
+            (Some(file), _) => format!("a client certificate of an authority in {}", file.display()),
+            (None, Some(file)) => format!("the token in {}", file.display()),
+            (None, None) => "no token, because it is a loopback address".to_owned(),
+        };
+        let tls = if door.tls.is_some() { " with TLS" } else { "" };
+        println!("door: {name} will be open on {}{tls}, and asks for {asks}", door.address);
     }
     for note in settings.doors.iter().flat_map(|doors| &doors.limits.notes) {
         println!("note: {note}");

@@ -50,6 +50,7 @@ pub(crate) fn checks(file: &Path, settings: &Settings) -> Vec<HardeningCheck> {
     if let Some(gate) = &settings.gate {
         checks.extend(gate_checks(gate));
     }
+    checks.extend(door_checks(settings));
     checks.extend(admin_checks(settings));
     checks.extend(rule_checks(settings));
     checks.extend(settings.master.iter().map(|master| {
@@ -118,6 +119,23 @@ fn gate_checks(gate: &Gate) -> Vec<HardeningCheck> {
         ),
     ];
     checks.extend(gate.all_tls().map(|tls| is_closed_to_others(&tls.key, "the TLS key", OTHERS_READ | OTHERS_WRITE)));
+    checks
+}
+
+/// Doors beyond loopback send tokens and keys of clients over the network.
+fn door_checks(settings: &Settings) -> Vec<HardeningCheck> {
+    let mut checks = Vec::new();
+    for (name, door) in settings.doors.iter().flat_map(|doors| doors.open()) {
+        if !door.address.ip().is_loopback() {
+            checks.push(HardeningCheck::new(
+                format!("the door `{name}` on {} uses TLS", door.address),
+                door.tls.is_some(),
+                format!("set `tls` in [doors.{name}]"),
+            ));
+        }
+        let key = door.tls.as_ref().map(|tls| &tls.files.key);
+        checks.extend(key.map(|key| is_closed_to_others(key, "the TLS key", OTHERS_READ | OTHERS_WRITE)));
+    }
     checks
 }
 

@@ -29,7 +29,6 @@ impl Usage {
     /// Records a valid, authorized call.
     pub(super) fn is_of_use(&self) {
         self.is_useful.set(true);
-        self.used_at.set(Instant::now());
     }
 
     /// Whether the connection has carried a valid, authorized call.
@@ -41,6 +40,21 @@ impl Usage {
     pub(super) fn set_serving(&self, is_serving: bool) {
         self.is_serving.set(is_serving);
         self.used_at.set(Instant::now());
+    }
+
+    /// Whether a call is in progress.
+    pub(super) fn is_serving(&self) -> bool {
+        self.is_serving.get()
+    }
+
+    /// Records that a call begins to arrive.
+    pub(super) fn touch(&self) {
+        self.used_at.set(Instant::now());
+    }
+
+    /// The time of the last start or end of a call.
+    pub(super) fn used_at(&self) -> Instant {
+        self.used_at.get()
     }
 
     /// Waits until this connection must close for another.

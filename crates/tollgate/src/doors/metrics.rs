@@ -26,12 +26,13 @@ pub(super) enum Count {
     TicketEvicted,
     ConnectionAccepted,
     ConnectionClosedForAnother,
+    HandshakeFailed,
     LogLineIgnored,
 }
 
 impl Count {
     /// The metric names and help texts, in the order of the variants.
-    const NAMES: [(&'static str, &'static str); 12] = [
+    const NAMES: [(&'static str, &'static str); 13] = [
         ("tollgate_door_admitted", "Requests admitted through doors"),
         ("tollgate_door_held", "Requests held by a rule through doors"),
         ("tollgate_door_refused", "Requests refused through doors"),
@@ -43,6 +44,7 @@ impl Count {
         ("tollgate_door_tickets_evicted", "Tickets settled before their deadline because there were too many"),
         ("tollgate_door_connections_accepted", "Connections to doors"),
         ("tollgate_door_connections_closed", "Connections to doors closed for another at the bound"),
+        ("tollgate_door_handshakes_failed", "TLS handshakes with doors that failed"),
         ("tollgate_door_log_lines_ignored", "Lines of a proxy's access log without a known ticket"),
     ];
 }

@@ -6,6 +6,7 @@
 //! - [`mod@thread`]: one thread with its own runtime, listeners and connections.
 //! - [`station`]: the state of one thread, and references to the state of all threads.
 //! - [`connections`]: bounds the connections of a thread.
+//! - [`tls`]: certificates of a door and of its clients.
 //! - [`tickets`]: the charges of admitted requests, until their end is reported.
 //! - [`grpc`]: Envoy's rate limit service and rate limit quota service.
 //! - [`http`]: `POST /v1/check`, `POST /v1/report`, `GET /v1/auth`.
@@ -23,6 +24,7 @@ mod resp;
 mod station;
 mod thread;
 mod tickets;
+mod tls;
 
 use std::io;
 use std::net::TcpListener;
@@ -37,13 +39,15 @@ use tollgate_gatekeeper::cell::CellTable;
 use tollgate_gatekeeper::hash::Seed;
 
 use crate::gate::{Decider, bind_all};
-use crate::settings::{Doors, ServedLimits};
+use crate::settings::{DoorListener, Doors, ServedLimits};
 use crate::token::Token;
 use log::BoundLog;
 use metrics::DoorCounters;
 pub(crate) use metrics::DoorMetrics;
 use station::{DoorLimits, Station};
 use tickets::Tickets;
+pub(crate) use tls::DoorCertificateFiles;
+use tls::DoorCertificates;
 
 /// Size of a table of limits that come with calls while no door accepts such calls, in bytes: the minimum.
 const CELL_BYTES_MIN: u64 = 4096;
@@ -56,11 +60,20 @@ enum Protocol {
     Resp,
 }
 
+/// A listening socket of one thread.
+struct BoundListener {
+    protocol: Protocol,
+    listener: TcpListener,
+    /// None: connections are not encrypted.
+    tls: Option<Arc<DoorCertificates>>,
+}
+
 /// Doors whose sockets are bound but not served yet.
 pub(crate) struct BoundDoors {
     settings: Doors,
     /// The listeners of each thread.
-    listeners: Vec<Vec<(Protocol, TcpListener)>>,
+    listeners: Vec<Vec<BoundListener>>,
+    certificates: DoorCertificateFiles,
     token: Arc<ArcSwapOption<Token>>,
     limits: DoorLimits,
     log: Option<BoundLog>,
@@ -72,6 +85,7 @@ pub(crate) struct OpenDoors {
     token: Arc<ArcSwapOption<Token>>,
     served: Arc<ArcSwap<ServedLimits>>,
     counters: Arc<DoorCounters>,
+    certificates: DoorCertificateFiles,
     is_draining: watch::Sender<bool>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
@@ -82,18 +96,31 @@ impl BoundDoors {
     pub(crate) fn bind(settings: Doors, threads: usize) -> io::Result<Self> {
         let token = settings.token_file.as_deref().map(Token::load).transpose()?.map(Arc::new);
         let mut listeners: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
-        for (key, address) in settings.open() {
+        let mut certificates = DoorCertificateFiles::default();
+        for (key, door) in settings.open() {
             let protocol = match key {
                 "grpc" => Protocol::Grpc,
                 "http" => Protocol::Http,
                 "resp" => Protocol::Resp,
                 other => return Err(io::Error::other(format!("the door `{other}` is not built"))),
             };
-            let bound = bind_all(&[address], threads)?;
+            let tls = door.tls.as_ref().map(|tls| DoorCertificates::load(tls, protocol)).transpose()?;
+            certificates.0.extend(tls.clone());
+            let bound = bind_all(&[door.address], threads)?;
             let address = bound[0][0].local_addr()?;
-            tracing::info!(door = key, %address, asks_for_token = token.is_some(), "a door is open");
+            let asks_for_certificate = door.client_ca().is_some();
+            let asks_for_token = token.is_some() && !asks_for_certificate;
+            tracing::info!(
+                door = key,
+                %address,
+                tls = tls.is_some(),
+                asks_for_token,
+                asks_for_certificate,
+                "a door is open"
+            );
             for (own, listener) in listeners.iter_mut().zip(bound) {
-                own.extend(listener.into_iter().map(|listener| (protocol, listener)));
+                let bound = |listener| BoundListener { protocol, listener, tls: tls.clone() };
+                own.extend(listener.into_iter().map(bound));
             }
         }
         for note in &settings.limits.notes {
@@ -111,12 +138,12 @@ impl BoundDoors {
             quotas: Arc::default(),
         };
         let log = settings.log.as_ref().map(BoundLog::bind).transpose()?;
-        Ok(Self { settings, listeners, token: Arc::new(ArcSwapOption::new(token)), limits, log })
+        Ok(Self { settings, listeners, certificates, token: Arc::new(ArcSwapOption::new(token)), limits, log })
     }
 
     /// Starts the threads of the doors. `decider` creates the decider of a thread from its index.
     pub(crate) fn open(self, decider: impl Fn(usize) -> Decider) -> io::Result<OpenDoors> {
-        let Self { settings, listeners, token, limits, mut log } = self;
+        let Self { settings, listeners, certificates, token, limits, mut log } = self;
         let (is_draining, drains) = watch::channel(false);
         let tickets = Arc::new(Tickets::new(listeners.len(), settings.tickets_max));
         let counters = Arc::new(DoorCounters::new(listeners.len(), tickets.clone()));
@@ -132,7 +159,8 @@ impl BoundDoors {
                 thread::run(station, listeners, per_thread, log, drains)
             })?);
         }
-        Ok(OpenDoors { settings, token, served: limits.served, counters, is_draining, threads })
+        let served = limits.served;
+        Ok(OpenDoors { settings, token, served, counters, certificates, is_draining, threads })
     }
 }
 
@@ -140,6 +168,11 @@ impl OpenDoors {
     /// The metrics of all doors, for a registry.
     pub(crate) fn metrics(&self) -> Box<DoorMetrics> {
         Box::new(DoorMetrics(self.counters.clone()))
+    }
+
+    /// The certificates of the doors, whose files must be checked for changes periodically.
+    pub(crate) fn certificate_files(&self) -> DoorCertificateFiles {
+        self.certificates.clone()
     }
 
     /// Reloads the token and the limits of ratelimit files. Returns whether the settings have other changes, which need
@@ -152,7 +185,8 @@ impl OpenDoors {
         self.served.store(wanted.limits.clone());
         // A door beyond loopback must keep its token. The settings require one for the new addresses only, and the
         // doors still listen on the old ones.
-        if token.is_some() || self.settings.open().all(|(_, address)| address.ip().is_loopback()) {
+        let needs_token = |door: &DoorListener| !door.address.ip().is_loopback() && door.client_ca().is_none();
+        if token.is_some() || !self.settings.open().any(|(_, door)| needs_token(door)) {
             self.token.store(token);
             self.settings.token_file.clone_from(&wanted.token_file);
         }

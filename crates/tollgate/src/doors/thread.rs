@@ -1,19 +1,22 @@
 //! One thread of the doors: its own runtime, listeners and connections.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::connections::{DoorConnection, DoorConnections};
+use super::connections::{DoorConnection, DoorConnections, Usage};
 use super::log::BoundLog;
 use super::metrics::Count;
 use super::station::Station;
-use super::{Protocol, grpc, http, resp};
+use super::tls::DoorCertificates;
+use super::{BoundListener, Protocol, grpc, http, resp};
 
 /// Interval between two checks for expired tickets.
 const TICK: Duration = Duration::from_millis(200);
@@ -23,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Serves until `drains` becomes true, and then until the last call has its response.
 pub(super) fn run(
     station: Rc<Station>,
-    listeners: Vec<(Protocol, TcpListener)>,
+    listeners: Vec<BoundListener>,
     connections_max: usize,
     log: Option<BoundLog>,
     drains: watch::Receiver<bool>,
@@ -34,16 +37,17 @@ pub(super) fn run(
 
 async fn serve(
     station: Rc<Station>,
-    listeners: Vec<(Protocol, TcpListener)>,
+    listeners: Vec<BoundListener>,
     connections_max: usize,
     log: Option<BoundLog>,
     mut drains: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let connections = DoorConnections::new(connections_max);
     let mut accepting = JoinSet::new();
-    for (protocol, listener) in listeners {
+    for BoundListener { protocol, listener, tls } in listeners {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        accepting.spawn_local(accept(listener, protocol, station.clone(), connections.clone(), drains.clone()));
+        let door = Rc::new(Door { protocol, tls, station: station.clone(), drains: drains.clone() });
+        accepting.spawn_local(accept(listener, door, connections.clone()));
     }
     if let Some(log) = log {
         log.read(&station)?;
@@ -66,23 +70,33 @@ async fn serve(
     Ok(())
 }
 
-async fn accept(
-    listener: tokio::net::TcpListener,
+/// One door, as its thread serves it.
+struct Door {
     protocol: Protocol,
+    tls: Option<Arc<DoorCertificates>>,
     station: Rc<Station>,
-    connections: Rc<DoorConnections>,
     drains: watch::Receiver<bool>,
-) {
+}
+
+/// The client of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DoorPeer {
+    pub(super) address: SocketAddr,
+    /// Whether it has authenticated with a certificate, and so needs no token.
+    pub(super) has_certificate: bool,
+}
+
+async fn accept(listener: tokio::net::TcpListener, door: Rc<Door>, connections: Rc<DoorConnections>) {
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => {
-                station.count(Count::ConnectionAccepted);
+            Ok((stream, address)) => {
+                door.station.count(Count::ConnectionAccepted);
                 let Some((connection, replaces)) = connections.enter() else { continue };
                 if replaces {
-                    station.count(Count::ConnectionClosedForAnother);
+                    door.station.count(Count::ConnectionClosedForAnother);
                 }
                 let _ = stream.set_nodelay(true);
-                tokio::task::spawn_local(converse(stream, peer, protocol, station.clone(), connection, drains.clone()));
+                tokio::task::spawn_local(serve_connection(stream, address, door.clone(), connection));
             }
             Err(error) => {
                 tracing::debug!(%error, "a door cannot accept a connection");
@@ -92,24 +106,39 @@ async fn accept(
     }
 }
 
-async fn converse(
-    stream: TcpStream,
-    peer: SocketAddr,
-    protocol: Protocol,
-    station: Rc<Station>,
-    connection: DoorConnection,
-    drains: watch::Receiver<bool>,
-) {
-    let usage = connection.usage.clone();
+async fn serve_connection(stream: TcpStream, address: SocketAddr, door: Rc<Door>, connection: DoorConnection) {
     let served = async {
-        match protocol {
-            Protocol::Grpc => grpc::converse(stream, station, usage.clone(), drains).await,
-            Protocol::Resp => resp::converse(stream, station, usage.clone(), drains).await,
-            Protocol::Http => http::converse(stream, peer, station, usage.clone(), drains).await,
+        match &door.tls {
+            None => door.converse(stream, DoorPeer { address, has_certificate: false }, &connection.usage).await,
+            Some(tls) => match tls.accept(stream).await {
+                Ok(stream) => {
+                    let peer = DoorPeer { address, has_certificate: tls.asks_for_certificate };
+                    // In a box, so that connections without TLS do not carry the memory for it.
+                    Box::pin(door.converse(stream, peer, &connection.usage)).await;
+                }
+                Err(error) => {
+                    door.station.count(Count::HandshakeFailed);
+                    tracing::debug!(%address, %error, "a TLS handshake with a door failed");
+                }
+            },
         }
     };
     tokio::select! {
         () = served => {}
         () = connection.usage.replaced() => {}
+    }
+}
+
+impl Door {
+    async fn converse<S>(&self, stream: S, peer: DoorPeer, usage: &Rc<Usage>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
+        let (station, usage, drains) = (self.station.clone(), usage.clone(), self.drains.clone());
+        match self.protocol {
+            Protocol::Grpc => grpc::converse(stream, peer, station, usage, drains).await,
+            Protocol::Resp => resp::converse(stream, peer, station, usage, drains).await,
+            Protocol::Http => http::converse(stream, peer, station, usage, drains).await,
+        }
     }
 }

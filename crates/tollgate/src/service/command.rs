@@ -22,7 +22,7 @@ use super::{keys, log, systemd};
 use crate::admin;
 use crate::bounded_file;
 use crate::cli::WRONG;
-use crate::doors::BoundDoors;
+use crate::doors::{BoundDoors, OpenDoors};
 use crate::gate::{CERTIFICATE_BYTES_MAX, Orders, Running};
 use crate::settings::{self, BackendUrl, CertificateFiles, Settings, StateLocation};
 use crate::telemetry::TelemetryExporter;
@@ -102,9 +102,12 @@ impl GateOptions {
 fn plan_ahead(options: &GateOptions) -> Result<GatePlan, String> {
     let plan = options.plan()?;
     plan.admin_service.read_ahead();
-    for CertificateFiles { chain, key } in plan.orders.gate.all_tls() {
-        let _ = bounded_file::read(chain, CERTIFICATE_BYTES_MAX);
-        let _ = bounded_file::read(key, CERTIFICATE_BYTES_MAX);
+    let doors = plan.doors.iter().flat_map(|doors| doors.open());
+    let of_doors: Vec<_> = doors.filter_map(|(_, door)| door.tls.as_ref()).collect();
+    let client_cas = of_doors.iter().filter_map(|tls| tls.client_ca.as_ref());
+    let files = plan.orders.gate.all_tls().chain(of_doors.iter().map(|tls| &tls.files));
+    for file in files.flat_map(|CertificateFiles { chain, key }| [chain, key]).chain(client_cas) {
+        let _ = bounded_file::read(file, CERTIFICATE_BYTES_MAX);
     }
     Ok(plan)
 }
@@ -258,6 +261,7 @@ pub(super) fn outlive_file_size_limit() -> io::Result<()> {
 async fn until_stopped(options: &GateOptions, process: &mut GateProcess<'_>, signals: &mut Signals) -> io::Result<()> {
     let Signals { terminate, interrupt, hang_up, user_1 } = signals;
     let gate = process.gate.clone();
+    let door_certificates = process.doors.as_ref().map(OpenDoors::certificate_files).unwrap_or_default();
     let mut certificates = tokio::time::interval(CERTIFICATES_EVERY);
     let (mut planning, mut refresher) = (Planning::default(), None::<JoinHandle<()>>);
     let mut heartbeat = tokio::time::interval(systemd::watchdog().unwrap_or(Duration::from_secs(3600)));
@@ -276,8 +280,12 @@ async fn until_stopped(options: &GateOptions, process: &mut GateProcess<'_>, sig
             _ = certificates.tick() => {
                 // On a blocking thread, because the files may be on a disk that hangs.
                 if refresher.as_ref().is_none_or(JoinHandle::is_finished) {
-                    let gate = gate.clone();
-                    refresher = thread::Builder::new().spawn(move || gate.refresh_certificates()).ok();
+                    let (gate, doors) = (gate.clone(), door_certificates.clone());
+                    let refresh = move || {
+                        gate.refresh_certificates();
+                        doors.refresh();
+                    };
+                    refresher = thread::Builder::new().spawn(refresh).ok();
                 }
             }
             _ = heartbeat.tick() => systemd::alive(),

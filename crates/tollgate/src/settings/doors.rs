@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tollgate_core::network::{Network, NetworkSet};
@@ -12,6 +12,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::error::ErrorCollector;
+use super::gate::CertificateFiles;
 use super::ratelimit::ServedLimits;
 use super::rule::StateLocation;
 use super::shape::Shape;
@@ -21,12 +22,12 @@ use super::value::{ListenAddress, OneOrMany, Size};
 /// The settings of the doors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Doors {
-    /// The address of the HTTP door: checks and forward-auth.
-    pub(crate) http: Option<SocketAddr>,
-    /// The address of the gRPC door: Envoy's rate limit services.
-    pub(crate) grpc: Option<SocketAddr>,
-    /// The address of the RESP door: `CL.THROTTLE` for Redis clients.
-    pub(crate) resp: Option<SocketAddr>,
+    /// The HTTP door: checks and forward-auth.
+    pub(crate) http: Option<DoorListener>,
+    /// The gRPC door: Envoy's rate limit services.
+    pub(crate) grpc: Option<DoorListener>,
+    /// The RESP door: `CL.THROTTLE` for Redis clients.
+    pub(crate) resp: Option<DoorListener>,
     /// The file or folder with limits in the format of envoyproxy/ratelimit.
     pub(crate) ratelimit: Option<PathBuf>,
     /// The location of the state of those limits.
@@ -49,6 +50,29 @@ pub(crate) struct Doors {
     pub(crate) log: Option<DoorLog>,
 }
 
+/// The address of a door, and its TLS files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DoorListener {
+    pub(crate) address: SocketAddr,
+    /// None: connections are not encrypted.
+    pub(crate) tls: Option<DoorTls>,
+}
+
+impl DoorListener {
+    /// The file with the authorities of client certificates, if clients authenticate with certificates.
+    pub(crate) fn client_ca(&self) -> Option<&Path> {
+        self.tls.as_ref()?.client_ca.as_deref()
+    }
+}
+
+/// The TLS files of a door. They are reloaded when they change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DoorTls {
+    pub(crate) files: CertificateFiles,
+    /// The authorities of client certificates. None: clients need no certificate.
+    pub(crate) client_ca: Option<PathBuf>,
+}
+
 /// Where the access log of a proxy comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DoorLog {
@@ -61,10 +85,10 @@ pub(crate) struct DoorLog {
 }
 
 impl Doors {
-    /// The names and addresses of the open doors.
-    pub(crate) fn open(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
-        let all = [("http", self.http), ("grpc", self.grpc), ("resp", self.resp)];
-        all.into_iter().filter_map(|(key, address)| Some((key, address?)))
+    /// The names and listeners of the open doors.
+    pub(crate) fn open(&self) -> impl Iterator<Item = (&'static str, &DoorListener)> {
+        let all = [("http", &self.http), ("grpc", &self.grpc), ("resp", &self.resp)];
+        all.into_iter().filter_map(|(key, door)| Some((key, door.as_ref()?)))
     }
 }
 
@@ -87,17 +111,66 @@ impl Value for DoorAddress {
     }
 }
 
+/// An address and port, a port on the loopback address, or a table with TLS files.
+#[derive(Clone, Debug)]
+pub(super) struct DoorValue {
+    /// The address, and its position in the file. None if it was reported as an error.
+    pub(super) listen: Option<Located<DoorAddress>>,
+    tls: Option<Located<DoorTlsTable>>,
+}
+
+impl Value for DoorValue {
+    fn shape() -> Shape {
+        let Shape::Either(mut shapes) = DoorAddress::shape() else { return DoorTable::shape() };
+        shapes.push(DoorTable::shape());
+        Shape::Either(shapes)
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        if let DeValue::Table(_) = value.get_ref() {
+            return DoorTable::read(value, errors).map(|table| Self { listen: table.listen, tls: table.tls });
+        }
+        let address = DoorAddress::read(value, errors)?;
+        Some(Self { listen: Some(Located { value: address, span: value.span() }), tls: None })
+    }
+}
+
+table! {
+    /// A door with TLS.
+    struct DoorTable {
+        /// The address and port, or a port on 127.0.0.1.
+        listen: DoorAddress = required,
+        /// The TLS files. Without them, connections are not encrypted.
+        tls: DoorTlsTable,
+    }
+}
+
+table! {
+    /// The TLS files of a door. Changed files are read again within seconds. If they have an error, the previous ones stay in
+    /// force.
+    struct DoorTlsTable {
+        /// The PEM file with the certificate chain, leaf first.
+        cert: PathBuf = required,
+        /// The PEM file with the private key.
+        key: PathBuf = required,
+        /// The PEM file with the certificates of authorities. Each client must then have a certificate that one of them has
+        /// signed (mutual TLS), and needs no token.
+        client_ca: PathBuf,
+    }
+}
+
 table! {
     /// Interfaces for programs and proxies that are not behind this gate. They ask for decisions, which use the rules
-    /// and the state of the gate. A door is open if it has an address: an address and port, or a port on 127.0.0.1.
+    /// and the state of the gate. A door is open if it has an address: an address and port, or a port on 127.0.0.1. For TLS,
+    /// it is a table with `listen` and `tls`.
     struct DoorsTable {
         /// The HTTP door: `POST /v1/check`, `POST /v1/report` and `GET /v1/auth`, for applications and for proxies such
         /// as nginx, Traefik, Caddy and HAProxy.
-        http: DoorAddress,
-        /// The gRPC door: Envoy's rate limit service and rate limit quota service, without TLS.
-        grpc: DoorAddress,
+        http: DoorValue,
+        /// The gRPC door: Envoy's rate limit service and rate limit quota service.
+        grpc: DoorValue,
         /// The RESP door: `CL.THROTTLE` and `THROTTLE` for Redis clients.
-        resp: DoorAddress,
+        resp: DoorValue,
         /// A file with limits in the YAML format of envoyproxy/ratelimit, or a folder of such files. Each domain in
         /// them is a domain of its own, for the door `grpc` and for `POST /json` of the door `http`. The files are read
         /// again on a reload.
@@ -107,7 +180,8 @@ table! {
         ratelimit_state: StateLocation = "\"local\"",
         /// The file with the token of clients: one word of at least 16 bytes, such as the output of
         /// `openssl rand -hex 32`. HTTP clients send it as `Authorization: Bearer TOKEN`, Redis clients with
-        /// `AUTH TOKEN`, gRPC clients as the metadata `authorization: Bearer TOKEN`. Required beyond loopback.
+        /// `AUTH TOKEN`, gRPC clients as the metadata `authorization: Bearer TOKEN`. Required beyond loopback, except for a door with
+        /// `client_ca`, which requires a client certificate instead.
         token_file: PathBuf,
         /// Number of threads, each with its own connections. Default: the value of `gate.workers`.
         threads: NonZeroU32,
@@ -177,16 +251,16 @@ impl DoorsTable {
         }
         let has_token = self.written.has("token_file");
         for door in [&self.http, &self.grpc, &self.resp].into_iter().flatten() {
-            refuse_open(door, has_token, errors);
+            refuse_open(&door.value, has_token, errors);
         }
         self.check(has_redis, errors);
         Doors {
-            http: self.http.map(|door| door.value.0.0),
-            grpc: self.grpc.map(|door| door.value.0.0),
+            http: self.http.and_then(|door| door.value.resolve()),
+            grpc: self.grpc.and_then(|door| door.value.resolve()),
             ratelimit: self.ratelimit.map(|path| path.value),
             ratelimit_state: self.ratelimit_state.value,
             limits: Arc::default(),
-            resp: self.resp.map(|door| door.value.0.0),
+            resp: self.resp.and_then(|door| door.value.resolve()),
             token_file: self.token_file.map(|path| path.value),
             threads: self.threads.map(|threads| threads.value.get() as usize),
             connections_max: self.connections.value.get() as usize,
@@ -228,12 +302,27 @@ impl DoorsTable {
     }
 }
 
-/// Reports a door beyond loopback that asks for no token.
-fn refuse_open(door: &Located<DoorAddress>, has_token: bool, errors: &mut ErrorCollector) {
-    let address = door.value.0.0;
-    if !address.ip().is_loopback() && !has_token {
-        let message =
-            format!("{address} is beyond loopback and needs a token: write `token_file`, or a loopback address");
-        errors.report(&door.span, message);
+impl DoorValue {
+    fn resolve(self) -> Option<DoorListener> {
+        let tls = self.tls.and_then(|tls| {
+            let DoorTlsTable { cert, key, client_ca, .. } = tls.value;
+            let files = CertificateFiles { chain: cert?.value, key: key?.value };
+            Some(DoorTls { files, client_ca: client_ca.map(|file| file.value) })
+        });
+        Some(DoorListener { address: self.listen?.value.0.0, tls })
+    }
+}
+
+/// Reports a door beyond loopback that requires neither a token nor a client certificate.
+fn refuse_open(door: &DoorValue, has_token: bool, errors: &mut ErrorCollector) {
+    let Some(listen) = &door.listen else { return };
+    let address = listen.value.0.0;
+    let has_client_ca = door.tls.as_ref().is_some_and(|tls| tls.value.written.has("client_ca"));
+    if !address.ip().is_loopback() && !has_token && !has_client_ca {
+        let message = format!(
+            "{address} is beyond loopback and needs a token or client certificates: write `token_file` in [doors], \
+             `client_ca` in the `tls` of the door, or a loopback address"
+        );
+        errors.report(&listen.span, message);
     }
 }

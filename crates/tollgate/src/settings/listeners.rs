@@ -49,8 +49,8 @@ fn listeners(file: &FileTable) -> Vec<Listener<'_>> {
     if let Some(doors) = &file.doors {
         let DoorsTable { http, grpc, resp, .. } = &doors.value;
         for (key, door) in [("doors.http", http), ("doors.grpc", grpc), ("doors.resp", resp)] {
-            if let Some(address) = door {
-                add(key, &address.value.0, &address.span);
+            if let Some(listen) = door.as_ref().and_then(|door| door.value.listen.as_ref()) {
+                add(key, &listen.value.0, &listen.span);
             }
         }
     }

@@ -47,7 +47,7 @@ use toml::de::DeTable;
 pub(crate) use access_log::{AccessLog, LogFormat, LogOutput};
 pub(crate) use buffer::ResponseBuffer;
 pub(crate) use domain::{DEFAULT_DOMAIN, Domain};
-pub(crate) use doors::{DoorLog, Doors};
+pub(crate) use doors::{DoorListener, DoorLog, DoorTls, Doors};
 pub(crate) use error::ConfigErrors;
 pub(crate) use fairness::{UserClass, UserPlace};
 pub(crate) use gate::{CertificateFiles, ForwardedHeader, Gate, Hold, TollSource};

@@ -29,11 +29,19 @@ fn check_names_each_door_that_will_be_open() {
 #[test]
 fn an_unprotected_or_invalid_door_is_refused() {
     for (lines, place, words) in [
-        ("grpc = '0.0.0.0:8081'", "2:8", "beyond loopback and needs a token: write `token_file`"),
+        (
+            "grpc = '0.0.0.0:8081'",
+            "2:8",
+            "beyond loopback and needs a token or client certificates: write `token_file`",
+        ),
         ("resp = 6380\nratelimit = 'a.yaml'", "3:13", "nobody can ask for these limits"),
         ("grpc = 8081\nratelimit_state = 'redis'", "3:19", "needs a `[redis]` table"),
         ("grpc = 8081\nratelimit_state = 'master'", "3:19", "a master keeps no such limits"),
-        ("http = '0.0.0.0:8890'", "2:8", "beyond loopback and needs a token: write `token_file`"),
+        (
+            "http = '0.0.0.0:8890'",
+            "2:8",
+            "beyond loopback and needs a token or client certificates: write `token_file`",
+        ),
         ("http = 0", "2:8", "0 is not a port"),
         ("http = 65536", "2:8", "65536 is not a port"),
         ("tickets = 10", "1:1", "no door has an address"),

@@ -44,8 +44,11 @@ fn garbage_on_the_http_door_leaves_memory_flat_and_other_clients_served() {
     let head = format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
     let mut stream = TcpStream::connect(door).unwrap();
     let _ = stream.write_all(head.as_bytes());
-    for bomb in ["[".repeat(100_000), format!("{{\"attributes\": {}", "{\"a\": ".repeat(10_000))] {
-        assert_eq!(call(door, "POST", "/v1/check", &[], &bomb).status, 400);
+    let nested = "{\"a\": ".repeat(10_000);
+    for bomb in ["[".repeat(100_000), format!("{{\"attributes\": {nested}"), format!("{{\"descriptors\": [{nested}")] {
+        for path in ["/v1/check", "/v1/report", "/v1/load", "/json"] {
+            assert_eq!(call(door, "POST", path, &[], &bomb).status, 400, "{path}");
+        }
     }
     for seed in 0..200 {
         let text = String::from_utf8_lossy(&noise(seed, 300)).into_owned();

@@ -31,7 +31,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, watch};
 use tonic::body::Body;
 use tonic::server::{Grpc, UnaryService};
@@ -45,6 +45,7 @@ use tower_service::Service as _;
 use super::connections::Usage;
 use super::metrics::Count;
 use super::station::Station;
+use super::thread::DoorPeer;
 use messages::{RateLimitRequest, RateLimitResponse};
 pub(super) use quota_registry::QuotaRegistry;
 
@@ -88,7 +89,8 @@ type Answering = Pin<Box<dyn Future<Output = Answer>>>;
 
 /// Serves one connection until it ends.
 pub(super) async fn converse(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    peer: DoorPeer,
     station: Rc<Station>,
     usage: Rc<Usage>,
     mut drains: watch::Receiver<bool>,
@@ -99,6 +101,7 @@ pub(super) async fn converse(
     }
     let services = Rc::new(Services {
         station,
+        has_certificate: peer.has_certificate,
         usage: usage.clone(),
         calls: Cell::new(0),
         has_health_call: Cell::new(false),
@@ -169,8 +172,10 @@ impl<F: Future<Output: 'static> + 'static> hyper::rt::Executor<F> for LocalExecu
 /// The services, as one connection sees them.
 struct Services {
     station: Rc<Station>,
+    /// Whether the client has authenticated with a certificate.
+    has_certificate: bool,
     usage: Rc<Usage>,
-    /// The number of authorized calls that are being answered.
+    /// The number of authorized calls whose message is complete.
     calls: Cell<usize>,
     /// Whether a health call without a token has arrived. It keeps the connection open, but not for the bound on
     /// connections.
@@ -181,18 +186,19 @@ struct Services {
     drains: watch::Receiver<bool>,
 }
 
-/// An authorized call that is being answered, until this is dropped.
-struct ServedCall<'a>(&'a Services);
+/// An authorized call whose message is complete, until this is dropped. A client that withholds its message can be closed
+/// for another one.
+struct ServedCall(Rc<Services>);
 
-impl<'a> ServedCall<'a> {
-    fn begin(services: &'a Services) -> Self {
+impl ServedCall {
+    fn begin(services: &Rc<Services>) -> Self {
         services.calls.set(services.calls.get() + 1);
         services.usage.set_serving(true);
-        Self(services)
+        Self(services.clone())
     }
 }
 
-impl Drop for ServedCall<'_> {
+impl Drop for ServedCall {
     fn drop(&mut self) {
         let calls = self.0.calls.get() - 1;
         self.0.calls.set(calls);
@@ -201,8 +207,8 @@ impl Drop for ServedCall<'_> {
 }
 
 impl Services {
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
-        let is_authorized = self.station.lets_in(bearer(request.headers()));
+    async fn answer(self: &Rc<Self>, request: Request<Incoming>) -> Answer {
+        let is_authorized = self.has_certificate || self.station.lets_in(bearer(request.headers()));
         // Health checkers have no token, and learn nothing.
         if !is_authorized && !is_health(&request) {
             self.station.count(Count::Unauthorized);
@@ -214,21 +220,19 @@ impl Services {
         } else {
             self.has_health_call.set(true);
         }
-        let serving = is_authorized.then(|| ServedCall::begin(self));
         let answered = tokio::time::timeout(CALL_MAX, self.route(request)).await;
-        drop(serving);
         answered.unwrap_or_else(|_| {
             self.station.count(Count::Malformed);
             Status::deadline_exceeded("the message did not arrive in time").into_http()
         })
     }
 
-    async fn route(&self, request: Request<Incoming>) -> Answer {
+    async fn route(self: &Rc<Self>, request: Request<Incoming>) -> Answer {
         match request.uri().path() {
             SHOULD_RATE_LIMIT => {
                 let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default();
                 let mut grpc = Grpc::new(codec).max_decoding_message_size(MESSAGE_BYTES_MAX);
-                grpc.unary(ShouldRateLimit(self.station.clone()), request).await
+                grpc.unary(ShouldRateLimit(self.clone()), request).await
             }
             STREAM_QUOTAS => quota::stream(&self.station, self.drains.clone(), request).await,
             HEALTH_WATCH => self.watch_health(request).await,
@@ -270,16 +274,17 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 /// The method of the rate limit service.
-struct ShouldRateLimit(Rc<Station>);
+struct ShouldRateLimit(Rc<Services>);
 
 impl UnaryService<RateLimitRequest> for ShouldRateLimit {
     type Response = RateLimitResponse;
     type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<RateLimitResponse>, Status>>>>;
 
     fn call(&mut self, request: tonic::Request<RateLimitRequest>) -> Self::Future {
-        let station = self.0.clone();
+        let serving = ServedCall::begin(&self.0);
         Box::pin(async move {
-            match rate_limit::should_rate_limit(&station, request.get_ref()).await {
+            let station = &serving.0.station;
+            match rate_limit::should_rate_limit(station, request.get_ref()).await {
                 Ok(response) => Ok(tonic::Response::new(response)),
                 Err(bad) => {
                     station.count(Count::Malformed);

@@ -5,14 +5,13 @@
 //! `POST /v1/report` settles.
 
 use http::Response;
-use hyper::body::Incoming;
 use tollgate_core::decision::Verdict;
 use tollgate_core::limit::Factor;
 use tollgate_core::request::Request;
 use tollgate_core::time::Span;
 
 use super::answer::CheckAnswer;
-use super::body::{self, Whole};
+use super::body::Whole;
 use super::check_json::{Check, Checks, Text};
 use super::problem::DoorProblem;
 use crate::doors::metrics::Count;
@@ -31,9 +30,8 @@ const DEADLINE_MS_MAX: u64 = 3_600_000;
 const FACTOR_MAX: f64 = 1_000_000.0;
 
 /// Responds to a call.
-pub(super) async fn check(station: &Station, body: Incoming) -> Result<Response<Whole>, DoorProblem> {
-    let bytes = body::read(body).await?;
-    match Checks::parse(&bytes).map_err(DoorProblem::malformed)? {
+pub(super) async fn check(station: &Station, bytes: &[u8]) -> Result<Response<Whole>, DoorProblem> {
+    match Checks::parse(bytes).map_err(DoorProblem::malformed)? {
         Checks::One(check) => Ok(decide(station, &check).await?.response()),
         Checks::Many(checks) => {
             // A call with an invalid check is not charged at all.

@@ -1,18 +1,16 @@
 //! `POST /json`: Envoy's rate limit service for clients without gRPC, as envoyproxy/ratelimit serves it.
 
 use http::{Response, StatusCode};
-use hyper::body::Incoming;
 
 use super::answer;
-use super::body::{self, Whole};
+use super::body::Whole;
 use super::problem::DoorProblem;
 use crate::doors::grpc::{json, rate_limit};
 use crate::doors::station::Station;
 
 /// Answers a call: 200 within the limit, 429 over it.
-pub(super) async fn json(station: &Station, body: Incoming) -> Result<Response<Whole>, DoorProblem> {
-    let bytes = body::read(body).await?;
-    let request = json::request(&bytes).map_err(|error| DoorProblem::malformed(format!("no request: {error}")))?;
+pub(super) async fn json(station: &Station, bytes: &[u8]) -> Result<Response<Whole>, DoorProblem> {
+    let request = json::request(bytes).map_err(|error| DoorProblem::malformed(format!("no request: {error}")))?;
     let response = rate_limit::should_rate_limit(station, &request).await;
     let response = response.map_err(|bad| DoorProblem::malformed(bad.0))?;
     let (text, is_over) = json::response(&response);

@@ -1,11 +1,10 @@
 //! `POST /v1/load`: an application reports its load.
 
 use http::Response;
-use hyper::body::Incoming;
 use tollgate_core::time::Span;
 
 use super::answer::json;
-use super::body::{self, Whole};
+use super::body::Whole;
 use super::problem::DoorProblem;
 use crate::doors::station::Station;
 
@@ -20,9 +19,8 @@ struct LoadReport {
 }
 
 /// Records a report and responds with the band.
-pub(super) async fn load(station: &Station, body: Incoming) -> Result<Response<Whole>, DoorProblem> {
-    let bytes = body::read(body).await?;
-    let report: LoadReport = serde_json::from_slice(&bytes)
+pub(super) fn load(station: &Station, bytes: &[u8]) -> Result<Response<Whole>, DoorProblem> {
+    let report: LoadReport = serde_json::from_slice(bytes)
         .map_err(|error| DoorProblem::malformed(format!("invalid load: {error}; write {{\"lag_ms\": 12}}")))?;
     if !(0.0..=LAG_MS_MAX).contains(&report.lag_ms) {
         return Err(DoorProblem::malformed(format!("`lag_ms` is not from 0 to {LAG_MS_MAX}")));

@@ -12,7 +12,6 @@ mod report;
 
 use std::borrow::Cow;
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -23,50 +22,60 @@ use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::connections::Usage;
 use super::metrics::Count;
 use super::station::Station;
+use super::thread::DoorPeer;
 use body::Whole;
 use problem::DoorProblem;
 
-/// Timeout for the head of a call, and for an idle connection. Clients reuse connections.
+/// Timeout from the end of a call to the complete head of the next one. Clients reuse connections.
 const HEAD_MAX: Duration = Duration::from_secs(60);
+/// Minimum time between two checks of the timeout.
+const TIMER_MIN: Duration = Duration::from_secs(1);
 /// Maximum size of the head of a call, in bytes.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 
 /// Serves one connection until it ends.
 pub(super) async fn converse(
-    stream: TcpStream,
-    peer: SocketAddr,
+    stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    peer: DoorPeer,
     station: Rc<Station>,
     usage: Rc<Usage>,
     mut drains: watch::Receiver<bool>,
 ) {
     let answer = service_fn(|request| {
         let (station, usage) = (station.clone(), usage.clone());
-        async move {
-            let serving = ServingGuard::begin(&usage);
-            let response = answer(&station, &usage, peer, request).await;
-            drop(serving);
-            Ok::<_, Infallible>(response)
-        }
+        async move { Ok::<_, Infallible>(answer(&station, &usage, peer, request).await) }
     });
     let mut builder = http1::Builder::new();
     // Without `pipeline_flush`: it reads and answers pipelined calls while the client does not read the responses.
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX);
+    // Without `header_read_timeout`: it sets a timer for each call. Without `writev`: responses are small.
+    builder.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX).writev(false);
     let mut served = pin!(builder.serve_connection(TokioIo::new(stream), answer));
-    let ended = tokio::select! {
-        ended = &mut served => ended,
-        _ = drains.wait_for(|is_draining| *is_draining) => {
-            served.as_mut().graceful_shutdown();
-            served.await
+    let mut timer = pin!(tokio::time::sleep(HEAD_MAX));
+    let ended = loop {
+        tokio::select! {
+            ended = &mut served => break ended,
+            () = &mut timer => {
+                let deadline = usage.used_at() + HEAD_MAX;
+                if !usage.is_serving() && deadline <= Instant::now() {
+                    return;
+                }
+                timer.as_mut().reset(deadline.max(Instant::now() + TIMER_MIN));
+            }
+            _ = drains.wait_for(|is_draining| *is_draining) => {
+                served.as_mut().graceful_shutdown();
+                break served.await;
+            }
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%peer, %error, "a connection to the HTTP door ended");
+        tracing::debug!(peer = %peer.address, %error, "a connection to the HTTP door ended");
     }
 }
 
@@ -86,18 +95,19 @@ impl Drop for ServingGuard<'_> {
     }
 }
 
-async fn answer(station: &Station, usage: &Usage, peer: SocketAddr, request: Request<Incoming>) -> Response<Whole> {
+async fn answer(station: &Station, usage: &Usage, peer: DoorPeer, request: Request<Incoming>) -> Response<Whole> {
+    usage.touch();
     let is_auth = matches!(request.uri().path(), "/v1/auth" | "/v1/auth/nginx");
     // In a call of a proxy, `Authorization` comes from the client and is meant for the backend of the proxy.
     let token = if is_auth { auth::token(&request) } else { bearer(request.headers()).map(Cow::Borrowed) };
-    if !station.lets_in(token.as_deref()) {
+    if !peer.has_certificate && !station.lets_in(token.as_deref()) {
         station.count(Count::Unauthorized);
         return closing(DoorProblem::unauthorized().response());
     }
     usage.is_of_use();
     // hyper reads the next call as soon as it has skipped an unread body, even if the client reads no responses.
     let leaves_body = (is_auth || request.uri().query().is_some()) && !request.body().is_end_stream();
-    let answered = route(station, peer, request).await;
+    let answered = route(station, usage, peer, request).await;
     let response = answered.unwrap_or_else(|problem| {
         station.count(Count::Malformed);
         problem.response()
@@ -113,25 +123,35 @@ fn closing(mut response: Response<Whole>) -> Response<Whole> {
 
 async fn route(
     station: &Station,
-    peer: SocketAddr,
+    usage: &Usage,
+    peer: DoorPeer,
     request: Request<Incoming>,
 ) -> Result<Response<Whole>, DoorProblem> {
-    let path = request.uri().path();
-    match path {
-        "/v1/auth" => auth::auth(station, peer, &request, auth::Proxy::Plain).await,
-        "/v1/auth/nginx" => auth::auth(station, peer, &request, auth::Proxy::Nginx).await,
+    let is_of_a_browser = is_of_a_browser(station, peer, request.headers());
+    match request.uri().path() {
+        path @ ("/v1/auth" | "/v1/auth/nginx") => {
+            let proxy = if path == "/v1/auth" { auth::Proxy::Plain } else { auth::Proxy::Nginx };
+            let _serving = ServingGuard::begin(usage);
+            auth::auth(station, peer.address, &request, proxy).await
+        }
         // A proxy can report with the query alone, with any method.
         "/v1/report" if request.uri().query().is_some() => report::report_query(station, request.uri()),
         "/v1/check" | "/v1/report" | "/v1/load" | "/json" if request.method() != Method::POST => {
             Err(DoorProblem::method("POST"))
         }
-        "/v1/check" | "/v1/report" | "/v1/load" | "/json" if is_of_a_browser(station, request.headers()) => {
-            Err(DoorProblem::browser())
+        "/v1/check" | "/v1/report" | "/v1/load" | "/json" if is_of_a_browser => Err(DoorProblem::browser()),
+        "/v1/check" | "/v1/report" | "/v1/load" | "/json" => {
+            let (parts, body) = request.into_parts();
+            // The call is not in progress yet: a client that withholds its body can be closed for another one.
+            let bytes = body::read(body).await?;
+            let _serving = ServingGuard::begin(usage);
+            match parts.uri.path() {
+                "/v1/check" => check::check(station, &bytes).await,
+                "/v1/report" => report::report(station, &bytes),
+                "/v1/load" => load::load(station, &bytes),
+                _ => json::json(station, &bytes).await,
+            }
         }
-        "/json" => json::json(station, request.into_body()).await,
-        "/v1/check" => check::check(station, request.into_body()).await,
-        "/v1/load" => load::load(station, request.into_body()).await,
-        "/v1/report" => report::report(station, request.into_body()).await,
         _ => Err(DoorProblem::absent()),
     }
 }
@@ -144,7 +164,8 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 /// Whether a page in a browser makes the call, while no token is required. Any page that is open in a browser on this
-/// machine could then call the door.
-fn is_of_a_browser(station: &Station, headers: &HeaderMap) -> bool {
-    !station.asks_for_token() && (headers.contains_key(ORIGIN) || headers.contains_key("sec-fetch-site"))
+/// machine could then call the door. A browser also sends the client certificate of its user for any page.
+fn is_of_a_browser(station: &Station, peer: DoorPeer, headers: &HeaderMap) -> bool {
+    (peer.has_certificate || !station.asks_for_token())
+        && (headers.contains_key(ORIGIN) || headers.contains_key("sec-fetch-site"))
 }

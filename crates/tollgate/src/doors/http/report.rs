@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 
 use http::{Response, Uri};
-use hyper::body::Incoming;
 
 use super::answer::json;
-use super::body::{self, Whole};
+use super::body::Whole;
 use super::check::cpu_of;
 use super::problem::DoorProblem;
 use crate::doors::metrics::Count;
@@ -40,17 +39,16 @@ struct QueryReport {
 }
 
 /// Settles the tickets of a call.
-pub(super) async fn report(station: &Station, body: Incoming) -> Result<Response<Whole>, DoorProblem> {
-    let bytes = body::read(body).await?;
+pub(super) fn report(station: &Station, bytes: &[u8]) -> Result<Response<Whole>, DoorProblem> {
     let wrong = |error: serde_json::Error| DoorProblem::malformed(format!("invalid report: {error}"));
     if bytes.trim_ascii_start().first() != Some(&b'[') {
-        let report: TicketReport<'_> = serde_json::from_slice(&bytes).map_err(wrong)?;
+        let report: TicketReport<'_> = serde_json::from_slice(bytes).map_err(wrong)?;
         return match settle(station, &report)? {
             true => Ok(json(b"{\"settled\": true}".to_vec())),
             false => Err(DoorProblem::unknown("unknown ticket: it is already settled, or it has expired")),
         };
     }
-    let reports: Vec<TicketReport<'_>> = serde_json::from_slice(&bytes).map_err(wrong)?;
+    let reports: Vec<TicketReport<'_>> = serde_json::from_slice(bytes).map_err(wrong)?;
     if reports.len() > REPORTS_MAX {
         return Err(DoorProblem::malformed(format!("more than {REPORTS_MAX} reports in one call")));
     }

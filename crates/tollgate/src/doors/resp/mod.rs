@@ -8,17 +8,19 @@ mod session;
 mod throttle;
 
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tollgate_wire::resp::{COMMAND_BYTES_MAX, Command, Replies};
 
 use super::connections::Usage;
 use super::metrics::Count;
 use super::station::Station;
+use super::thread::DoorPeer;
 use session::{Next, RespSession};
 
 /// Minimum size of a read, in bytes.
@@ -29,77 +31,139 @@ const REPLY_BYTES_MAX: usize = 64 << 10;
 const WRITE_MAX: Duration = Duration::from_secs(30);
 /// Timeout of an idle connection. Clients keep connections in pools.
 const IDLE_MAX: Duration = Duration::from_secs(600);
+/// Timeout for closing a connection.
+const CLOSE_MAX: Duration = Duration::from_secs(1);
 /// Timeout for the rest of a command.
 const COMMAND_MAX: Duration = Duration::from_secs(10);
 
 /// Serves one connection until it ends.
 pub(super) async fn converse(
-    mut stream: TcpStream,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: DoorPeer,
     station: Rc<Station>,
     usage: Rc<Usage>,
     mut drains: watch::Receiver<bool>,
 ) {
-    let mut session = RespSession::new(station.clone());
-    let mut buffer = CommandBuffer::default();
+    let mut session = RespSession::new(station.clone(), peer.has_certificate);
+    let (mut buffer, mut replies) = (CommandBuffer::default(), ReplyBuffer::default());
+    let mut drained = pin!(drains.wait_for(|is_draining| *is_draining));
+    // The time by which the next command must be complete. The timer may end earlier: setting it for each command would
+    // cost as much as the decision.
+    let mut deadline = Instant::now() + IDLE_MAX;
+    let mut timer = pin!(tokio::time::sleep_until(deadline));
     loop {
-        let patience = if buffer.bytes.is_empty() { IDLE_MAX } else { COMMAND_MAX };
+        let was_empty = buffer.bytes.is_empty();
         let read = tokio::select! {
-            read = tokio::time::timeout(patience, buffer.read(&mut stream)) => read,
-            _ = drains.wait_for(|is_draining| *is_draining) => return,
+            biased;
+            _ = &mut drained => return,
+            read = buffer.read(&mut stream) => read,
+            () = &mut timer => {
+                if Instant::now() >= deadline {
+                    return;
+                }
+                timer.as_mut().reset(deadline);
+                continue;
+            }
         };
-        if !matches!(read, Ok(Ok(1..))) {
+        if !matches!(read, Ok(1..)) {
             return;
         }
-        usage.set_serving(true);
-        let goes_on = answer_all(&mut stream, &mut session, &mut buffer, &usage).await;
-        usage.set_serving(false);
-        if !goes_on.unwrap_or(false) {
-            return;
+        let answered = answer_all(&mut stream, &mut session, &mut buffer, &mut replies, &usage).await;
+        let now = usage.used_at();
+        match answered {
+            Ok(Answered::All) => deadline = now + IDLE_MAX,
+            // A client that sends single bytes does not extend the time for its command.
+            Ok(Answered::Begun { after_another }) if after_another || was_empty => {
+                deadline = now + COMMAND_MAX;
+                timer.as_mut().reset(deadline);
+            }
+            Ok(Answered::Begun { .. }) => {}
+            Ok(Answered::Closes) => {
+                // A TLS client that reads the end of the stream expects a closing message.
+                let _ = tokio::time::timeout(CLOSE_MAX, stream.shutdown()).await;
+                return;
+            }
+            Err(_) => return,
         }
     }
 }
 
-/// Replies to the complete commands in the buffer. Returns whether the connection stays open.
+/// The state of a connection after replies.
+enum Answered {
+    /// The buffer is empty.
+    All,
+    /// The buffer has the beginning of a command.
+    Begun {
+        /// Whether a command before it was complete.
+        after_another: bool,
+    },
+    /// The connection closes.
+    Closes,
+}
+
+/// Replies to the complete commands in the buffer.
 async fn answer_all(
-    stream: &mut TcpStream,
+    stream: &mut (impl AsyncWrite + Unpin),
     session: &mut RespSession,
     buffer: &mut CommandBuffer,
+    ReplyBuffer { command, out }: &mut ReplyBuffer,
     usage: &Usage,
-) -> io::Result<bool> {
-    let (mut out, mut command, mut at) = (Vec::new(), Command::default(), 0);
+) -> io::Result<Answered> {
+    usage.set_serving(true);
+    let mut at = 0;
     let goes_on = loop {
         let bytes = &buffer.bytes[at..];
         match command.read(bytes) {
             Ok(None) => break true,
             Ok(Some(length)) => {
-                let next = session.answer(&command, bytes, &mut out).await;
+                let next = session.answer(command, bytes, out).await;
                 at += length;
-                if session.is_let_in() {
-                    usage.is_of_use();
-                }
                 if next == Next::Close {
                     break false;
                 }
             }
             Err(error) => {
                 session.station().count(Count::Malformed);
-                Replies::new(&mut out, session.version()).error(&format!("ERR Protocol error: {error}"));
+                Replies::new(out, session.version()).error(&format!("ERR Protocol error: {error}"));
                 break false;
             }
         }
         if out.len() >= REPLY_BYTES_MAX {
-            send(stream, &mut out).await?;
+            usage.set_serving(false);
+            send(stream, out).await?;
+            usage.set_serving(true);
         }
     };
     buffer.consume(at);
-    send(stream, &mut out).await?;
-    Ok(goes_on)
+    if session.is_let_in() {
+        usage.is_of_use();
+    }
+    // From here on the connection can be closed for another one: a client that reads no replies is not served.
+    usage.set_serving(false);
+    send(stream, out).await?;
+    Ok(match goes_on {
+        false => Answered::Closes,
+        true if buffer.bytes.is_empty() => Answered::All,
+        true => Answered::Begun { after_another: at > 0 },
+    })
 }
 
-async fn send(stream: &mut TcpStream, out: &mut Vec<u8>) -> io::Result<()> {
-    let sent = tokio::time::timeout(WRITE_MAX, stream.write_all(out)).await;
+async fn send(stream: &mut (impl AsyncWrite + Unpin), out: &mut Vec<u8>) -> io::Result<()> {
+    let sent = tokio::time::timeout(WRITE_MAX, async {
+        stream.write_all(out).await?;
+        stream.flush().await
+    });
+    let sent = sent.await;
     out.clear();
+    out.shrink_to(READ_BYTES);
     sent.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+}
+
+/// Memory for commands and replies, kept between reads.
+#[derive(Default)]
+struct ReplyBuffer {
+    command: Command,
+    out: Vec<u8>,
 }
 
 /// Received bytes that are not processed yet.
@@ -110,7 +174,7 @@ struct CommandBuffer {
 
 impl CommandBuffer {
     /// Reads more bytes. The buffer never exceeds one command and the bytes that arrived with its end.
-    async fn read(&mut self, stream: &mut TcpStream) -> io::Result<usize> {
+    async fn read(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
         let room = self.bytes.len().clamp(READ_BYTES, COMMAND_BYTES_MAX);
         self.bytes.reserve(room);
         stream.read_buf(&mut self.bytes).await

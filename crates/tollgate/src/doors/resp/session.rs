@@ -12,6 +12,8 @@ use crate::doors::station::Station;
 pub(super) struct RespSession {
     station: Rc<Station>,
     version: RespVersion,
+    /// Whether the client has authenticated with a certificate.
+    has_certificate: bool,
     is_let_in: bool,
     name: Vec<u8>,
 }
@@ -29,9 +31,9 @@ const NAME_BYTES_MAX: usize = 256;
 const COMMAND_NAME_BYTES_MAX: usize = 16;
 
 impl RespSession {
-    pub(super) fn new(station: Rc<Station>) -> Self {
-        let is_let_in = !station.asks_for_token();
-        Self { station, version: RespVersion::Two, is_let_in, name: Vec::new() }
+    pub(super) fn new(station: Rc<Station>, has_certificate: bool) -> Self {
+        let is_let_in = has_certificate || !station.asks_for_token();
+        Self { station, version: RespVersion::Two, has_certificate, is_let_in, name: Vec::new() }
     }
 
     pub(super) fn station(&self) -> &Station {
@@ -68,7 +70,7 @@ impl RespSession {
             b"HELLO" => self.hello(arguments, out),
             b"CLIENT" => self.client(arguments, out),
             b"RESET" => {
-                *self = Self::new(self.station.clone());
+                *self = Self::new(self.station.clone(), self.has_certificate);
                 Replies::new(out, self.version).simple("RESET");
             }
             b"QUIT" => {

@@ -9,14 +9,16 @@
 use std::fs;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
+use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use tollgate_core::request::host_of;
 use tollgate_core::site::{HostPattern, find_site};
@@ -38,9 +40,16 @@ pub(crate) fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 #[derive(Debug)]
 pub(crate) struct Certificates {
     plan: CertificatePlan,
-    /// In the order of the files.
-    keys: ArcSwap<Vec<Arc<CertifiedKey>>>,
+    loaded: ArcSwap<LoadedFiles>,
     seen: Mutex<Seen>,
+}
+
+/// The content of the files.
+#[derive(Debug)]
+struct LoadedFiles {
+    /// In the order of the files.
+    keys: Vec<Arc<CertifiedKey>>,
+    client_verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 /// The files of all certificates, and the hosts of the sites that have their own.
@@ -48,6 +57,8 @@ pub(crate) struct Certificates {
 pub(crate) struct CertificatePlan {
     files: Vec<CertificateFiles>,
     sites: Vec<SiteCertificates>,
+    /// The file with the authorities of client certificates. None: clients need no certificate.
+    client_ca: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,13 +71,18 @@ struct SiteCertificates {
 impl CertificatePlan {
     /// The certificates of the gate, followed by those of its sites.
     pub(crate) fn new(settings: &Settings) -> Self {
-        let mut plan = Self { files: settings.tls.clone(), sites: Vec::new() };
+        let mut plan = Self { files: settings.tls.clone(), ..Self::default() };
         for site in &settings.sites {
             let first = plan.files.len();
             plan.files.extend(site.tls.iter().cloned());
             plan.sites.push(SiteCertificates { hosts: site.hosts.clone(), places: first..plan.files.len() });
         }
         plan
+    }
+
+    /// The certificate of a door. With `client_ca`, each client must have a certificate of an authority in that file.
+    pub(crate) fn of_door(files: CertificateFiles, client_ca: Option<PathBuf>) -> Self {
+        Self { files: vec![files], sites: Vec::new(), client_ca }
     }
 
     /// Whether there is no certificate.
@@ -98,9 +114,9 @@ type Stamp = Option<(SystemTime, u64)>;
 impl Certificates {
     /// Reads the files.
     pub(crate) fn load(plan: CertificatePlan) -> io::Result<Arc<Self>> {
-        let seen = Mutex::new(Seen { stamps: stamps(&plan.files), fault: None });
-        let keys = ArcSwap::from_pointee(read_all(&plan.files)?);
-        Ok(Arc::new(Self { plan, keys, seen }))
+        let seen = Mutex::new(Seen { stamps: plan.stamps(), fault: None });
+        let loaded = ArcSwap::from_pointee(plan.read()?);
+        Ok(Arc::new(Self { plan, loaded, seen }))
     }
 
     /// Whether these are the certificates of `plan`.
@@ -119,14 +135,14 @@ impl Certificates {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Ok(false),
         };
-        let now = stamps(&self.plan.files);
+        let now = self.plan.stamps();
         if seen.stamps == now {
             seen.fault = None;
             return Ok(false);
         }
-        match read_all(&self.plan.files) {
-            Ok(keys) => {
-                self.keys.store(Arc::new(keys));
+        match self.plan.read() {
+            Ok(loaded) => {
+                self.loaded.store(Arc::new(loaded));
                 *seen = Seen { stamps: now, fault: None };
                 Ok(true)
             }
@@ -141,14 +157,18 @@ impl Certificates {
         }
     }
 
-    /// The TLS configuration for clients.
-    pub(crate) fn server_config(self: &Arc<Self>) -> Arc<rustls::ServerConfig> {
-        let mut config = rustls::ServerConfig::builder_with_provider(provider())
+    /// The TLS configuration for clients that can negotiate these protocols. It uses the certificates in force at each
+    /// handshake. After a change of the client authorities, a new configuration is needed.
+    pub(crate) fn server_config(self: &Arc<Self>, protocols: &[&str]) -> Arc<rustls::ServerConfig> {
+        let builder = rustls::ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
-            .expect("the provider speaks the versions that rustls does")
-            .with_no_client_auth()
-            .with_cert_resolver(self.clone());
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+            .expect("the provider speaks the versions that rustls does");
+        let builder = match &self.loaded.load().client_verifier {
+            Some(verifier) => builder.with_client_cert_verifier(verifier.clone()),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(self.clone());
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         Arc::new(config)
     }
 }
@@ -156,7 +176,7 @@ impl Certificates {
 impl ResolvesServerCert for Certificates {
     /// The first certificate for the requested name, or else the first one; those of the name's site come first.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let keys = self.keys.load();
+        let keys = &self.loaded.load().keys;
         let ordered = || self.plan.places_for(hello.server_name()).filter_map(|place| keys.get(place));
         let named = hello.server_name().and_then(|name| ServerName::try_from(name).ok());
         let fitting = named.and_then(|name| ordered().find(|key| is_for(key, &name)));
@@ -169,27 +189,49 @@ fn is_for(key: &CertifiedKey, name: &ServerName<'_>) -> bool {
     parsed.is_some_and(|leaf| rustls::client::verify_server_name(&leaf, name).is_ok())
 }
 
-fn stamps(files: &[CertificateFiles]) -> Vec<Stamp> {
-    let stamp = |path: &Path| {
-        let metadata = fs::metadata(path).ok()?;
-        Some((metadata.modified().ok()?, metadata.len()))
-    };
-    files.iter().flat_map(|files| [stamp(&files.chain), stamp(&files.key)]).collect()
+impl CertificatePlan {
+    fn stamps(&self) -> Vec<Stamp> {
+        let stamp = |path: &Path| {
+            let metadata = fs::metadata(path).ok()?;
+            Some((metadata.modified().ok()?, metadata.len()))
+        };
+        let pairs = self.files.iter().flat_map(|files| [&*files.chain, &*files.key]);
+        pairs.chain(self.client_ca.as_deref()).map(stamp).collect()
+    }
+
+    fn read(&self) -> io::Result<LoadedFiles> {
+        let keys = self.files.iter().map(read).collect::<io::Result<_>>()?;
+        Ok(LoadedFiles { keys, client_verifier: self.client_ca.as_deref().map(read_client_ca).transpose()? })
+    }
 }
 
-fn read_all(files: &[CertificateFiles]) -> io::Result<Vec<Arc<CertifiedKey>>> {
-    files.iter().map(read).collect()
+fn wrong(path: &Path, error: &dyn std::fmt::Display) -> io::Error {
+    io::Error::other(format!("{}: {error}", path.display()))
+}
+
+fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    bounded_file::read(path, CERTIFICATE_BYTES_MAX).map_err(|error| wrong(path, &error))
+}
+
+/// The certificates in a file, at least one.
+fn read_certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+    let certificates = CertificateDer::pem_slice_iter(&bytes(path)?)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| wrong(path, &error))?;
+    if certificates.is_empty() { Err(wrong(path, &"has no certificate in it")) } else { Ok(certificates) }
+}
+
+fn read_client_ca(path: &Path) -> io::Result<Arc<dyn ClientCertVerifier>> {
+    let mut roots = RootCertStore::empty();
+    for certificate in read_certificates(path)? {
+        roots.add(certificate).map_err(|error| wrong(path, &error))?;
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+    verifier.map_err(|error| wrong(path, &error))
 }
 
 fn read(files: &CertificateFiles) -> io::Result<Arc<CertifiedKey>> {
-    let wrong = |path: &Path, error: &dyn std::fmt::Display| io::Error::other(format!("{}: {error}", path.display()));
-    let bytes = |path: &Path| bounded_file::read(path, CERTIFICATE_BYTES_MAX).map_err(|error| wrong(path, &error));
-    let chain = CertificateDer::pem_slice_iter(&bytes(&files.chain)?)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| wrong(&files.chain, &error))?;
-    if chain.is_empty() {
-        return Err(wrong(&files.chain, &"has no certificate in it"));
-    }
+    let chain = read_certificates(&files.chain)?;
     let key = PrivateKeyDer::from_pem_slice(&Zeroizing::new(bytes(&files.key)?))
         .map_err(|error| wrong(&files.key, &error))?;
     let key = CertifiedKey::from_der(chain, key, &provider()).map_err(|error| wrong(&files.key, &error))?;
@@ -208,8 +250,8 @@ mod tests {
         let (old, new) = (certificate(), certificate());
         fs::write(&files.chain, old.cert.pem()).unwrap();
         fs::write(&files.key, old.signing_key.serialize_pem()).unwrap();
-        let plan = CertificatePlan { files: vec![files.clone()], sites: Vec::new() };
-        let certificates = Certificates::load(plan).unwrap();
+        let plan = CertificatePlan::of_door(files.clone(), None);
+        let certificates = Certificates::load(plan.clone()).unwrap();
         assert!(!certificates.refresh().unwrap(), "nothing has changed");
         // Invalid content of the same length and modification time as the content that follows.
         let changed_at = SystemTime::UNIX_EPOCH;
@@ -219,7 +261,7 @@ mod tests {
         };
         fs::write(&files.key, new.signing_key.serialize_pem()).unwrap();
         write_chain(&vec![b'x'; new.cert.pem().len()]);
-        let looks = stamps(std::slice::from_ref(&files));
+        let looks = plan.stamps();
         assert!(certificates.refresh().is_err());
         assert!(!certificates.refresh().unwrap(), "told once");
         fs::remove_file(&files.chain).unwrap();
@@ -228,9 +270,9 @@ mod tests {
         write_chain(&vec![b'x'; new.cert.pem().len()]);
         assert!(certificates.refresh().is_err());
         write_chain(new.cert.pem().as_bytes());
-        assert_eq!(stamps(std::slice::from_ref(&files)), looks);
+        assert_eq!(plan.stamps(), looks);
         assert!(certificates.refresh().unwrap(), "tried again");
-        assert_eq!(certificates.keys.load()[0].cert.first(), Some(new.cert.der()));
+        assert_eq!(certificates.loaded.load().keys[0].cert.first(), Some(new.cert.der()));
         assert!(!certificates.refresh().unwrap());
     }
 }

@@ -126,7 +126,7 @@ impl Running {
             access_log_counts: counts,
             proxy_detector: ProxyDetector::default(),
             counters: (0..workers + door_threads).map(|_| Arc::new(WorkerCounters::default())).collect(),
-            server_tls: ArcSwapOption::new(certificates.as_ref().map(Certificates::server_config)),
+            server_tls: ArcSwapOption::new(certificates.as_ref().map(server_config)),
             backend_tls: ArcSwap::new(connect::tls_config(&settings.all_backends())?),
             settings: ArcSwap::from_pointee(settings),
         });
@@ -181,7 +181,7 @@ impl Running {
         }
         match certificates {
             Some(certificates) => {
-                self.shared.server_tls.store(certificates.as_ref().map(Certificates::server_config));
+                self.shared.server_tls.store(certificates.as_ref().map(server_config));
                 self.certificates.store(certificates);
             }
             None => self.refresh_certificates(),
@@ -337,6 +337,11 @@ fn settled(old: &Settings, new: Settings) -> (Settings, Vec<&'static str>) {
     let buffer = ResponseBuffer { dir: old.buffer.dir.clone(), ..new.buffer };
     let state_dir = old.state_dir.clone();
     (Settings { listen: old.listen.clone(), workers: old.workers, buffer, state_dir, ..new }, waiting)
+}
+
+/// The TLS configuration for clients, which can negotiate HTTP/2.
+fn server_config(certificates: &Arc<Certificates>) -> Arc<rustls::ServerConfig> {
+    certificates.server_config(&["h2", "http/1.1"])
 }
 
 /// The certificates for clients, if TLS is on.

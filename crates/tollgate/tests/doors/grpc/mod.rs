@@ -27,7 +27,7 @@ fn start_with(limits: &str, config: &str) -> Doors {
 }
 
 /// A folder with Python, grpcio, Envoy's definitions and Envoy, installed when they are not there yet.
-fn tools() -> &'static PathBuf {
+pub(crate) fn tools() -> &'static PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("grpc-tools");
