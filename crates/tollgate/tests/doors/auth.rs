@@ -67,6 +67,11 @@ impl Drop for Proxy {
 }
 
 fn nginx(folder: &Path, block: &str, door: SocketAddr, backend: SocketAddr) -> (Proxy, SocketAddr) {
+    nginx_with("", folder, block, door, backend)
+}
+
+/// The same with lines for the block `http`.
+fn nginx_with(http: &str, folder: &Path, block: &str, door: SocketAddr, backend: SocketAddr) -> (Proxy, SocketAddr) {
     let (address, folder_text) = (free_port(), folder.display());
     let site = block.replace("127.0.0.1:8890", &door.to_string()).replace("127.0.0.1:8080", &backend.to_string());
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -75,7 +80,7 @@ fn nginx(folder: &Path, block: &str, door: SocketAddr, backend: SocketAddr) -> (
         .collect();
     let config = format!(
         "daemon off; pid {folder_text}/nginx.pid; error_log {folder_text}/error.log;\nevents {{}}\n\
-         http {{ access_log off;\n{temporary}server {{ listen {address};\n{site}}} }}\n"
+         http {{ access_log off;\n{http}{temporary}server {{ listen {address};\n{site}}} }}\n"
     );
     let file = folder.join("nginx.conf");
     std::fs::write(&file, config).unwrap();
@@ -234,4 +239,38 @@ fn a_check_with_queue_waits_for_a_report_or_the_deadline_of_the_one_before() {
     let report = format!("/v1/report?ticket={}", permit["ticket"].as_str().unwrap());
     assert_eq!(call(door, "GET", &report, &[], "").json(), json!({"settled": true}));
     assert_eq!(call(door, "POST", "/v1/check", &[], r#"{"queue": true}"#).status, 400);
+}
+
+#[test]
+fn the_documented_log_of_nginx_settles_requests_over_syslog_and_from_a_file() {
+    let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let [log_format, lines] = [2, 3].map(|index| blocks(PAGE, "nginx")[index].clone());
+    for (way, other) in [("access_log syslog:", "access_log /var/log"), ("access_log /var/log", "access_log syslog:")] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tollgate.log");
+        std::fs::write(&file, "").unwrap();
+        let here = |text: &str| {
+            text.replace("127.0.0.1:8890", "127.0.0.1:0")
+                .replace("/var/log/nginx/tollgate.log", &file.display().to_string())
+                .replace("127.0.0.1:5514", &format!("127.0.0.1:{port}"))
+        };
+        // With a tiny budget, so that one logged request exceeds it.
+        let config =
+            here(&blocks(PAGE, "toml")[1]).replace("share = 0.25, burst = \"10s\"", "cores = 0.001, burst = \"20ms\"");
+        let mut doors = Doors::start_in(folder, &format!("{config}hold = '0s'\n"));
+        let door = doors.door("http");
+        doors.logged("access log lines are read from a file");
+        std::thread::sleep(Duration::from_millis(300));
+        let (backend, _) = backend(Duration::from_millis(50));
+        assert!(lines.contains(way) && lines.contains(other));
+        let lines: String =
+            lines.lines().filter(|line| !line.contains(other)).map(|line| format!("{line}\n")).collect();
+        let lines = here(&lines);
+        let site = blocks(PAGE, "nginx")[0]
+            .replace("proxy_pass http://127.0.0.1:8080;", &format!("{lines}proxy_pass http://127.0.0.1:8080;"));
+        let (_proxy, site) = nginx_with(&log_format, doors.folder.path(), &site, door, backend);
+        assert_eq!(call(site, "GET", "/export", &[], "").status, 200, "{way}");
+        eventually("the request is settled", || doors.metric("tollgate_door_settled_total") == 1);
+        assert_eq!(call(site, "GET", "/export", &[], "").status, 429, "{way}: 50 ms are more than the budget");
+    }
 }

@@ -5,6 +5,7 @@ mod envoy;
 mod hostile;
 mod import;
 mod semantics;
+mod shared;
 
 use std::path::PathBuf;
 use std::process::Command;
