@@ -339,7 +339,7 @@ def structured_fields(binary, directory):
         with Gate(binary, Echo().port, rule) as gate:
             fields = []
             for _ in range(4 if name == names[0] else 1):
-                response, _ = gate.exchange(b"GET / HTTP/1.1\r\nHost: a\r\nX-Key: k\r\nConnection: close\r\n\r\n")
+                response, _ = gate.exchange(b"GET / HTTP/1.1\r\nHost: a\r\nX-Key: k\r\nConnection: close\r\n\r\n", wait_s=10)
                 fields += re.findall(rb"(?im)^(ratelimit(?:-policy)?): (.*)\r$", response)
             for field, value in fields:
                 parsed = subprocess.run([f"{programs}/python", "-c", script, value.decode()], capture_output=True, text=True)
@@ -409,6 +409,7 @@ def record(path, lines):
     """Replaces the results of the suites that ran. Those of others stay."""
     before = open(path).read().splitlines() if os.path.exists(path) else []
     rows = {line.split("|")[1].strip(): line for line in [*before, *lines] if line.startswith("| ") and not line.startswith("| suite")}
+    rows = dict(sorted(rows.items()))
     with open(path, "w") as file:
         file.write("Last recorded results:\n\n| suite | result |\n|---|---|\n" + "".join(f"{row}\n" for row in rows.values()))
 

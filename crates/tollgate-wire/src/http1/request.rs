@@ -61,6 +61,8 @@ impl RequestHead {
                 Name::Host => {}
                 Name::ContentLength => framing.content_length(header.value, bytes)?,
                 Name::TransferEncoding => framing.transfer_encoding(header.value)?,
+                // It has no meaning, and joined to others it would leave a separator with a space at the end.
+                _ if header.value.is_empty() && header.name.eq_ignore_ascii_case("cookie") => {}
                 _ => self.fields.push(header.name.as_bytes(), header.value),
             }
         }
@@ -311,6 +313,13 @@ mod tests {
             Ok(head) => panic!("taken: {text:?} as {head:?}"),
             Err(fault) => fault.status(),
         }
+    }
+
+    #[test]
+    fn lines_of_cookies_are_joined_without_empty_ones() {
+        let cookies = |lines: &str| with_fields(lines).unwrap().fields.find(b"cookie").map(<[u8]>::to_vec);
+        assert_eq!(cookies("Cookie:\r\nCookie: a=1\r\ncookie: b=2\r\nCookie: \r\n").unwrap(), b"a=1; b=2");
+        assert_eq!(cookies("Cookie:\r\nCookie: \r\n"), None);
     }
 
     #[test]
