@@ -12,11 +12,8 @@ use tollgate_test_support::{binary, free_addresses};
 
 use crate::{numbered_blocks, page, pages};
 
-/// The package test serves the certificates of this page.
-const RUN_ELSEWHERE: [&str; 1] = ["tls.md"];
-
 /// Addresses of the pages on which the program listens.
-const LISTENING: [&str; 9] = [
+const LISTENING: [&str; 10] = [
     "0.0.0.0:8888",
     "127.0.0.1:8888",
     "0.0.0.0:8889",
@@ -26,6 +23,7 @@ const LISTENING: [&str; 9] = [
     "127.0.0.1:6380",
     "127.0.0.1:5514",
     "0.0.0.0:80",
+    "0.0.0.0:443",
 ];
 
 fn has_table(block: &str, name: &str) -> bool {
@@ -79,6 +77,12 @@ fn write_files(folder: &Path) {
         std::fs::write(&path, format!("{:064x}\n", token.len())).unwrap();
         Command::new("chmod").arg("600").arg(&path).status().unwrap();
     }
+    std::fs::create_dir(folder.join("tls")).unwrap();
+    for (certificate, key) in [("fullchain.pem", "privkey.pem"), ("shop.pem", "shop.key"), ("blog.pem", "blog.key")] {
+        let made = rcgen::generate_simple_self_signed(["site.example".to_owned()]).unwrap();
+        std::fs::write(folder.join("tls").join(certificate), made.cert.pem()).unwrap();
+        std::fs::write(folder.join("tls").join(key), made.signing_key.serialize_pem()).unwrap();
+    }
     std::fs::write(folder.join("limits.yaml"), "domain: api\n").unwrap();
     for key in ["master.key", "gate-1.key"] {
         let made = Command::new(binary()).arg("keys").arg(folder.join(key)).output().unwrap();
@@ -103,8 +107,8 @@ fn start(place: &str, block: &str) {
 
 #[test]
 fn every_configuration_of_every_page_starts() {
-    let pages = pages().into_iter().filter(|name| !RUN_ELSEWHERE.contains(&&**name));
-    let all: Vec<(String, String)> = pages
+    let all: Vec<(String, String)> = pages()
+        .into_iter()
         .flat_map(|name| {
             let found = numbered_blocks(&page(&name), "toml").into_iter();
             found.map(move |(line, block)| (format!("docs/{name}, line {line},"), block))
