@@ -25,6 +25,11 @@ impl SharedTicket {
     pub fn here_mut(&mut self) -> &mut Ticket {
         &mut self.here
     }
+
+    /// Whether there are no charges, so that nothing must be settled.
+    pub fn is_empty(&self) -> bool {
+        self.here.is_empty() && self.store.is_none() && self.slices.is_none()
+    }
 }
 
 impl Default for SharedTicket {

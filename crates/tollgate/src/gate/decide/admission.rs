@@ -250,17 +250,19 @@ impl Admission {
         self.reports_ignored.load(Ordering::Relaxed)
     }
 
-    /// Decides about a request by the rules, which may hold it. Holds and refusals are written to `log`.
+    /// Decides about a request by the rules, which may hold it. Holds and refusals are written to `log`. Sets `ticket`
+    /// unless the request is refused, at the start of a hold. The caller has the memory for it, because a ticket is
+    /// large and would be copied by every function that returns it.
     pub(crate) async fn admit(
         self: &Arc<Self>,
         request: &RequestView<'_>,
         log: &EngagementLog,
-    ) -> Result<Ticket, Refusal> {
-        let (ticket, held) = self.ask_rules(request, self.clock.now(), log).await?;
-        if let Some(held) = held {
+        ticket: &mut Option<Ticket>,
+    ) -> Result<(), Refusal> {
+        if let Some(held) = self.ask_rules(request, self.clock.now(), log, ticket).await? {
             tokio::time::sleep(held.wait.into()).await;
         }
-        Ok(ticket)
+        Ok(())
     }
 
     /// The user and priority of a request. A request without a user belongs to `tenant`.
@@ -362,13 +364,13 @@ impl Admission {
         if entering.claim.is_exempt {
             return Ok((queue.pass(entering), None));
         }
-        let (mut held, mut queued, since) = (None, None, self.clock.now());
-        let entered = {
-            let entering = queue.enter(entering, |notice| match notice {
+        let (mut held, mut queued) = (None, None);
+        let entered = queue
+            .enter(entering, |notice| match notice {
                 Notice::Held(standing) => {
                     queued = Some((Act::Hold, "backend-busy"));
-                    held =
-                        Some(HeldByQueue { admission: self, queue, client, log, since, position: standing.position });
+                    let (since, position) = (self.clock.now(), standing.position);
+                    held = Some(HeldByQueue { admission: self, queue, client, log, since, position });
                 }
                 Notice::WouldHold(standing) => {
                     let bound = QueueBound::busy(queue, standing);
@@ -380,9 +382,8 @@ impl Admission {
                     queued = Some((Act::WouldRefuse, bound.reason));
                     self.tell_of_queue(client, log, Act::WouldRefuse, bound, retry_after);
                 }
-            });
-            entering.await
-        };
+            })
+            .await;
         if let Err(Refused { retry_after: backoff, by_queue: Some((reason, standing)), .. }) = entered {
             // The request was refused, not held.
             if let Some(held) = held.take() {
@@ -427,7 +428,8 @@ impl Admission {
         request: &RequestView<'_>,
         now: Moment,
         log: &EngagementLog,
-    ) -> Result<(Ticket, Option<HoldSlot<'_>>), Refusal> {
+        ticket: &mut Option<Ticket>,
+    ) -> Result<Option<HoldSlot<'_>>, Refusal> {
         let rules = self.rules.load();
         let request = &RequestView { is_flagged: rules.is_flagged(request, &self.flagged), ..*request };
         // A request without a budget needs no price: a refusal must be cheap.
@@ -437,12 +439,12 @@ impl Admission {
         let band = self.load.band();
         if rules.know(request) {
             let decided = rules.decide(request, toll, band, now);
-            return self.act(&rules, request, (route, toll.cpu), decided, now, log);
+            return self.act(&rules, request, (route, toll.cpu), decided, (now, log), ticket);
         }
         let rules = Guard::into_inner(rules);
         // In a box, so that decisions from local state do not carry the memory for it.
         let decided = Box::pin(rules.ask(request, toll, band, &self.clock)).await;
-        self.act(&rules, request, (route, toll.cpu), decided, self.clock.now(), log)
+        self.act(&rules, request, (route, toll.cpu), decided, (self.clock.now(), log), ticket)
     }
 
     /// Applies a decision of the rules. A request that is to be held is refused if there is no room to hold it.
@@ -452,9 +454,9 @@ impl Admission {
         request: &RequestView<'_>,
         (route, reserved): (Option<RouteKey>, Span),
         (mut decision, mut charge): (Decision, Charge),
-        now: Moment,
-        log: &EngagementLog,
-    ) -> Result<(Ticket, Option<HoldSlot<'_>>), Refusal> {
+        (now, log): (Moment, &EngagementLog),
+        ticket: &mut Option<Ticket>,
+    ) -> Result<Option<HoldSlot<'_>>, Refusal> {
         decision = self.exemptions.spare(rules, request, decision, now);
         let waiting = match decision.verdict {
             Verdict::Hold(until) => self.hold(rules, request, &decision, until.since(now)),
@@ -473,11 +475,12 @@ impl Admission {
             rules.refund(charge, now);
             return Err(Refusal::by_rule(rules, decision, now));
         }
-        let ticket = Ticket {
+        *ticket = Some(Ticket {
             admission: self.clone(),
             decision,
             reserved,
-            charge: Some(charge),
+            charge: (!charge.is_empty()).then_some(charge),
+            is_settled: false,
             generation: rules.generation(),
             route: route.unwrap_or_else(|| self.route_hasher.key(request)),
             sending: None,
@@ -488,8 +491,8 @@ impl Admission {
             queued: None,
             toll: None,
             would: Act::of(&decision).filter(|act| matches!(act, Act::WouldHold | Act::WouldRefuse)),
-        };
-        Ok((ticket, waiting))
+        });
+        Ok(waiting)
     }
 
     /// Room to hold a request, if there is any.

@@ -95,14 +95,14 @@ impl PendingStats {
         self.told = Some(told);
     }
 
-    /// Adds a finished request. `would`: the act of a gate or rule that only observes.
-    pub(crate) fn settle(self, toll: Span, would: Option<Act>) {
+    /// Adds a request that finished at `now`. `would`: the act of a gate or rule that only observes.
+    pub(crate) fn settle(self, toll: Span, would: Option<Act>, now: Moment) {
         let Self { stats, spender, wait, went, told } = self;
         if let Some(told) = told {
             told.store(toll.as_nanos(), Ordering::Relaxed);
         }
         stats.tolls.count(toll);
-        let took = stats.clock.now().since(went);
+        let took = now.since(went);
         stats.backend.count(took);
         stats.answers.count(wait + took);
         stats.spenders.served(spender, toll, wait, would);

@@ -444,7 +444,7 @@ impl Decider {
             ticket.open.rules.settle(charge, Toll { cpu, ..ticket.toll }, self.now());
         }
         if let Some(account) = ticket.account.take() {
-            account.settle(cost, None);
+            account.settle(cost, None, self.now());
         }
     }
 }

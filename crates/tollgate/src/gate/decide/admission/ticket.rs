@@ -35,7 +35,9 @@ pub(crate) struct Ticket {
     pub(super) decision: Decision,
     /// The CPU time that budgets reserved at admission.
     pub(super) reserved: Span,
+    /// None if no rule has charged anything.
     pub(super) charge: Option<Charge>,
+    pub(super) is_settled: bool,
     /// The generation of the rules that decided.
     pub(super) generation: u64,
     pub(super) route: RouteKey,
@@ -106,15 +108,19 @@ impl Ticket {
 
     /// Uses the CPU time that the backend reports, if it is valid and plausible.
     pub(crate) fn reported(&mut self, report: Result<Option<Span>, InvalidDuration>) {
-        let wall = self.started.map_or(Span::ZERO, |started| self.admission.clock.now().since(started));
-        let cores_milli = self.admission.cores_milli.load(Ordering::Relaxed);
         match report {
             Ok(None) => {}
-            Ok(Some(cpu)) if server_timing::is_plausible(cpu, wall, cores_milli) => self.cpu = Some(cpu),
+            Ok(Some(cpu)) if self.is_plausible(cpu) => self.cpu = Some(cpu),
             Ok(Some(_)) | Err(InvalidDuration) => {
                 self.admission.reports_ignored.fetch_add(1, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Whether the request can have taken this CPU time until now.
+    fn is_plausible(&self, cpu: Span) -> bool {
+        let wall = self.started.map_or(Span::ZERO, |started| self.admission.clock.now().since(started));
+        server_timing::is_plausible(cpu, wall, self.admission.cores_milli.load(Ordering::Relaxed))
     }
 
     /// Records the load that the backend has reported with its response.
@@ -201,18 +207,24 @@ impl Ticket {
     /// Settles the request: the backend has finished with it. Further calls change nothing.
     pub(crate) fn done(&mut self, outcome: Outcome) {
         self.sending = None;
+        if std::mem::replace(&mut self.is_settled, true) {
+            return;
+        }
         // A backend that was not reached costs nothing.
         let cpu = if self.started.is_some() { self.cpu } else { Some(Span::ZERO) };
         let toll = self.permit.take().map_or(Span::ZERO, |permit| permit.leave(cpu, outcome));
+        let now = self.admission.clock.now();
         if let Some(account) = self.account.take() {
-            account.settle(toll, self.would);
+            account.settle(toll, self.would, now);
         }
-        let Some(charge) = self.charge.take() else { return };
         self.toll = self.started.map(|_| toll);
-        let (rules, now) = (self.admission.rules.load(), self.admission.clock.now());
-        if rules.generation() == self.generation {
+        if self.decision.rule.is_some()
+            && let Some(rules) = self.rules()
+        {
             rules.cost(&self.decision, toll);
         }
+        let Some(charge) = self.charge.take() else { return };
+        let rules = self.admission.rules.load();
         // A request that was sent costs what the backend spent on it, even if it failed. Otherwise the requests that
         // overload a backend would be free.
         if self.started.is_some() {
@@ -229,7 +241,9 @@ impl Ticket {
 
     /// Writes the header fields with the state of the limit.
     pub(crate) fn tell(&self, fields: &mut Fields) {
-        if let Some(rules) = self.rules() {
+        if self.decision.rule.is_some()
+            && let Some(rules) = self.rules()
+        {
             rules.tell(&self.decision, |name, value| fields.push(name, value));
         }
     }

@@ -5,6 +5,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
+
 use super::h1::H1Connection;
 
 struct IdleConnection {
@@ -15,7 +17,7 @@ struct IdleConnection {
 /// The idle connections of one worker, by the id of the backend.
 #[derive(Default)]
 pub(crate) struct Pool {
-    by_backend: RefCell<HashMap<u64, Vec<IdleConnection>>>,
+    by_backend: RefCell<HashMap<u64, Vec<IdleConnection>, RandomState>>,
 }
 
 /// The connection that a request needs.

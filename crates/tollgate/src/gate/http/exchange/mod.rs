@@ -25,7 +25,7 @@ mod stream;
 use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -282,10 +282,8 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
     async fn decide(&mut self) -> Result<(), End> {
         let Inbound { worker, request, .. } = &self.inbound;
         let view = RequestView::new(self.client, request).with_json(&self.json);
-        let admitted = worker.shared.admission.admit(&view, &worker.engagements);
-        let admitted = or_departure(admitted, self.body).await?;
-        self.ticket = Some(admitted.map_err(End::Refused)?);
-        Ok(())
+        let admitted = pin!(worker.shared.admission.admit(&view, &worker.engagements, &mut self.ticket));
+        or_departure(admitted, self.body).await?.map_err(End::Refused)
     }
 
     /// Returns whether all of the body is here. A client that asks for a 100 gets it from the backend, which has to see
@@ -339,7 +337,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
             picked = backends.of(view.host()).pick(entering).cloned();
             picked.as_ref().map_or_else(|| admission.queues().first(), |backend| backend.queue.clone())
         };
-        or_departure(admission.take_turn(ticket, turn, pick, log), self.body).await?.map_err(End::Refused)?;
+        or_departure(pin!(admission.take_turn(ticket, turn, pick, log)), self.body).await?.map_err(End::Refused)?;
         match admission.recheck(ticket, &view, log) {
             Some(refusal) => Err(End::Refused(refusal)),
             None => Ok(picked),
@@ -378,7 +376,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
             let slot = chosen.map_err(|AllDown(wait)| self.no_backend(wait))?;
             // A connection from before the outage does not show whether new ones can be made.
             let wanted_now = if slot.is_probe() { Wanted::New } else { wanted };
-            let opened = or_departure(Upstream::open(worker, settings, &slot, wanted_now), self.body).await?;
+            let opened = or_departure(pin!(Upstream::open(worker, settings, &slot, wanted_now)), self.body).await?;
             let upstream = match opened {
                 Ok(upstream) => upstream,
                 Err(error) => {
@@ -561,7 +559,7 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
     /// Sends the part of the response that the client has not read, as long as the client is there.
     async fn drain(&mut self) -> Result<(), PeerError> {
         let Some(overflow) = &mut self.overflow else { return Ok(()) };
-        unless_departed(drain(self.reply, overflow), self.body).await?
+        unless_departed(pin!(drain(self.reply, overflow)), self.body).await?
     }
 
     /// Sends the head of a response that switches protocols, before anything goes through the tunnel.
@@ -675,13 +673,16 @@ async fn discard(body: &mut impl Source, bytes_max: u64) -> bool {
 }
 
 /// Waits on behalf of a client, as long as the client is there.
-async fn or_departure<T>(wait: impl Future<Output = T>, body: &mut impl ClientBody) -> Result<T, End> {
+async fn or_departure<T>(wait: Pin<&mut impl Future<Output = T>>, body: &mut impl ClientBody) -> Result<T, End> {
     unless_departed(wait, body).await.map_err(|_| End::LEFT)
 }
 
-/// Waits on behalf of a client. Fails when the client leaves.
-async fn unless_departed<T>(wait: impl Future<Output = T>, body: &mut impl ClientBody) -> Result<T, PeerError> {
-    let mut wait = pin!(wait);
+/// Waits on behalf of a client. Fails when the client leaves. `wait` is pinned by the caller, because a future that is
+/// passed by value is copied with all memory that it may ever need.
+async fn unless_departed<T>(
+    mut wait: Pin<&mut impl Future<Output = T>>,
+    body: &mut impl ClientBody,
+) -> Result<T, PeerError> {
     // Most waits are over at the first poll, and then the state of the client does not matter.
     if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx))).await {
         return Ok(output);

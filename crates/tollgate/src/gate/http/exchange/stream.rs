@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
             download(answer, reply, overflow, response.length, || shared.borrow_mut().held_up()).await?;
             Ok(keep)
         };
-        let streamed = race(downloading, uploading).await;
+        let streamed = race(pin!(downloading), pin!(uploading)).await;
         let (is_complete, has_begun) = (is_uploaded.get(), has_begun.get());
         match streamed {
             Ok(keep) => AttemptEnd::Answered { keep, is_complete },
@@ -231,11 +231,9 @@ async fn read_unheard(
 
 /// Waits until the download ends or the upload fails.
 async fn race<T>(
-    download: impl Future<Output = Result<T, SideError>>,
-    upload: impl Future<Output = SideError>,
+    mut download: Pin<&mut impl Future<Output = Result<T, SideError>>>,
+    mut upload: Pin<&mut impl Future<Output = SideError>>,
 ) -> Result<T, SideError> {
-    let mut download = pin!(download);
-    let mut upload = pin!(upload);
     // The request goes out before its response is read. Afterwards a response that is there counts before a client that
     // has left.
     if let Poll::Ready(error) = poll_fn(|cx| Poll::Ready(upload.as_mut().poll(cx))).await {
