@@ -136,8 +136,9 @@ fn pages(runs: &[&Played]) -> String {
                 }
             }
         }
-        for second in (0..=end as u64).step_by(5) {
-            text(&mut out, x(second as f64), top + PANEL + 16.0, "middle", &format!("{second} s"));
+        for second in (0..=end as u64).step_by(if end > 60.0 { 10 } else { 5 }) {
+            let anchor = if second as f64 + 1.0 > end { "end" } else { "middle" };
+            text(&mut out, x(second as f64), top + PANEL + 16.0, anchor, &format!("{second} s"));
         }
     }
     out + "</svg>\n"
