@@ -54,7 +54,7 @@ export function card(heading, lead, ...children) {
  */
 export function table(columns, caption, id) {
   const body = h("tbody");
-  const head = columns.map((column) => h("th", { scope: "col", class: column.num && "num" }, column.name));
+  const head = columns.map((column) => h("th", { scope: "col", class: column.num ? "num" : column.class === "actions" && "actions" }, column.name));
   const node = h("div", { class: "scroll" },
     h("table", { class: "stacks" },
       h("caption", { class: "visually-hidden" }, caption), h("thead", {}, h("tr", {}, head)), body));
