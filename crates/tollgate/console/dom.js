@@ -54,8 +54,9 @@ export function card(heading, lead, ...children) {
  */
 export function table(columns, caption, id) {
   const body = h("tbody");
-  const head = columns.map((column) => h("th", { scope: "col", class: column.num && "num" }, column.name));
-  const node = h("div", { class: "scroll" },
+  const head = columns.map((column) => h("th", { scope: "col", class: column.num ? "num" : column.class === "actions" && "actions" }, column.name));
+  // Where the table is wider than its card it scrolls, with the keyboard too.
+  const node = h("div", { class: "scroll", role: "group", "aria-label": caption, tabindex: "0" },
     h("table", { class: "stacks" },
       h("caption", { class: "visually-hidden" }, caption), h("thead", {}, h("tr", {}, head)), body));
   let shown = new Map();

@@ -23,7 +23,7 @@ export function explain(parameters) {
   const path = field("path", "Path", { value: given("path", "/") });
   const example = "user-agent: curl/8.0\nx-api-key: abc";
   const headers = h("textarea", { id: "headers", spellcheck: "false", placeholder: example }, given("headers", ""));
-  const answer = h("div", { "aria-live": "polite" });
+  const answer = h("div", { class: "stack", "aria-live": "polite" });
 
   async function submit(event) {
     event.preventDefault();

@@ -80,6 +80,7 @@ export function keyPage(parameters) {
   const rules = rulesTable();
   const refusals = refusalsTable();
   const recent = h("div");
+  const queue = h("p", { hidden: true });
   const exempt = h("p", { class: "lead", hidden: true });
   const cut = h("p", { class: "lead", hidden: true },
     "This key is too long and was shortened to its start and a digest. Its rules are shown and cleared at this gate "
@@ -93,6 +94,8 @@ export function keyPage(parameters) {
     const { bucket, episode, flags } = detail;
     rules.show(detail.rules ?? [], detail.cut ? "No rule has throttled this key." : "No rule has this class.");
     refusals.show(detail.refusals ?? [], "No refusal in the last 24 hours.");
+    queue.textContent = detail.queue ? queueInWords(detail.queue) : "";
+    queue.hidden = !detail.queue;
     cut.hidden = !detail.cut;
     link.hidden = !detail.request || detail.cut;
     if (!link.hidden && !link.firstChild) put(link, explainLink(detail.request));
@@ -101,7 +104,6 @@ export function keyPage(parameters) {
       ["Requests per second", bucket && format.rate(bucket.requests_per_second)],
       ["Average wait", bucket && format.span(bucket.wait_ms)], ["Requests", bucket && format.count(bucket.requests)],
       ["Held", bucket && format.count(bucket.held)], ["Refused", bucket && format.count(bucket.refused)],
-      ["Next request", detail.queue && queueInWords(detail.queue)],
       ["CPU time", bucket && format.span(bucket.cpu_ms)], ["First seen", bucket && format.date(bucket.first_seen)],
       ["Last seen", bucket && format.ago(bucket.last_seen)],
       ["Refused in the last hour", episode && format.count(episode.rejected)],
@@ -147,7 +149,7 @@ export function keyPage(parameters) {
       put(main,
         h("div", {}, h("h1", { class: "key" }, key === "" ? "(none)" : key), h("p", { class: "lead" }, `class ${cls}`)),
         buttons, exempt, cut, link,
-        card("Rules", "all rules that apply, and their decision about the next request", rules.node),
+        card("Rules", "all rules that apply, and their decision about the next request", rules.node, queue),
         card("Recent refusals", "by any rule or the fair queue, the latest first, for 24 hours", refusals.node),
         card("Recent activity", "", recent));
       await loaded;

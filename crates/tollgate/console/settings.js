@@ -23,7 +23,8 @@ export function settings() {
 
   /** The value in force, and the one that a restart would apply. */
   function valueOf(key) {
-    const value = h("pre", {}, key.value ?? "–");
+    // An empty table has the defaults of its own keys.
+    const value = h("pre", {}, key.value === "{}" ? "(defaults)" : key.value ?? "–");
     if (key.file_says === undefined) return value;
     return h("div", {}, value, h("p", { class: "hint" }, "after a restart: ", h("code", {}, key.file_says ?? "–")));
   }
@@ -36,12 +37,13 @@ export function settings() {
       if (keys.length === 0) return null;
       const rows = table([
         { name: "Key", of: (key) => h("span", { title: key.caption }, key.key), class: "key" },
-        { name: "Value", of: valueOf },
+        { name: "Value", of: valueOf, class: "value" },
         { name: "Source", of: (key) => (key.written ? "file" : "default") },
         { name: "Meaning", class: "long", of: (key) => h("span", { class: "hint" }, prose(key.caption)) },
       ], one.table, (key) => key.key);
       rows.show(keys, "");
-      return card(one.table, prose(one.caption), rows.node);
+      const name = one.keys.find((key) => key.key === "name")?.value;
+      return card(name ? `${one.table} ${name}` : one.table, prose(one.caption), rows.node);
     });
     const empty = wanted ? "No setting matches." : "No settings file: all values are defaults.";
     put(tables, cards.some(Boolean) ? cards : h("p", { class: "empty" }, empty));

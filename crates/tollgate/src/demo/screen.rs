@@ -19,7 +19,7 @@ const BAR_MIN: usize = 10;
 const BAR_MAX: usize = 80;
 /// Columns before a bar, and the legend after it.
 const LABEL: usize = 20;
-const LEGEND: &str = "  ▒ people  █ crawler  · idle";
+const LEGEND: &str = "  ▒ people  █ crawler  · unused";
 /// The most columns for one second of the history.
 const SECOND_MAX: usize = 4;
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -89,8 +89,10 @@ impl Screen {
         let room = columns.saturating_sub(LABEL + LEGEND.chars().count() + 1);
         push(format!("  CPU time          {}{LEGEND}", bar(picture, room.clamp(BAR_MIN, BAR_MAX))));
         let seconds = usize::try_from(phases.end_at().as_secs()).unwrap_or(usize::MAX);
-        let history = sparkline(&picture.history, seconds, columns.saturating_sub(LABEL + 1));
-        push(format!("  pages per second  {}", self.paint(GREEN, &history)));
+        let room = columns.saturating_sub(LABEL + 1);
+        let history = sparkline(&picture.history, seconds, room);
+        push(format!("  people's pages/s  {}", self.paint(GREEN, &history)));
+        push(format!("{:LABEL$}{}", "", timeline(phases, room)).trim_end().to_owned());
         text
     }
 
@@ -173,6 +175,16 @@ fn sparkline(history: &[usize], seconds: usize, columns: usize) -> String {
     shown.iter().flat_map(|&count| std::iter::repeat_n(level(count), each)).collect()
 }
 
+/// The name of each phase, below the seconds of the history that belong to it. Empty if not all seconds or names fit.
+fn timeline(phases: Phases, columns: usize) -> String {
+    let column = |moment: Duration| usize::try_from(moment.as_secs()).unwrap_or(usize::MAX);
+    let each = (columns / column(phases.end_at()).max(1)).min(SECOND_MAX);
+    let (storm, recovery) = (column(phases.storm_at()) * each, column(phases.recovery_at()) * each);
+    let names = format!("{:<storm$}{:<2$}after", "calm", "crawler", recovery - storm);
+    let has_room = storm > "calm".len() && recovery - storm > "crawler".len();
+    if has_room { names } else { String::new() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,6 +220,21 @@ mod tests {
     }
 
     #[test]
+    fn the_phases_are_named_below_their_seconds() {
+        let phases = |calm, storm, recovery| {
+            let [calm, storm, recovery] = [calm, storm, recovery].map(Duration::from_secs);
+            Phases { calm, storm, recovery }
+        };
+        assert_eq!(timeline(phases(5, 12, 3), 59), "calm      crawler                 after");
+        assert_eq!(
+            timeline(phases(5, 12, 3), 119),
+            "calm                crawler                                         after"
+        );
+        assert_eq!(timeline(phases(1, 2, 1), 119), "", "the names would touch");
+        assert_eq!(timeline(phases(150, 360, 90), 59), "", "the history does not show all seconds");
+    }
+
+    #[test]
     fn no_line_is_wider_than_the_terminal_and_the_legend_fits_into_80_columns() {
         let phases = Phases { calm: LONG, storm: LONG, recovery: LONG };
         let mut long = picture(0.1, 0.9);
@@ -220,8 +247,8 @@ mod tests {
                     [RED, GREEN, BOLD, PLAIN].iter().fold(line.to_owned(), |line, paint| line.replace(paint, ""));
                 assert!(visible.chars().count() <= columns && !visible.contains('\x1b'), "{columns}: {visible}");
             }
-            assert!(columns < 80 || (text.contains("· idle\n") && text.contains("3 waiting\n")), "{columns}: {text}");
-            assert_eq!(text.lines().count(), 8);
+            assert!(columns < 80 || (text.contains("· unused\n") && text.contains("3 waiting\n")), "{columns}: {text}");
+            assert_eq!(text.lines().count(), 9);
         }
     }
 
