@@ -90,10 +90,13 @@ const BLOCKS: &[RunBlock] = &[
     (FORWARD_AUTH, "caddyfile", ORIGINALS, "caddy_calls_the_door_as_documented"),
     (FORWARD_AUTH, "haproxy", AUTH, "haproxy_calls_the_door_as_documented_and_forwards_requests_without_it"),
     (FORWARD_AUTH, "nginx", AUTH, "the_queue_behind_nginx_bounds_the_requests_at_the_backend"),
+    (FORWARD_AUTH, "nginx", AUTH, "the_documented_log_of_nginx_settles_requests_over_syslog_and_from_a_file"),
+    (FORWARD_AUTH, "nginx", AUTH, "the_documented_log_of_nginx_settles_requests_over_syslog_and_from_a_file"),
     (HTTP_DOOR, "javascript", CLIENTS, "the_javascript_example_runs_as_it_stands"),
     (HTTP_DOOR, "python", CLIENTS, "the_python_example_runs_as_it_stands"),
     (HTTP_DOOR, "go", CLIENTS, "the_go_example_runs_as_it_stands"),
     (HTTP_DOOR, "php", CLIENTS, "the_php_example_runs_as_it_stands"),
+    (HTTP_DOOR, "sh", "doors/tls.rs", "the_documented_certificates_and_settings_work"),
     (
         "docs/door-resp.md",
         "python",
