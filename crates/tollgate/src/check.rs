@@ -1,5 +1,4 @@
 //! `tollgate check`: validates a settings file and, with `--hardening`, checks whether it is safe to expose.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the command prints its result")]
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,12 +28,12 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
     let settings = match Settings::load(&options.file) {
         Ok(settings) => settings,
         Err(faults) => {
-            eprint!("{faults}");
+            print_error!("{}", faults.to_string().trim_end());
             return ExitCode::from(WRONG);
         }
     };
     if let Err(fault) = tokens_suffice(&settings) {
-        eprintln!("{}: {fault}", options.file.display());
+        print_error!("{}: {fault}", options.file.display());
         return ExitCode::from(WRONG);
     }
     print_summary(&options.file, &settings);
@@ -58,16 +57,16 @@ fn tokens_suffice(settings: &Settings) -> io::Result<()> {
 fn print_summary(file: &Path, settings: &Settings) {
     let rules = settings.domains.iter().map(|domain| domain.rules.len()).sum::<usize>();
     let count = |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
-    println!("{}: ok, {} in {}", file.display(), count(rules, "rule"), count(settings.domains.len(), "domain"));
+    print_line!("{}: ok, {} in {}", file.display(), count(rules, "rule"), count(settings.domains.len(), "domain"));
     for site in settings.gate.iter().flat_map(|gate| &gate.sites) {
-        println!("{}", summary_of(site, settings));
+        print_line!("{}", summary_of(site, settings));
     }
     if let Some(gate) = settings.gate.as_ref().filter(|gate| !gate.sites.is_empty()) {
         let others = match gate.backends.is_empty() {
             true => "are answered with status 421".to_owned(),
             false => format!("go to {}", list(&gate.backends)),
         };
-        println!("site: requests for any other host {others}");
+        print_line!("site: requests for any other host {others}");
     }
     for (name, door) in settings.doors.iter().flat_map(|doors| doors.open()) {
         let token = settings.doors.as_ref().and_then(|doors| doors.token_file.as_ref());
@@ -77,18 +76,18 @@ fn print_summary(file: &Path, settings: &Settings) {
             (None, None) => "no token, because it is a loopback address".to_owned(),
         };
         let tls = if door.tls.is_some() { " with TLS" } else { "" };
-        println!("door: {name} will be open on {}{tls}, and asks for {asks}", door.address);
+        print_line!("door: {name} will be open on {}{tls}, and asks for {asks}", door.address);
     }
     for note in settings.doors.iter().flat_map(|doors| &doors.limits.notes) {
-        println!("note: {note}");
+        print_line!("note: {note}");
     }
     if settings.gate.as_ref().is_some_and(|gate| gate.mode == Mode::Observe) {
-        println!(
+        print_line!(
             "note: `gate.mode` is \"observe\": the gate counts what it would hold or refuse, but forwards every request"
         );
     }
     if let Some(note) = &settings.watch.why_no_flags {
-        println!("note: {note}");
+        print_line!("note: {note}");
     }
 }
 
@@ -110,7 +109,7 @@ fn list(elements: &[impl std::fmt::Display]) -> String {
 }
 
 fn print_hardening(file: &Path, settings: &Settings) -> ExitCode {
-    println!("\nHardening:");
+    print_line!("\nHardening:");
     let checks = hardening::checks(file, settings);
     for check in &checks {
         let word = match check.outcome {
@@ -118,13 +117,13 @@ fn print_hardening(file: &Path, settings: &Settings) -> ExitCode {
             CheckOutcome::Fail(_) => "FAIL",
             CheckOutcome::NotUsed => "-",
         };
-        println!("  {word:<4}  {}", check.subject);
+        print_line!("  {word:<4}  {}", check.subject);
         if let CheckOutcome::Fail(advice) = &check.outcome {
-            println!("        {advice}");
+            print_line!("        {advice}");
         }
     }
     let count = |is: fn(&CheckOutcome) -> bool| checks.iter().filter(|check| is(&check.outcome)).count();
     let failed = count(|outcome| matches!(outcome, CheckOutcome::Fail(_)));
-    println!("{} passed, {failed} failed", count(|outcome| *outcome == CheckOutcome::Pass));
+    print_line!("{} passed, {failed} failed", count(|outcome| *outcome == CheckOutcome::Pass));
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

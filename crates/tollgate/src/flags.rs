@@ -1,5 +1,4 @@
 //! `tollgate flags`: lists and clears flagged accounts.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the command prints its result")]
 
 use std::process::ExitCode;
 
@@ -47,7 +46,7 @@ pub(crate) fn run(command: &FlagsCommand) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", terminal_text::escape(&error.to_string()));
+            print_error!("{}", terminal_text::escape(&error.to_string()));
             if error.is_wrong { ExitCode::from(WRONG) } else { ExitCode::FAILURE }
         }
     }
@@ -58,18 +57,18 @@ fn list(admin: &AdminOptions, history: bool, json: bool) -> Result<(), AdminErro
     let answer = client.get(if history { "/api/v1/flags?history=1" } else { "/api/v1/flags" })?;
     let answer = client.with_field(answer, "flags")?;
     if json {
-        println!("{answer}");
+        print_line!("{answer}");
         return Ok(());
     }
     let flags = answer["flags"].as_array().cloned().unwrap_or_default();
     if flags.is_empty() {
-        println!("no account is flagged");
+        print_line!("no account is flagged");
     }
     for flag in &flags {
-        println!("{}", line(flag));
+        print_line!("{}", line(flag));
     }
     if let Some(note) = left_out(flags.len() as u64, &answer) {
-        eprintln!("{note}");
+        print_error!("{note}");
     }
     Ok(())
 }
@@ -97,7 +96,7 @@ fn clear(id: &str, admin: &AdminOptions, note: &str, name: Option<&str>) -> Resu
     let client = AdminClient::new(admin)?;
     let answer = client.ask("DELETE", &format!("/api/v1/flags/{}", encoded(id)), &body)?;
     client.with_field(answer, "account")?;
-    println!("cleared the flag of {}", terminal_text::escape(id));
+    print_line!("cleared the flag of {}", terminal_text::escape(id));
     Ok(())
 }
 

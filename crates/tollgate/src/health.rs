@@ -1,5 +1,4 @@
 //! `tollgate health`: the health of a running process as an exit code, for containers without a shell and for scripts.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the command prints its result")]
 
 use std::process::ExitCode;
 
@@ -21,11 +20,11 @@ pub(crate) struct HealthOptions {
 pub(crate) fn run(options: &HealthOptions) -> ExitCode {
     match check(options) {
         Ok(host) => {
-            println!("{host} is {}", if options.ready { "ready" } else { "alive" });
+            print_line!("{host} is {}", if options.ready { "ready" } else { "alive" });
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("{}", terminal_text::escape(&error.to_string()));
+            print_error!("{}", terminal_text::escape(&error.to_string()));
             if error.is_wrong { ExitCode::from(WRONG) } else { ExitCode::FAILURE }
         }
     }

@@ -2,6 +2,9 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+#[macro_use]
+mod output;
+
 mod admin;
 mod admin_client;
 mod bounded_file;

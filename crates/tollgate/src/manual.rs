@@ -1,5 +1,4 @@
 //! Output generated from declarations: the schema and reference of settings, shell completions and manual pages.
-#![expect(clippy::print_stderr, reason = "write errors are printed for the user")]
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -30,7 +29,7 @@ pub(crate) fn write_man_pages(command: Command, directory: &Path) -> ExitCode {
     match fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(command, directory)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}: {error}", directory.display());
+            print_error!("{}: {error}", directory.display());
             ExitCode::FAILURE
         }
     }

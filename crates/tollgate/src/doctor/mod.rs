@@ -2,7 +2,6 @@
 //!
 //! The table is Tempomat's with more columns. The live view is redrawn twice per second. [`view`] computes the lines
 //! from values alone; only [`terminal`] accesses the terminal.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the command prints its result")]
 
 mod columns;
 mod help;
@@ -64,7 +63,7 @@ pub(crate) fn run(options: &DoctorOptions) -> ExitCode {
     match show(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", terminal_text::escape(&error.to_string()));
+            print_error!("{}", terminal_text::escape(&error.to_string()));
             if error.is_wrong { ExitCode::from(WRONG) } else { ExitCode::FAILURE }
         }
     }
@@ -84,26 +83,26 @@ fn show(options: &DoctorOptions) -> Result<(), AdminError> {
         let detail = client.get(&format!("/api/v1/key?class={}&key={}", encoded(class), encoded(key)))?;
         let detail = client.with_field(detail, "key")?;
         match options.json {
-            true => println!("{detail}"),
-            false => print!("{}", key_page::text(detail["key"].as_str().unwrap_or(key), class, &detail)),
+            true => print_line!("{detail}"),
+            false => print_text!("{}", key_page::text(detail["key"].as_str().unwrap_or(key), class, &detail)),
         }
         return Ok(());
     }
     if options.json {
         let (status, buckets) = (client.get("/api/v1/status")?, buckets(&client, class, options.top)?);
-        println!("{}", json!({ "status": status, "class": buckets["class"], "buckets": buckets["buckets"] }));
+        print_line!("{}", json!({ "status": status, "class": buckets["class"], "buckets": buckets["buckets"] }));
         return Ok(());
     }
     if options.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         let (status, answer) = (client.get("/api/v1/status")?, buckets(&client, class, options.top)?);
         if status["mode"] == "observe" {
-            println!("{}", observe_summary::text(&status["observed"]));
+            print_line!("{}", observe_summary::text(&status["observed"]));
         }
         for notice in status["notices"].as_array().into_iter().flatten() {
-            print!("{}", notice::text(notice));
+            print_text!("{}", notice::text(notice));
         }
         let class = terminal_text::escape(answer["class"].as_str().unwrap_or(class));
-        print!("{}", table::print(&class, &KeyRow::all(&answer["buckets"])));
+        print_text!("{}", table::print(&class, &KeyRow::all(&answer["buckets"])));
         return Ok(());
     }
     live(&client, class, options.top)

@@ -9,6 +9,7 @@ use prometheus_client::registry::Registry;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::shared::SharedFlags;
 
+use super::log::log_metrics;
 use super::state_home::{state_home, would_be_ours};
 use zeroize::Zeroizing;
 
@@ -176,6 +177,7 @@ pub(super) fn console_of(
     config: Config,
 ) -> Arc<Console> {
     registry.register_collector(watch_metrics(watch.clone()));
+    registry.register_collector(log_metrics());
     Console::new(registry, monitored, watch, guard, config)
 }
 

@@ -1,5 +1,4 @@
 //! `tollgate gate`: merges arguments and file into one set of settings and runs the gate.
-#![expect(clippy::print_stderr, reason = "errors in arguments and settings are printed for the user")]
 
 use std::io;
 use std::net::SocketAddr;
@@ -117,11 +116,11 @@ pub(crate) fn run_gate(options: &GateOptions) -> ExitCode {
     let plan = match options.plan() {
         Ok(plan) => plan,
         Err(message) => {
-            eprintln!("{}", message.trim_end());
+            print_error!("{}", message.trim_end());
             return ExitCode::from(WRONG);
         }
     };
-    log::start();
+    let _last_lines = log::start();
     outcome(serve(options, plan, None))
 }
 
@@ -131,12 +130,12 @@ pub(crate) fn run_gate_beside(gate: &GateOptions, master: &MasterOptions) -> Exi
         (Ok(plan), Ok(planned_master)) => (plan, planned_master),
         (plan, planned_master) => {
             for message in [plan.err(), planned_master.err()].into_iter().flatten() {
-                eprintln!("{}", message.trim_end());
+                print_error!("{}", message.trim_end());
             }
             return ExitCode::from(WRONG);
         }
     };
-    log::start();
+    let _last_lines = log::start();
     outcome(serve(gate, plan, Some(planned_master)))
 }
 

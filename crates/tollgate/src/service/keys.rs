@@ -1,5 +1,4 @@
 //! `tollgate keys`, and the key files of gates and masters.
-#![expect(clippy::print_stderr, clippy::print_stdout, reason = "the command prints the public key")]
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -29,11 +28,11 @@ pub(crate) fn run_keys(options: &KeysOptions) -> ExitCode {
     let file = &options.file;
     match read(file).or_else(|problem| if file.exists() { Err(problem) } else { make(file) }) {
         Ok(keys) => {
-            println!("{}", keys.public());
+            print_line!("{}", keys.public());
             ExitCode::SUCCESS
         }
         Err(message) => {
-            eprintln!("{message}");
+            print_error!("{message}");
             ExitCode::FAILURE
         }
     }
@@ -46,7 +45,7 @@ fn make(file: &Path) -> Result<KeyPair, String> {
     let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
     let written = written.and_then(|mut file| file.write_all(keys.write().as_bytes()));
     written.map_err(|error| format!("cannot write {}: {error}", file.display()))?;
-    eprintln!("keys written to {}; the public key is:", file.display());
+    print_error!("keys written to {}; the public key is:", file.display());
     Ok(keys)
 }
 

@@ -1,5 +1,4 @@
 //! `tollgate master`: reads the settings and runs the master.
-#![expect(clippy::print_stderr, reason = "errors in arguments and settings are printed for the user")]
 
 use std::future::pending;
 use std::io;
@@ -82,6 +81,7 @@ impl PlannedMaster {
             let stopped = async { drop(stopped.await) };
             if let Err(error) = serve(plan_again, self.plan, self.metrics, stopped, false) {
                 tracing::error!(%error, "the master failed");
+                log::finish();
                 std::process::exit(1);
             }
         };
@@ -122,11 +122,11 @@ pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
     let planned = match plan(options) {
         Ok(planned) => planned,
         Err(message) => {
-            eprintln!("{}", message.trim_end());
+            print_error!("{}", message.trim_end());
             return ExitCode::from(WRONG);
         }
     };
-    log::start();
+    let _last_lines = log::start();
     let options_for_reload = options.clone();
     match serve(move || plan(&options_for_reload), planned, master::MasterMetrics::default(), pending(), true) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,5 +1,4 @@
 //! `tollgate pardon`: resets the debt of a key at the master.
-#![expect(clippy::print_stderr, clippy::print_stdout, reason = "the command prints its result")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -36,7 +35,7 @@ pub(crate) fn run_pardon(options: &PardonOptions) -> ExitCode {
     let state_dir = match state_dir {
         Ok(state_dir) => state_dir,
         Err(message) => {
-            eprintln!("{}", message.trim_end());
+            print_error!("{}", message.trim_end());
             return ExitCode::from(WRONG);
         }
     };
@@ -51,19 +50,19 @@ pub(crate) fn run_pardon(options: &PardonOptions) -> ExitCode {
     };
     match ask().as_deref().map(str::trim_end) {
         Ok(master::operator::PARDONED) => {
-            println!("the debt of {} in {} was reset", options.identifier, options.domain);
+            print_line!("the debt of {} in {} was reset", options.identifier, options.domain);
             ExitCode::SUCCESS
         }
         Ok(master::operator::UNKNOWN) => {
-            eprintln!("no state for {} in {}", options.identifier, options.domain);
+            print_error!("no state for {} in {}", options.identifier, options.domain);
             ExitCode::FAILURE
         }
         Ok(other) => {
-            eprintln!("unexpected answer of the master: {other}");
+            print_error!("unexpected answer of the master: {other}");
             ExitCode::FAILURE
         }
         Err(error) => {
-            eprintln!("cannot reach the master at {}: {error}", socket.display());
+            print_error!("cannot reach the master at {}: {error}", socket.display());
             ExitCode::FAILURE
         }
     }

@@ -1,5 +1,4 @@
 //! `tollgate run`: runs all roles of a settings file in one process.
-#![expect(clippy::print_stderr, reason = "errors in arguments and settings are printed for the user")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,7 +23,7 @@ pub(crate) fn run_roles(options: &RunOptions) -> ExitCode {
     let file = match Settings::load(path) {
         Ok(file) => file,
         Err(faults) => {
-            eprint!("{faults}");
+            print_error!("{}", faults.to_string().trim_end());
             return ExitCode::from(WRONG);
         }
     };
@@ -35,7 +34,7 @@ pub(crate) fn run_roles(options: &RunOptions) -> ExitCode {
         (false, true) => run_master(&master),
         (false, false) if file.admin.is_some() => run_watch(path),
         (false, false) => {
-            eprintln!(
+            print_error!(
                 "{}: no role is configured: add [gate], [doors] or [master], or [admin] for a watch without a gate",
                 path.display()
             );

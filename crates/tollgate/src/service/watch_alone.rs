@@ -42,16 +42,15 @@ fn plan(path: &Path) -> Result<AdminService, String> {
 }
 
 /// Serves the watch of this file until the process is stopped.
-#[expect(clippy::print_stderr, reason = "errors in the settings are printed for the user")]
 pub(super) fn run_watch(path: &Path) -> ExitCode {
     let admin_service = match plan(path) {
         Ok(admin_service) => admin_service,
         Err(message) => {
-            eprintln!("{}", message.trim_end());
+            print_error!("{}", message.trim_end());
             return ExitCode::from(WRONG);
         }
     };
-    log::start();
+    let _last_lines = log::start();
     match serve(path, admin_service) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,10 +1,13 @@
 //! A gate whose log cannot be written.
 
 use std::fs::OpenOptions;
-use std::net::{SocketAddr, TcpStream};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{Backend, PATIENCE, Response, eventually, free_addresses, roundtrip};
+use tollgate_test_support::binary;
+
+use crate::support::{Backend, Gate, PATIENCE, Response, eventually, free_addresses, roundtrip};
 
 const RULE: &str = "[[rule]]\nname = 'few'\nclass = 'ip/32'\nwindow = { max = 2, per = '1h' }\n";
 
@@ -23,7 +26,7 @@ impl UnloggedGate {
         let file = folder.path().join("tollgate.toml");
         std::fs::write(&file, format!("[gate]\nworkers = 2\nbackend = '{}'\n{RULE}", backend.url())).unwrap();
         let [address, admin] = free_addresses();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let mut command = Command::new(binary());
         command.arg("gate").arg("--config").arg(&file);
         command.args(["--listen", &address.to_string(), "--admin", &admin.to_string()]);
         command.env("XDG_STATE_HOME", folder.path()).env_remove("STATE_DIRECTORY").env("TOLLGATE_LOG", "debug");
@@ -82,4 +85,42 @@ fn a_gate_serves_and_stops_while_the_disk_of_its_log_is_full() {
     let backend = Backend::saying("ok");
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
     UnloggedGate::start(&backend, full.into()).serves_and_stops();
+}
+
+/// Each write to the pipe would block the thread that logs.
+#[test]
+fn a_gate_serves_and_stops_while_the_pipe_of_its_log_is_full() {
+    let backend = Backend::saying("ok");
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    // The default capacity of a pipe.
+    writer.write_all(&[b'\n'; 64 << 10]).unwrap();
+    UnloggedGate::start(&backend, writer.into()).serves_and_stops();
+    drop(reader);
+}
+
+#[test]
+fn the_last_line_before_the_end_is_in_the_log() {
+    let backend = Backend::saying("ok");
+    let log = Gate::before(&backend).end();
+    assert!(log.last().unwrap().contains("stopping"), "{log:?}");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let mut command = Command::new(binary());
+    command.args(["gate", "--backend", &backend.url(), "--listen", &address, "--admin", "127.0.0.1:0"]);
+    let failed = command.env("XDG_STATE_HOME", "/nonexistent").output().unwrap();
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("the gate failed"));
+}
+
+#[test]
+fn an_error_in_the_settings_exits_with_2_although_it_cannot_be_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tollgate.toml");
+    std::fs::write(&file, "[gate]\nbakend = 'http://127.0.0.1:1'\n").unwrap();
+    let file = file.to_str().unwrap();
+    for arguments in [&["gate", "--config", file][..], &["run", "--config", file], &["check", file]] {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let status = Command::new(binary()).args(arguments).stderr(full).status().unwrap();
+        assert_eq!(status.code(), Some(2), "{arguments:?}");
+    }
 }
