@@ -4,6 +4,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::cookie::write_value;
 pub use crate::key_sink::KeySink;
 use crate::network::Network;
 use crate::request::Request;
@@ -235,7 +236,11 @@ impl Part {
             // Clients without the header share one key, so that omitting it does not bypass the rule.
             Self::UserAgent => Some(request.header("user-agent").unwrap_or_default()),
             Self::Header(name) => request.header(name),
-            Self::Cookie(name) => request.cookie(name),
+            Self::Cookie(name) => {
+                let Some(value) = request.cookie(name) else { return false };
+                write_value(value, sink);
+                return true;
+            }
             Self::Query(name) => return request.write_query(name, sink),
             Self::Json(pointer) => request.json(pointer),
             Self::Path => {

@@ -3,11 +3,12 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::cookie::other_reading;
+use crate::form::AMBIGUOUS;
 use crate::key_sink::KeySink;
 use crate::network::Network;
 use crate::path::PathPattern;
 pub use crate::pattern::Pattern;
-use crate::query::AMBIGUOUS;
 use crate::request::Request;
 use crate::site::SiteHosts;
 
@@ -71,7 +72,9 @@ impl Condition {
             && (self.hosts.is_empty() || among(&self.hosts, request.host().unwrap_or_default()))
             && (self.upgrades.is_empty() || self.is_upgrade::<MAY>(request.header("upgrade").unwrap_or_default()))
             && self.headers.iter().all(|(name, patterns)| header(request, name).is_some_and(|v| among(patterns, v)))
-            && self.cookies.iter().all(|(name, patterns)| request.cookie(name).is_some_and(|v| among(patterns, v)))
+            && self.cookies.iter().all(|(name, patterns)| {
+                request.cookie(name).is_some_and(|value| is_cookie::<MAY>(value, |value| among(patterns, value)))
+            })
             && self.queries.iter().all(|(name, patterns)| is_parameter::<MAY>(request, name, patterns))
             && (self.clients.is_empty()
                 || request.client().is_some_and(|client| self.clients.iter().any(|network| network.contains(client))))
@@ -143,6 +146,15 @@ fn is_parameter<const MAY: bool>(request: &impl Request, name: &str, patterns: &
     match value.bytes.get(..value.length) {
         None | Some(AMBIGUOUS) => MAY,
         Some(known) => patterns.iter().any(|pattern| pattern.matches(known)),
+    }
+}
+
+/// Some servers decode the values of cookies, and others do not.
+fn is_cookie<const MAY: bool>(value: &[u8], matches: impl Fn(&[u8]) -> bool) -> bool {
+    match other_reading(value) {
+        None => matches(value),
+        Some(other) if MAY => matches(value) || matches(&other),
+        Some(other) => matches(value) && matches(&other),
     }
 }
 
@@ -245,6 +257,18 @@ mod tests {
         assert!(holds(&[("session", &["*"])]) && holds(&[("session", &["a*"]), ("theme", &["dark"])]));
         assert!(!holds(&[("sess", &["*"])]) && !holds(&[("Session", &["*"])]) && !holds(&[("session", &["b*"])]));
         assert!(holds(&[("theme", &["light", "dark"])]) && !holds(&[("theme", &["light", "high contrast"])]));
+    }
+
+    #[test]
+    fn a_cookie_matches_in_one_reading_and_exempts_only_in_all() {
+        let check = |value: &[u8], may: bool, must: bool| {
+            let is_free = |value: &[u8]| value == b"free";
+            assert_eq!((is_cookie::<true>(value, is_free), is_cookie::<false>(value, is_free)), (may, must));
+        };
+        check(b"free", true, true);
+        check(b"%66ree", true, false);
+        check(b"\"free\"", true, false);
+        check(b"paid", false, false);
     }
 
     #[test]

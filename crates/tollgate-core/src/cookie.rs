@@ -1,5 +1,10 @@
 //! Cookies in a `Cookie` header.
 
+use alloc::vec::Vec;
+
+use crate::form::{AMBIGUOUS, decoded, write_decoded};
+use crate::key_sink::KeySink;
+
 /// The first cookie of this name in a `Cookie` header.
 pub fn find_cookie<'a>(cookies: &'a [u8], name: &str) -> Option<&'a [u8]> {
     pairs(cookies).filter_map(pair).find(|(known, _)| *known == name.as_bytes()).map(|(_, value)| value)
@@ -16,9 +21,69 @@ pub(crate) fn pair(cookie: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((cookie[..equals].trim_ascii(), cookie[equals + 1..].trim_ascii()))
 }
 
+/// Hands the value of a cookie to `sink` as a key. PHP and Node decode escapes in values, and other servers remove
+/// quotes around them, so a client could write one value in many ways. Servers disagree about escapes within quotes:
+/// such values share one key.
+pub(crate) fn write_value(value: &[u8], sink: &mut impl KeySink) {
+    if is_plain(value) {
+        return sink.write(value);
+    }
+    match unquoted(value) {
+        Some(value) => write_decoded(value, sink),
+        None => sink.write(AMBIGUOUS),
+    }
+}
+
+/// The value as servers that decode it read it. `None` if it is plain, so that all servers read it alike.
+pub(crate) fn other_reading(value: &[u8]) -> Option<Vec<u8>> {
+    (!is_plain(value)).then(|| unquoted(value).map_or_else(|| value.to_vec(), |value| decoded(value).collect()))
+}
+
+fn is_plain(value: &[u8]) -> bool {
+    !value.iter().any(|byte| matches!(byte, b'%' | b'+' | b'"'))
+}
+
+/// The value without the quotes around it. `None` if it has escapes within them.
+fn unquoted(value: &[u8]) -> Option<&[u8]> {
+    match value {
+        [b'"', inner @ .., b'"'] if inner.contains(&b'\\') => None,
+        [b'"', inner @ .., b'"'] => Some(inner),
+        _ => Some(value),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::Network;
+
+    struct CollectedKey(Vec<u8>);
+
+    impl KeySink for CollectedKey {
+        fn network(&mut self, _: Network) {}
+
+        fn write(&mut self, bytes: &[u8]) {
+            self.0.extend_from_slice(bytes);
+        }
+
+        fn end_part(&mut self) {}
+    }
+
+    #[test]
+    fn every_spelling_of_a_value_is_one_key() {
+        let key = |value: &str| {
+            let mut key = CollectedKey(Vec::new());
+            write_value(value.as_bytes(), &mut key);
+            key.0
+        };
+        for value in ["abc", "%61bc", "\"abc\"", "a%62%63", "\"%61bc\""] {
+            assert_eq!(key(value), b"abc", "{value}");
+        }
+        assert_eq!((key("a+b"), key("a%20b")), (b"a b".to_vec(), b"a b".to_vec()));
+        assert_eq!((key("%"), key("\""), key("")), (b"%".to_vec(), b"\"".to_vec(), Vec::new()));
+        assert_eq!((key("\"\\141bc\""), key("\"a\\\"bc\"")), (AMBIGUOUS.to_vec(), AMBIGUOUS.to_vec()));
+        assert_eq!((other_reading(b"abc"), other_reading(b"%61bc")), (None, Some(b"abc".to_vec())));
+    }
 
     #[test]
     fn a_cookie_is_found_with_white_space_around_its_name() {

@@ -11,7 +11,7 @@ use crate::class::Class;
 use crate::condition::Condition;
 pub use crate::cookie::find_cookie;
 use crate::cookie::{pair, pairs};
-use crate::path::escape;
+use crate::form::is_same_php_variable;
 use crate::rule::Rule;
 
 /// The headers and cookies that some rules use.
@@ -73,7 +73,7 @@ impl Inputs {
 
     /// Whether some server reads a cookie of this name as one that rules use. The cookies that rules use are none.
     fn is_look_alike_cookie(&self, name: &[u8]) -> bool {
-        self.cookies.iter().any(|known| is_same_cookie(known.as_bytes(), name))
+        self.cookies.iter().any(|known| is_same_php_variable(known.as_bytes(), name))
     }
 }
 
@@ -84,32 +84,13 @@ pub fn is_same_variable(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(is_same)
 }
 
-/// Whether PHP reads the cookie `name` as `known`: a space, `.` and `[` are `_`, spaces at the beginning are dropped,
-/// and what follows a `[` is the index into an array. Versions before 7.4.11 also decode names.
-fn is_same_cookie(known: &[u8], name: &[u8]) -> bool {
-    let variable = |byte: u8| if matches!(byte, b' ' | b'.' | b'[') { b'_' } else { byte };
-    let mut name = decoded(name).skip_while(|&byte| byte == b' ');
-    let mut known = decoded(known).skip_while(|&byte| byte == b' ');
-    loop {
-        match (known.next(), name.next()) {
-            (None, None | Some(b'[')) => return true,
-            (Some(a), Some(b)) if variable(a) == variable(b) => {}
-            _ => return false,
-        }
-    }
-}
-
-/// The bytes of a form-encoded text.
-fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
-    let mut rest = text;
-    core::iter::from_fn(move || {
-        let (&first, after) = rest.split_first()?;
-        if let Some(byte) = escape(rest) {
-            rest = &rest[3..];
-            return Some(byte);
-        }
-        rest = after;
-        Some(if first == b'+' { b' ' } else { first })
+/// Whether some server reads another value of the cookie `name` than [`find_cookie`]: the cookie occurs with two
+/// values, or the name of another cookie is read as the same.
+pub fn is_ambiguous_cookie(cookies: &[u8], name: &str) -> bool {
+    let first = find_cookie(cookies, name);
+    pairs(cookies).filter_map(pair).any(|(known, value)| match known == name.as_bytes() {
+        true => first != Some(value),
+        false => is_same_php_variable(name.as_bytes(), known),
     })
 }
 
@@ -210,6 +191,16 @@ mod tests {
         let mut out = Vec::new();
         assert!(!write_distinct_cookies(&dotted, b"my.sid=1; a=2", &mut out));
         assert!(write_distinct_cookies(&dotted, b"my_sid=1; my.sid=2", &mut out) && out == b"my.sid=2");
+    }
+
+    #[test]
+    fn a_cookie_with_two_values_or_a_look_alike_is_ambiguous() {
+        for cookies in ["sid=1; sid=2", "a=b;sid=1;sid =2", "sid[]=1", "sid=1; s%69d=1"] {
+            assert!(is_ambiguous_cookie(cookies.as_bytes(), "sid"), "{cookies}");
+        }
+        for cookies in ["", "sid=1", "sid=1; a=2; sid=1", "SID=1; sid=2", "sid"] {
+            assert!(!is_ambiguous_cookie(cookies.as_bytes(), "sid"), "{cookies}");
+        }
     }
 
     #[test]

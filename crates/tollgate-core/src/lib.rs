@@ -23,6 +23,7 @@ pub mod decision;
 pub mod escalation;
 pub mod fast_rate;
 pub mod fleet;
+pub mod form;
 mod hash_index;
 pub mod inputs;
 mod key_sink;

@@ -3,18 +3,21 @@
 //! Browsers cannot set header fields of a websocket, so a parameter identifies its client. Escapes are decoded, because
 //! `%41` and `A` are the same value to a backend. If a parameter has two different values, some servers use the first
 //! and others the last, so a client could show the gate one value and the backend another. All such requests share one
-//! key. A condition treats their value as unknown.
+//! key, and so do those with a name that PHP reads as that of the parameter, such as `api.key` for `api_key`.
+//! A condition treats their value as unknown.
 
+use crate::form::{AMBIGUOUS, decoded, is_same_php_variable, write_decoded};
 use crate::key_sink::KeySink;
-
-/// The key of all requests that give a parameter two values. The byte 0 keeps it apart from values that people choose.
-pub(crate) const AMBIGUOUS: &[u8] = b"\0?";
 
 /// Hands the value of the parameter `name` of `target` to `sink`; `false` when there is none.
 pub fn write_parameter(target: &[u8], name: &str, sink: &mut impl KeySink) -> bool {
     let mut found: Option<&[u8]> = None;
     for (known, value) in parameters(target) {
         if !decoded(known).eq(name.bytes()) {
+            if is_same_php_variable(name.as_bytes(), known) {
+                sink.write(AMBIGUOUS);
+                return true;
+            }
             continue;
         }
         match found {
@@ -31,19 +34,6 @@ pub fn write_parameter(target: &[u8], name: &str, sink: &mut impl KeySink) -> bo
     true
 }
 
-fn write_decoded(value: &[u8], sink: &mut impl KeySink) {
-    let (mut piece, mut length) = ([0; 64], 0);
-    for byte in decoded(value) {
-        piece[length] = byte;
-        length += 1;
-        if length == piece.len() {
-            sink.write(&piece);
-            length = 0;
-        }
-    }
-    sink.write(&piece[..length]);
-}
-
 /// The names and values of a target's query, as they are written.
 fn parameters(target: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let query = target.iter().position(|&byte| byte == b'?').map_or(&[][..], |at| &target[at + 1..]);
@@ -51,23 +41,6 @@ fn parameters(target: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     query.split(|&byte| byte == b'&' || byte == b';').map(|pair| {
         let at = pair.iter().position(|&byte| byte == b'=');
         at.map_or((pair, &[][..]), |at| (&pair[..at], &pair[at + 1..]))
-    })
-}
-
-/// The bytes that a piece of a query stands for. An escape that is none stands for itself.
-fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
-    let mut rest = text;
-    core::iter::from_fn(move || {
-        let (&first, after) = rest.split_first()?;
-        let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
-        if let (b'%', [high, low, after @ ..]) = (first, after)
-            && let (Some(high), Some(low)) = (digit(high), digit(low))
-        {
-            rest = after;
-            return Some(high << 4 | low);
-        }
-        rest = after;
-        Some(if first == b'+' { b' ' } else { first })
     })
 }
 
@@ -116,5 +89,23 @@ mod tests {
         let twice = value("/?device=1&device=2", "device");
         assert!(twice.is_some() && twice == value("/?device=3&device=1;device=4", "device"));
         assert_ne!(twice, value("/?device=?", "device"));
+    }
+
+    #[test]
+    fn names_that_php_reads_as_the_parameter_share_the_key_of_two_values() {
+        let twice = value("/?api_key=1&api_key=2", "api_key");
+        for target in [
+            "/?api.key=1",
+            "/?api+key=1",
+            "/?api%20key=1",
+            "/?api_key[]=1",
+            "/?api_key%5Ba]=1&api_key=1",
+            "/?api[key=1",
+        ] {
+            assert_eq!(value(target, "api_key"), twice, "{target}");
+        }
+        for target in ["/?api-key=1", "/?API_KEY=1", "/?apikey=1", "/?api_key_=1"] {
+            assert_eq!(value(target, "api_key"), None, "{target}");
+        }
     }
 }

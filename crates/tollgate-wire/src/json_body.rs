@@ -3,19 +3,19 @@
 //! The body is untrusted, and the backend reads it too. If both could read different values, a client could show one to
 //! the gate and another to the backend. So members with the same name in one object, also if their case differs, and
 //! bodies that are not valid JSON give one key that all such requests share. The case matters because Go's
-//! `encoding/json` and ASP.NET match names without it.
+//! `encoding/json` and ASP.NET match names without it. Arrays and objects in place of the value have that key too:
+//! JavaScript converts `["ann"]` to `ann`, and an array of calls is a batch, as in JSON-RPC and GraphQL.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// The key of all requests whose value is ambiguous or whose body cannot be parsed. The byte 0 keeps it apart from
-/// values that people choose.
-pub const AMBIGUOUS: &[u8] = b"\0?";
+/// The key of all requests whose value is ambiguous or whose body cannot be parsed.
+pub use tollgate_core::form::AMBIGUOUS;
 
 /// The value at `pointer`: its text, or `None` if there is none. Strings are decoded; numbers and booleans are as
-/// written. An object, an array or null is no value. A member on the way whose name differs only in case makes the
-/// value ambiguous.
+/// written, and null is no value. The value is ambiguous if it is an object or an array, if an array is where the
+/// pointer has a name, or if the name of a member on the way differs only in case.
 pub fn find(body: &[u8], pointer: &str) -> Option<Vec<u8>> {
     let segments: Vec<String> =
         pointer.split('/').skip(1).map(|segment| segment.replace("~1", "/").replace("~0", "~")).collect();
@@ -100,6 +100,9 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let wanted = self.segments.split_first();
+        if wanted.is_none() {
+            *self.found = PointedValue::Several;
+        }
         let mut is_seen = false;
         while let Some(name) = map.next_key::<String>()? {
             match wanted {
@@ -123,6 +126,9 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
         let wanted = self.segments.split_first().and_then(|(first, rest)| Some((first.parse::<usize>().ok()?, rest)));
+        if wanted.is_none() {
+            *self.found = PointedValue::Several;
+        }
         let mut index = 0;
         loop {
             let more = match wanted {
@@ -171,11 +177,22 @@ mod tests {
         check(r#"{"id": "\u0041\n"}"#, "/id", Some("A\n"));
         check(r#""whole""#, "", Some("whole"));
         check("18446744073709551615", "", Some("18446744073709551615"));
-        for absent in ["{}", r#"{"id": null}"#, r#"{"id": {}}"#, r#"{"id": []}"#, r#"{"i": 1}"#, "[1]", "1", r#""id""#]
-        {
+        for absent in ["{}", r#"{"id": null}"#, r#"{"i": 1}"#, "1", r#""id""#] {
             check(absent, "/id", None);
         }
         check(r#"{"ID": 1, "user": {"id": 2}}"#, "/user/id", Some("2"));
+    }
+
+    #[test]
+    fn an_array_or_an_object_has_the_shared_key() {
+        for body in
+            [r#"{"id": ["ann"]}"#, r#"{"id": {"$ne": ""}}"#, r#"{"id": []}"#, r#"[{"id": "ann"}, {"id": "bob"}]"#]
+        {
+            check(body, "/id", Some("\0?"));
+        }
+        check(r#"{"user": [{"id": "ann"}]}"#, "/user/id", Some("\0?"));
+        check(r#"[["ann"], {"id": [1]}]"#, "/1/id", Some("\0?"));
+        check(r#"[["ann"], {"id": 1}]"#, "/1/id", Some("1"));
     }
 
     /// Parsers such as Go's `encoding/json` accept a name in any case, and take the last one.

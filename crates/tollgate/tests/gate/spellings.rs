@@ -184,6 +184,35 @@ fn a_cookie_that_php_confuses_with_that_of_a_rule_is_not_forwarded() {
 }
 
 #[test]
+fn every_spelling_of_a_cookie_or_parameter_has_the_limit_of_its_key() {
+    let backend = Backend::saying("ok");
+    let gate = counting(&backend, "cookie:sid");
+    for (count, value) in ["abc", "%61bc", "\"abc\"", "a%62%63"].into_iter().enumerate() {
+        assert_eq!(left(&gate, &format!("Cookie: sid={value}\r\n")), Some(99 - count as u32), "{value}");
+        let forwarded = backend.requests().pop().unwrap();
+        assert_eq!(forwarded.field("cookie"), Some(format!("sid={value}").as_str()));
+    }
+    // Values that servers read in different ways share a key.
+    assert_eq!(left(&gate, "Cookie: sid=\"\\141bc\"\r\n"), Some(99));
+    assert_eq!(left(&gate, "Cookie: sid=\"\\142bc\"\r\n"), Some(98));
+    let gate = counting(&backend, "query:api_key");
+    let left = |target: &str| gate.get(target).field("x-ratelimit-remaining").map(str::to_owned);
+    assert_eq!(left("/?api_key=a").as_deref(), Some("99"));
+    let spellings = ["/?api.key=a", "/?api+key=b", "/?api_key[]=c", "/?api_key=a&api%20key=d"];
+    let expected = ["99", "98", "97", "96"].map(|left| Some(left.to_owned()));
+    assert_eq!(spellings.map(left), expected);
+    assert_eq!(left("/?apikey=a"), None);
+}
+
+#[test]
+fn a_condition_on_a_cookie_applies_to_every_spelling_of_its_value() {
+    let backend = Backend::saying("ok");
+    let gate = gate(&backend, "when = { cookie = { plan = 'free' } }\n");
+    let status = |value: &str| ask(&gate, &format!("Host: a\r\nCookie: plan={value}\r\n")).status;
+    assert_eq!(["free", "%66ree", "\"free\"", "paid"].map(status), [200, 429, 429, 200]);
+}
+
+#[test]
 fn white_space_around_a_header_value_over_http2_is_a_bad_request() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(

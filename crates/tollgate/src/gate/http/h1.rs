@@ -330,8 +330,10 @@ impl Sink for H1Reply<'_> {
 }
 
 impl ClientBody for BodyReader<'_> {
-    async fn gather(&mut self, _length: Length) -> Result<bool, PeerError> {
-        BodyReader::gather(self, GATHERED_MAX, PAUSE_MAX, UNSURE_MAX).await
+    async fn gather(&mut self, _length: Length, is_awaited: bool) -> Result<bool, PeerError> {
+        // The pace of a client bounds the wait in any case.
+        let (pause_max, unsure_max) = if is_awaited { (Duration::MAX, Duration::MAX) } else { (PAUSE_MAX, UNSURE_MAX) };
+        BodyReader::gather(self, GATHERED_MAX, pause_max, unsure_max).await
     }
 
     fn gathered(&self) -> Vec<u8> {

@@ -425,13 +425,14 @@ impl Source for StreamBody<'_> {
 }
 
 impl ClientBody for StreamBody<'_> {
-    async fn gather(&mut self, length: Length) -> Result<bool, PeerError> {
+    async fn gather(&mut self, length: Length, is_awaited: bool) -> Result<bool, PeerError> {
         if let Length::Fixed(length) = length {
             self.reader.expect(length);
         }
         match length {
             Length::Fixed(length) if length > GATHERED_MAX as u64 => Ok(false),
             Length::Fixed(_) => self.reader.gather(self.timer, GATHERED_MAX, None).await,
+            _ if is_awaited => self.reader.gather(self.timer, GATHERED_MAX, None).await,
             _ => {
                 let gathered = self.reader.gather(self.timer, GATHERED_MAX, Some(PAUSE_MAX));
                 let gathered = tokio::time::timeout(UNSURE_MAX, gathered).await;

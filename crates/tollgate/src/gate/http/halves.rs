@@ -17,8 +17,9 @@ pub(crate) const UNSURE_MAX: Duration = Duration::from_millis(50);
 pub(crate) trait ClientBody: Source {
     /// Buffers the whole body, if it is no longer than [`GATHERED_MAX`], and returns whether it is complete. A body
     /// without a known length is given up after a pause of [`PAUSE_MAX`](crate::gate::decide::flow::PAUSE_MAX), and
-    /// after [`UNSURE_MAX`]: its client may be waiting for a part of the response.
-    async fn gather(&mut self, length: Length) -> Result<bool, PeerError>;
+    /// after [`UNSURE_MAX`]: its client may be waiting for a part of the response. With `is_awaited`, it is awaited
+    /// like a body with a known length.
+    async fn gather(&mut self, length: Length, is_awaited: bool) -> Result<bool, PeerError>;
 
     /// The body, once [`gather`](Self::gather) has returned that it is complete. It is still to be read.
     fn gathered(&self) -> Vec<u8>;

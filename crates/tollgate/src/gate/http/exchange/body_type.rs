@@ -7,6 +7,8 @@ use tollgate_wire::http1::Fields;
 pub(super) enum BodyType {
     /// A form, or several parts.
     Form,
+    /// JSON. Its client sends all of it before it expects a response.
+    Json,
     /// Any other type, or none. Many backends parse such a body as JSON whatever its type.
     Other,
     /// Several types, of which backends may use any.
@@ -24,6 +26,18 @@ impl BodyType {
         let is_multipart = media_type.get(..10).is_some_and(|start| start.eq_ignore_ascii_case(b"multipart/"));
         let is_form = is_multipart || media_type.eq_ignore_ascii_case(b"application/x-www-form-urlencoded");
         // A comma may separate two types, as in a field that a proxy has joined.
-        if is_form && !content_type.contains(&b',') { Self::Form } else { Self::Other }
+        if content_type.contains(&b',') {
+            return Self::Other;
+        }
+        let is_suffix = |suffix: &[u8]| {
+            media_type.len().checked_sub(suffix.len()).is_some_and(|at| media_type[at..].eq_ignore_ascii_case(suffix))
+        };
+        if is_form {
+            Self::Form
+        } else if is_suffix(b"/json") || is_suffix(b"+json") {
+            Self::Json
+        } else {
+            Self::Other
+        }
     }
 }

@@ -202,7 +202,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         self.identify()?;
         self.read_json().await?;
         self.decide().await?;
-        let is_whole = self.buffer_body().await?;
+        let is_whole = self.buffer_body(false).await?;
         let picked = self.queue(is_whole).await?;
         self.begin_forwarding()?;
         self.forward(picked, is_whole).await
@@ -246,9 +246,9 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         }
         let body_type = BodyType::of(&self.inbound.request.fields);
         if body_type != BodyType::Form {
-            self.send_continue().await?;
+            self.send_continue(body_type).await?;
         }
-        let body = self.buffer_body().await?.then(|| self.body.gathered());
+        let body = self.buffer_body(body_type == BodyType::Json).await?.then(|| self.body.gathered());
         if body.as_ref().is_some_and(Vec::is_empty) {
             return Ok(());
         }
@@ -265,10 +265,13 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         Ok(())
     }
 
-    /// Asks for a small body on behalf of the backend, which then gets the request without `Expect`.
-    async fn send_continue(&mut self) -> Result<(), End> {
+    /// Asks for a small body, or JSON of unknown length, on behalf of the backend, which does not get the `Expect`.
+    async fn send_continue(&mut self, body_type: BodyType) -> Result<(), End> {
         let Inbound { request, response, .. } = &mut self.inbound;
-        let is_small = matches!(request.length, Length::Fixed(length) if length <= GATHERED_MAX as u64);
+        let is_small = match request.length {
+            Length::Fixed(length) => length <= GATHERED_MAX as u64,
+            _ => body_type == BodyType::Json,
+        };
         if !is_small || !request.expects_continue() {
             return Ok(());
         }
@@ -287,8 +290,9 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
     }
 
     /// Returns whether all of the body is here. A client that asks for a 100 gets it from the backend, which has to see
-    /// the request first. The gate waits once: a second call returns the result of the first.
-    async fn buffer_body(&mut self) -> Result<bool, End> {
+    /// the request first. The gate waits once: a second call returns the result of the first. With `is_awaited`, a body
+    /// without a known length is awaited like one with a known length.
+    async fn buffer_body(&mut self, is_awaited: bool) -> Result<bool, End> {
         if self.body.has_ended() {
             return Ok(true);
         }
@@ -300,7 +304,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         }
         let clock = self.inbound.worker.shared.stats.clock();
         let began = clock.now();
-        let gathered = self.body.gather(self.inbound.request.length).await;
+        let gathered = self.body.gather(self.inbound.request.length, is_awaited).await;
         // The gate waited for the client: that is no wait of the request.
         self.since = self.since + clock.now().since(began);
         match gathered {

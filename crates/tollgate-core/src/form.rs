@@ -1,0 +1,51 @@
+//! Form-encoded text, and the names that PHP makes of it.
+
+use crate::key_sink::KeySink;
+use crate::path::escape;
+
+/// The key of all requests whose value servers may read in different ways. The byte 0 keeps it apart from values that
+/// people choose.
+pub const AMBIGUOUS: &[u8] = b"\0?";
+
+/// The bytes of a form-encoded text. An escape that is none stands for itself.
+pub(crate) fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
+    let mut rest = text;
+    core::iter::from_fn(move || {
+        let (&first, after) = rest.split_first()?;
+        if let Some(byte) = escape(rest) {
+            rest = &rest[3..];
+            return Some(byte);
+        }
+        rest = after;
+        Some(if first == b'+' { b' ' } else { first })
+    })
+}
+
+/// Hands the bytes of a form-encoded text to `sink`.
+pub(crate) fn write_decoded(text: &[u8], sink: &mut impl KeySink) {
+    let (mut piece, mut length) = ([0; 64], 0);
+    for byte in decoded(text) {
+        piece[length] = byte;
+        length += 1;
+        if length == piece.len() {
+            sink.write(&piece);
+            length = 0;
+        }
+    }
+    sink.write(&piece[..length]);
+}
+
+/// Whether PHP reads the cookie or parameter `name` as `known`: a space, `.` and `[` are `_`, spaces at the beginning
+/// are dropped, and what follows a `[` is the index into an array. Versions before 7.4.11 also decode names of cookies.
+pub(crate) fn is_same_php_variable(known: &[u8], name: &[u8]) -> bool {
+    let variable = |byte: u8| if matches!(byte, b' ' | b'.' | b'[') { b'_' } else { byte };
+    let mut name = decoded(name).skip_while(|&byte| byte == b' ');
+    let mut known = decoded(known).skip_while(|&byte| byte == b' ');
+    loop {
+        match (known.next(), name.next()) {
+            (None, None | Some(b'[')) => return true,
+            (Some(a), Some(b)) if variable(a) == variable(b) => {}
+            _ => return false,
+        }
+    }
+}
