@@ -17,7 +17,7 @@ pub(super) struct DescribedRequest<'a> {
     key: Option<&'a str>,
     attributes: &'a [(Cow<'a, str>, Cow<'a, str>)],
     client: Option<IpAddr>,
-    target: &'a str,
+    target: &'a [u8],
     normal_path: NormalPath,
 }
 
@@ -34,8 +34,9 @@ impl<'a> DescribedRequest<'a> {
             Some(text) => Some(address(text).ok_or("`client` is not an IP address")?),
             None => key.and_then(address),
         };
-        let target = find("path").map(without_fragment).or(key).unwrap_or_default();
-        let normal_path = NormalPath::of(target.split('?').next().unwrap_or_default().as_bytes());
+        let path = find("path").map(|path| path_and_query(path.as_bytes()));
+        let target = path.or(key.map(str::as_bytes)).unwrap_or_default();
+        let normal_path = NormalPath::of(without_query(target));
         Ok(Self { rule, key, attributes, client, target, normal_path })
     }
 
@@ -44,8 +45,8 @@ impl<'a> DescribedRequest<'a> {
     pub(super) fn of_descriptor(attributes: &'a [(Cow<'a, str>, Cow<'a, str>)]) -> Self {
         let find = |name: &str| attributes.iter().find(|(known, _)| known == name).map(|(_, value)| &**value);
         let client = find("client").or(find("ip")).or(find("remote_address")).and_then(address);
-        let target = find("path").map(without_fragment).unwrap_or_default();
-        let normal_path = NormalPath::of(target.split('?').next().unwrap_or_default().as_bytes());
+        let target = find("path").map(|path| path_and_query(path.as_bytes())).unwrap_or_default();
+        let normal_path = NormalPath::of(without_query(target));
         Self { rule: None, key: None, attributes, client, target, normal_path }
     }
 
@@ -59,9 +60,24 @@ impl<'a> DescribedRequest<'a> {
     }
 }
 
-/// The target up to a raw `#`. nginx and other servers ignore the rest of the target.
-fn without_fragment(target: &str) -> &str {
-    target.split('#').next().unwrap_or_default()
+/// The path and query of a target. A client may send the target in absolute form, and with a raw `#`: nginx and other
+/// servers ignore the rest of such a target.
+pub(super) fn path_and_query(target: &[u8]) -> &[u8] {
+    let target = target.split(|byte| *byte == b'#').next().unwrap_or_default();
+    let Some(scheme) = target.windows(3).position(|three| three == b"://") else { return target };
+    if !target[..scheme].iter().all(u8::is_ascii_alphanumeric) {
+        return target;
+    }
+    let rest = &target[scheme + 3..];
+    match rest.iter().position(|byte| matches!(byte, b'/' | b'?')) {
+        Some(at) if rest[at] == b'/' => &rest[at..],
+        // `http://host?query` has the path `/`.
+        _ => b"/",
+    }
+}
+
+fn without_query(target: &[u8]) -> &[u8] {
+    target.split(|byte| *byte == b'?').next().unwrap_or_default()
 }
 
 /// An address, or the first address of a network.
@@ -79,7 +95,7 @@ impl Request for DescribedRequest<'_> {
     }
 
     fn target(&self) -> &[u8] {
-        self.target.as_bytes()
+        self.target
     }
 
     fn host(&self) -> Option<&[u8]> {
@@ -106,7 +122,7 @@ impl Request for DescribedRequest<'_> {
     fn write_query(&self, name: &str, sink: &mut impl KeySink) -> bool {
         let is_it = |known: &str| known.strip_prefix("query:") == Some(name);
         let own = self.attributes.iter().find(|(known, _)| is_it(known)).map(|(_, value)| value.as_bytes());
-        if own.is_none() && write_parameter(self.target.as_bytes(), name, sink) {
+        if own.is_none() && write_parameter(self.target, name, sink) {
             return true;
         }
         own.or(self.key()).map(|value| sink.write(value)).is_some()
@@ -167,10 +183,31 @@ mod tests {
     }
 
     #[test]
-    fn a_path_ends_at_a_raw_number_sign() {
-        let given = attributes(&[("path", "/login#x?a=b")]);
-        for request in [DescribedRequest::new(None, None, &given).unwrap(), DescribedRequest::of_descriptor(&given)] {
-            assert_eq!((request.target(), request.canonical_path()), (&b"/login"[..], &b"/login"[..]));
+    fn a_target_has_no_scheme_no_host_and_no_fragment() {
+        for (target, expected) in [
+            ("/login?a=b", "/login?a=b"),
+            ("/login#x", "/login"),
+            ("/login?a=b#/c", "/login?a=b"),
+            ("http://site.example/login?a=b", "/login?a=b"),
+            ("HTTPS://[::1]:8443/login#x", "/login"),
+            ("http://site.example", "/"),
+            ("http://site.example?a=/b", "/"),
+            ("/to?url=http://site.example/login", "/to?url=http://site.example/login"),
+            ("", ""),
+        ] {
+            assert_eq!(path_and_query(target.as_bytes()), expected.as_bytes(), "{target}");
+        }
+    }
+
+    #[test]
+    fn a_path_ends_at_a_raw_number_sign_and_begins_after_the_host() {
+        for path in ["/login#x?a=b", "http://site.example/login", "https://site.example:8443/login#x"] {
+            let given: [(Cow<'_, str>, Cow<'_, str>); 1] = [("path".into(), path.into())];
+            let requests =
+                [DescribedRequest::new(None, None, &given).unwrap(), DescribedRequest::of_descriptor(&given)];
+            for request in requests {
+                assert_eq!((request.target(), request.canonical_path()), (&b"/login"[..], &b"/login"[..]), "{path}");
+            }
         }
         let request = DescribedRequest::new(None, Some("user#1"), &[]).unwrap();
         assert_eq!(request.target(), b"user#1", "a key is not a path");

@@ -133,6 +133,38 @@ fn traefik_and_caddy_get_a_response_for_the_client() {
     assert_eq!(call(door, "GET", "/v1/auth?domain=none", &[], "").status, 404);
 }
 
+/// The door cannot change the request that the proxy forwards, so a backend could read another value than the rule.
+#[test]
+fn a_second_value_of_a_header_or_cookie_does_not_evade_its_rule() {
+    let limit = "bucket = { size = 2, drip = 1, every = '1h' }";
+    let mut doors = Doors::start(&format!(
+        "[doors]\nhttp = '127.0.0.1:0'\n[[rule]]\nname = 'key'\nclass = 'header:x-api-key'\n{limit}\n\
+         [[rule]]\nname = 'session'\nclass = 'cookie:sid'\n{limit}\n"
+    ));
+    let door = doors.door("http");
+    let ask = |path: &str, headers: &[(&str, &str)]| {
+        let answer = call(door, "GET", path, headers, "");
+        (answer.status, answer.header("x-tollgate-status").map(str::to_owned))
+    };
+    let status = |headers: &[(&str, &str)]| ask("/v1/auth", headers).0;
+    assert_eq!(status(&[("X-Api-Key", "a")]), 200);
+    for disguise in [
+        [("X-Api-Key", "a"), ("X-Api-Key", "1")],
+        [("X-Api-Key", "2"), ("x-api-key", "a")],
+        [("X-Other", "3"), ("X_Api_Key", "a")],
+    ] {
+        assert_eq!(ask("/v1/auth", &disguise), (400, Some("400".to_owned())), "{disguise:?}");
+        assert_eq!(ask("/v1/auth/nginx", &disguise), (403, Some("400".to_owned())), "{disguise:?}");
+    }
+    assert_eq!(status(&[("X-Api-Key", "b"), ("X-Other", "1"), ("X-Other", "2")]), 200);
+    // Ambiguous cookies share one key, and each client has its own otherwise.
+    let cookies = ["sid=1; sid=a", "sid=2; sid=a", "sid[]=a", "sid=3; sid=a"];
+    assert_eq!(cookies.map(|cookies| status(&[("Cookie", cookies)])), [200, 200, 429, 429]);
+    assert_eq!(status(&[("Cookie", "x=1; sid=a")]), 200);
+    assert_eq!(status(&[("Cookie", "x=1"), ("Cookie", "sid=a"), ("Cookie", "y=2")]), 200);
+    assert_eq!(status(&[("Cookie", "sid=a; sid=a")]), 429);
+}
+
 #[test]
 fn a_proxy_sends_the_token_in_its_own_field_or_in_the_query() {
     let folder = tempfile::tempdir().unwrap();

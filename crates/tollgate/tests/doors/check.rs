@@ -164,6 +164,69 @@ fn the_reported_cost_is_charged_to_a_budget_and_a_refund_reverts_a_charge() {
     assert_eq!(check(door, &json!({"rule": "count", "key": "u1"}))["blocked"], false);
 }
 
+/// The part of a charge that time has paid back is not returned a second time.
+#[test]
+fn a_late_refund_creates_no_credit() {
+    for limit in ["rate = { rate = '5/s', burst = 2 }\nhold = '0s'", "bucket = { size = 2, drip = 1, every = '200ms' }"]
+    {
+        let (_doors, door) = start(&rule("calm", "identifier", limit));
+        let ask = || check(door, &json!({"rule": "calm", "key": "u1"}));
+        let parked = [ask(), ask()];
+        std::thread::sleep(Duration::from_millis(500));
+        let began = Instant::now();
+        assert_eq!([&ask()["decision"], &ask()["decision"]], ["admit", "admit"]);
+        for ticket in parked.map(|answer| answer["ticket"].clone()) {
+            assert_eq!(post(door, "/v1/report", &json!({"ticket": ticket, "refund": true})), json!({"settled": true}));
+        }
+        let admitted = (0..4).filter(|_| ask()["decision"] == "admit").count();
+        let paid_back = began.elapsed().as_secs_f64() * 5.0;
+        assert!(admitted as f64 <= paid_back, "{admitted} admitted, {paid_back} paid back: {limit}");
+    }
+}
+
+#[test]
+fn a_refund_returns_what_was_charged_under_a_factor() {
+    let (_doors, door) = start(&rule("calm", "identifier", "rate = { rate = '1/h', burst = 1 }\nhold = '0s'"));
+    let ask = || check(door, &json!({"rule": "calm", "key": "u1", "factor": 0.1}));
+    let admitted: Vec<Value> = (0..12).map(|_| ask()).filter(|answer| answer["decision"] == "admit").collect();
+    assert_eq!(admitted.len(), 10);
+    post(door, "/v1/report", &json!({"ticket": admitted[0]["ticket"], "refund": true}));
+    assert_eq!((0..12).filter(|_| ask()["decision"] == "admit").count(), 1);
+}
+
+/// Every door compares paths as the gate does.
+#[test]
+fn a_spelling_of_a_path_does_not_bypass_its_rule_at_any_door() {
+    let limit = "when = { path = '/login' }\nwindow = { max = 1, per = '1h' }";
+    let (_doors, door) = start(&rule("login", "ip/32", limit));
+    let checked = |path: &str| check(door, &json!({"attributes": {"client": "203.0.113.7", "path": path}}));
+    let auth = |path: &str| {
+        let headers = [("X-Forwarded-For", "203.0.113.7"), ("X-Forwarded-Uri", path), ("X-Original-URI", path)];
+        ["/v1/auth", "/v1/auth/nginx"].map(|door_path| call(door, "GET", door_path, &headers, "").status)
+    };
+    let envoy = |path: &str| {
+        let entries = json!([{"key": "client", "value": "203.0.113.7"}, {"key": "path", "value": path}]);
+        let body = json!({"domain": "default", "descriptors": [{"entries": entries}]}).to_string();
+        call(door, "POST", "/json", &[], &body).status
+    };
+    assert_eq!(checked("/login")["decision"], "admit");
+    for path in [
+        "/login",
+        "/%6cogin",
+        "//login",
+        "/./login",
+        "/x/../login?a=b",
+        "/login/",
+        "/login;x",
+        "/login#x",
+        "http://site.example/login",
+    ] {
+        assert_eq!(checked(path)["decision"], "refuse", "{path}");
+        assert_eq!((auth(path), envoy(path)), ([429, 403], 429), "{path}");
+    }
+    assert_eq!((auth("/logout"), envoy("/logout")), ([200, 200], 200));
+}
+
 #[test]
 fn a_factor_scales_a_budget_before_and_after_the_cost_is_known() {
     let (_doors, door) =

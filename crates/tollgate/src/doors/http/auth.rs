@@ -11,7 +11,8 @@ use std::net::{IpAddr, SocketAddr};
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Request as HttpRequest, Response, StatusCode};
 use tollgate_core::decision::Verdict;
-use tollgate_core::inputs::separator;
+use tollgate_core::form::AMBIGUOUS;
+use tollgate_core::inputs::{Inputs, find_cookie, is_ambiguous_cookie, separator};
 use tollgate_core::network::unmapped;
 use tollgate_core::path::NormalPath;
 use tollgate_core::request::{Request, host_of};
@@ -22,6 +23,7 @@ use tollgate_wire::forwarded::client_by_x_forwarded_for;
 use super::body::Whole;
 use super::problem::DoorProblem;
 use crate::doors::metrics::Count;
+use crate::doors::request::path_and_query;
 use crate::doors::station::Station;
 use crate::doors::tickets::TicketId;
 use crate::gate::{Inquiry, NoRuling, Refusal, Ruling, jittered_secs, spread_of};
@@ -78,8 +80,13 @@ pub(super) async fn auth<B>(
     if query.deadline_ms.is_some_and(|millis| !(1..=DEADLINE_MS_MAX).contains(&millis)) {
         return Err(DoorProblem::malformed(format!("`deadline_ms` is not from 1 to {DEADLINE_MS_MAX}")));
     }
-    let request = ForwardedRequest::new(station, peer, call, proxy);
     let domain = query.domain.as_deref().unwrap_or(DEFAULT_DOMAIN);
+    let ambiguity = station.decider.has_inputs(domain, |inputs| is_ambiguous(inputs, call.headers()));
+    if ambiguity.map_err(no_ruling)? {
+        station.count(Count::Refused);
+        return Ok(ambiguous(proxy));
+    }
+    let request = ForwardedRequest::new(station, peer, call, proxy);
     let inquiry = Inquiry { domain, count: 1, cpu: None, factor: None, has_key: false, may_hold: true };
     let since = station.decider.now();
     let mut ruling = station.decider.decide(inquiry, &request).await.map_err(no_ruling)?;
@@ -168,12 +175,34 @@ fn refuse(
     response
 }
 
+/// Whether the backend may read another value of a header field than the rules. The gate would change the field before
+/// it forwards the request; a door cannot.
+fn is_ambiguous(inputs: &Inputs, headers: &HeaderMap) -> bool {
+    let is_used = |name: &str| inputs.headers().iter().any(|known| known == name);
+    // The lines of `Cookie` are one list, which clients may split.
+    let is_repeated = |name: &str| name != "cookie" && headers.get_all(name).iter().nth(1).is_some() && is_used(name);
+    headers.keys().any(|name| is_repeated(name.as_str()) || inputs.is_look_alike(name.as_str().as_bytes()))
+}
+
+/// The response to an ambiguous request.
+fn ambiguous(proxy: Proxy) -> Response<Whole> {
+    let detail = "a header that rules use occurs twice, or beside one whose name is read as the same";
+    let mut response = DoorProblem::malformed(detail).response();
+    let status = response.status();
+    if proxy == Proxy::Nginx {
+        *response.status_mut() = StatusCode::FORBIDDEN;
+    }
+    response.headers_mut().insert(STATUS, status.as_u16().into());
+    response
+}
+
 /// The request that a proxy wants to forward.
 struct ForwardedRequest<'a> {
     client: IpAddr,
     method: &'a [u8],
     target: &'a [u8],
-    host: Option<&'a [u8]>,
+    /// The host with its port.
+    authority: Option<&'a [u8]>,
     headers: &'a HeaderMap,
     /// The combined values of header fields with several lines.
     joined: Vec<(&'a HeaderName, Vec<u8>)>,
@@ -199,7 +228,7 @@ impl<'a> ForwardedRequest<'a> {
             client: client(station, peer.ip(), headers),
             method,
             target,
-            host: host.and_then(|host| host_of(host.as_bytes())),
+            authority: host.map(HeaderValue::as_bytes),
             headers,
             joined,
             normal_path: NormalPath::of(path),
@@ -211,22 +240,6 @@ impl<'a> ForwardedRequest<'a> {
         ranges
             .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
             .any(|range| range.trim_ascii().starts_with(b"text/html"))
-    }
-}
-
-/// The path and query of a target. A proxy may forward the target in absolute form, and with a raw `#`: nginx ignores
-/// the rest of such a target.
-fn path_and_query(target: &[u8]) -> &[u8] {
-    let target = target.split(|byte| *byte == b'#').next().unwrap_or_default();
-    let Some(scheme) = target.windows(3).position(|three| three == b"://") else { return target };
-    if !target[..scheme].iter().all(u8::is_ascii_alphanumeric) {
-        return target;
-    }
-    let rest = &target[scheme + 3..];
-    match rest.iter().position(|byte| matches!(byte, b'/' | b'?')) {
-        Some(at) if rest[at] == b'/' => &rest[at..],
-        // `http://host?query` has the path `/`.
-        _ => b"/",
     }
 }
 
@@ -265,37 +278,25 @@ impl Request for ForwardedRequest<'_> {
     }
 
     fn host(&self) -> Option<&[u8]> {
-        self.host
+        host_of(self.authority?)
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
+        if name == "host" {
+            return self.authority;
+        }
         let joined = self.joined.iter().find(|(known, _)| known.as_str() == name).map(|(_, value)| &**value);
         joined.or_else(|| self.headers.get(name).map(HeaderValue::as_bytes))
     }
 
+    /// A cookie that backends may read in different ways has a value that all such cookies share. Browsers can send
+    /// two cookies of one name, so the request is not refused.
+    fn cookie(&self, name: &str) -> Option<&[u8]> {
+        let cookies = self.header("cookie")?;
+        if is_ambiguous_cookie(cookies, name) { Some(AMBIGUOUS) } else { find_cookie(cookies, name) }
+    }
+
     fn normal_path(&self) -> Option<&NormalPath> {
         self.normal_path.differing()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_target_has_no_scheme_no_host_and_no_fragment() {
-        for (target, expected) in [
-            ("/login?a=b", "/login?a=b"),
-            ("/login#x", "/login"),
-            ("/login?a=b#/c", "/login?a=b"),
-            ("http://site.example/login?a=b", "/login?a=b"),
-            ("HTTPS://[::1]:8443/login#x", "/login"),
-            ("http://site.example", "/"),
-            ("http://site.example?a=/b", "/"),
-            ("/to?url=http://site.example/login", "/to?url=http://site.example/login"),
-            ("", ""),
-        ] {
-            assert_eq!(path_and_query(target.as_bytes()), expected.as_bytes(), "{target}");
-        }
     }
 }

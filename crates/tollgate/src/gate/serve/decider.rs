@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tollgate_core::band::Band;
 use tollgate_core::class::KeySink;
 use tollgate_core::decision::{Decision, Verdict};
+use tollgate_core::inputs::Inputs;
 use tollgate_core::limit::{Factor, Limit};
 use tollgate_core::network::Network;
 use tollgate_core::path::NormalPath;
@@ -18,6 +19,7 @@ use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::limit_status;
+use tollgate_gatekeeper::limiter::Limiter;
 use tollgate_wire::rate_limit_headers::LimitStatus;
 
 use crate::gate::decide::admission::{Admission, Entering, Outcome};
@@ -91,13 +93,17 @@ pub(crate) struct Ruling {
 struct OpenCharge {
     admission: Arc<Admission>,
     rules: Arc<Rules>,
+    /// The limiter that has charged the request, if its limits are scaled.
+    scaled: Option<Arc<Limiter>>,
     charge: Option<Charge>,
 }
 
 impl OpenCharge {
     fn refund(&mut self) {
         if let Some(charge) = self.charge.take() {
-            self.rules.refund(charge, self.admission.now());
+            // A refund of the unscaled limit would return more or less than was charged.
+            let limiter = self.scaled.as_deref().unwrap_or(self.rules.limiter());
+            charge.refund(limiter, self.admission.now());
         }
     }
 }
@@ -240,6 +246,12 @@ impl Decider {
         self.rules(domain).is_ok()
     }
 
+    /// Whether this holds for the headers and cookies that the rules of a domain use, or for those that users and
+    /// priorities use.
+    pub(crate) fn has_inputs(&self, domain: &str, such: impl Fn(&Inputs) -> bool) -> Result<bool, NoRuling> {
+        Ok(such(self.rules(domain)?.inputs()) || such(self.admission().claims().inputs()))
+    }
+
     /// Returns `count` requests to the key of each rule that applies. `false` if a rule is kept on Redis, where that is
     /// impossible.
     pub(crate) fn return_hits(&self, domain: &str, request: &impl Request, count: u64) -> Result<bool, NoRuling> {
@@ -302,7 +314,7 @@ impl Decider {
                 info.remaining = factor.quantity(info.remaining);
             }
         }
-        let open = OpenCharge { admission: admission.clone(), rules, charge: Some(charge) };
+        let open = OpenCharge { admission: admission.clone(), rules, scaled, charge: Some(charge) };
         let ruling = Ruling { decision, at: admission.now(), limit, open, toll, factor: inquiry.factor, expected };
         Ok(self.carry_out(ruling, inquiry, request))
     }
