@@ -9,6 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -38,7 +39,19 @@ impl fmt::Debug for Token {
 impl Token {
     /// Reads the token file. A token that could be guessed is an error.
     pub(crate) fn load(path: &Path) -> io::Result<Self> {
+        Self::new(&read_token(path, TOKEN_BYTES_MIN)?)
+    }
+
+    /// Reads the token file again. Returns `old` if it is the token in the file.
+    pub(crate) fn reload(path: &Path, old: Option<&Arc<Self>>) -> io::Result<Arc<Self>> {
         let token = read_token(path, TOKEN_BYTES_MIN)?;
+        match old.filter(|old| old.is(token.as_bytes())) {
+            Some(old) => Ok(old.clone()),
+            None => Self::new(&token).map(Arc::new),
+        }
+    }
+
+    fn new(token: &str) -> io::Result<Self> {
         let mut secret = [0; 32];
         SystemRandom::new().fill(&mut secret).map_err(|_| io::Error::other("cannot generate random numbers"))?;
         let key = hmac::Key::new(hmac::HMAC_SHA256, &secret);

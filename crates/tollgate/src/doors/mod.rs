@@ -179,7 +179,9 @@ impl OpenDoors {
     /// a restart.
     pub(crate) fn reload(&mut self, wanted: Option<&Doors>) -> io::Result<bool> {
         let Some(wanted) = wanted else { return Ok(true) };
-        let token = wanted.token_file.as_deref().map(Token::load).transpose()?.map(Arc::new);
+        let token_now = self.token.load_full();
+        let reload = |path| Token::reload(path, token_now.as_ref());
+        let token = wanted.token_file.as_deref().map(reload).transpose()?;
         let (token_file, limits) = (self.settings.token_file.clone(), self.settings.limits.clone());
         let is_same = Doors { token_file, limits, ..wanted.clone() } == self.settings;
         self.served.store(wanted.limits.clone());

@@ -57,6 +57,17 @@ impl Station {
         self.token.load().is_some()
     }
 
+    /// The token, if this is it.
+    pub(super) fn token_of(&self, sent: &[u8]) -> Option<Arc<Token>> {
+        self.token.load_full().filter(|token| token.is(sent))
+    }
+
+    /// Whether a client that has sent `token` earlier is still authorized.
+    pub(super) fn still_lets_in(&self, token: Option<&Arc<Token>>) -> bool {
+        let is_same = |now: &Arc<Token>| token.is_some_and(|token| Arc::ptr_eq(token, now));
+        self.token.load().as_ref().is_none_or(is_same)
+    }
+
     /// Whether a client with this token is authorized.
     pub(super) fn lets_in(&self, sent: Option<&[u8]>) -> bool {
         self.token.load().as_ref().is_none_or(|token| sent.is_some_and(|sent| token.is(sent)))

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::clients::blocks;
-use crate::support::{Doors, PATIENCE, check};
+use crate::support::{Doors, PATIENCE, check, eventually, socket_from};
 
 const RULE: &str = "[[rule]]\nname = 'api'\nclass = 'identifier'\nbucket = { size = 3, drip = 1, every = '60s' }\n";
 
@@ -183,6 +183,51 @@ fn a_resp_door_with_a_token_requires_auth() {
     assert_eq!(client.ask("PING"), "+PONG");
     let mut other = Client::connect(door);
     assert_eq!(other.ask("HELLO 3 AUTH default a-token-for-the-doors SETNAME x"), "%7");
+}
+
+#[test]
+fn an_open_connection_needs_the_new_token_after_a_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "a-token-for-the-doors").unwrap();
+    let mut doors = Doors::start_in(folder, "[doors]\nresp = '127.0.0.1:0'\ntoken_file = 'FOLDER/token'\n");
+    let mut client = Client::connect(doors.door("resp"));
+    assert_eq!(client.ask("AUTH a-token-for-the-doors"), "+OK");
+    let reload = |doors: &Doors, count: u64| {
+        doors.signal("HUP");
+        eventually("a reload", || doors.metric("tollgate_reloads_total") == count);
+    };
+    reload(&doors, 1);
+    assert_eq!(client.ask("PING"), "+PONG", "the token is the same");
+    std::fs::write(&token, "another-token-for-the-doors").unwrap();
+    reload(&doors, 2);
+    assert_eq!(client.ask("PING"), "-NOAUTH Authentication required.");
+    assert!(client.ask("AUTH a-token-for-the-doors").starts_with("-WRONGPASS "));
+    assert_eq!(client.ask("AUTH another-token-for-the-doors"), "+OK");
+    assert_eq!(client.ask("PING"), "+PONG");
+}
+
+/// Connections whose replies are not read, without the token, make room for a new one.
+#[test]
+fn clients_without_the_token_that_never_read_do_not_keep_others_out() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("token"), "a-token-for-the-doors").unwrap();
+    let settings = "[doors]\nresp = '127.0.0.1:0'\ntoken_file = 'FOLDER/token'\nconnections = 2\nthreads = 1\n";
+    let mut doors = Doors::start_in(folder, settings);
+    let door = doors.door("resp");
+    let deaf = || {
+        let stream = socket_from([127, 0, 0, 1].into(), door, |socket| socket.set_recv_buffer_size(4096));
+        stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+        // Until the door waits for this client.
+        while (&stream).write_all(&b"PING\r\n".repeat(10_000)).is_ok() {}
+        stream
+    };
+    let _deaf = [deaf(), deaf()];
+    let stream = TcpStream::connect(door).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut client = Client(BufReader::new(stream));
+    assert_eq!(client.ask("AUTH a-token-for-the-doors"), "+OK");
+    assert_eq!(client.ask("PING"), "+PONG");
 }
 
 fn redis_cli(door: SocketAddr, arguments: &[&str]) -> String {

@@ -302,10 +302,8 @@ impl<'a> Call<'a> {
             station.decider.refused_by_call(CALL_CLASS, &key);
             return Judgement::of_bucket(requests, unit, false, 0, every, 0);
         };
-        // The state of a bucket has a meaning only together with its parameters.
         let name_length = key.len();
-        key.extend_from_slice(&requests.to_le_bytes());
-        key.extend_from_slice(&unit.secs().to_le_bytes());
+        make_unique(&mut key, descriptor, requests, unit);
         let (table, count) = (
             station.overrides(),
             match hits {
@@ -414,6 +412,17 @@ fn key_of(domain: &str, descriptor: &RateLimitDescriptor) -> Vec<u8> {
     key
 }
 
+/// Extends the key of a descriptor by the lengths of its entries, because a value of a client may look like the next
+/// entry, and by the parameters of its limit: the state of a bucket has a meaning only together with them.
+fn make_unique(key: &mut Vec<u8>, descriptor: &RateLimitDescriptor, requests: u32, unit: LimitUnit) {
+    for entry in &descriptor.entries {
+        key.extend_from_slice(&(entry.key.len() as u64).to_le_bytes());
+        key.extend_from_slice(&(entry.value.len() as u64).to_le_bytes());
+    }
+    key.extend_from_slice(&requests.to_le_bytes());
+    key.extend_from_slice(&unit.secs().to_le_bytes());
+}
+
 /// The values that tell the counters of a leaf apart, each after its length, so that no two lists of values are the
 /// same text.
 fn identifier(descriptor: &RateLimitDescriptor, leaf: &LimitLeaf) -> String {
@@ -423,5 +432,26 @@ fn identifier(descriptor: &RateLimitDescriptor, leaf: &LimitLeaf) -> String {
         [] => leaf.path.clone(),
         [value] => (*value).to_owned(),
         values => values.iter().map(|value| format!("{}:{value}", value.len())).collect::<Vec<_>>().join("|"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_looks_like_an_entry_has_another_key() {
+        let key = |entries: &[(&str, &str)]| {
+            let entry = |(key, value): &(&str, &str)| DescriptorEntry { key: (*key).into(), value: (*value).into() };
+            let entries = entries.iter().map(entry).collect();
+            let descriptor = RateLimitDescriptor { entries, ..RateLimitDescriptor::default() };
+            let mut key = key_of("shop", &descriptor);
+            make_unique(&mut key, &descriptor, 10, LimitUnit::Minute);
+            key
+        };
+        let honest = key(&[("path", "/"), ("user", "ann")]);
+        assert_ne!(key(&[("path", "/|user=ann")]), honest);
+        assert_ne!(key(&[("path|user", "ann")]), key(&[("path", "user=ann")]));
+        assert_eq!(key(&[("path", "/"), ("user", "ann")]), honest);
     }
 }

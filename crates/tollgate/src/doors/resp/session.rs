@@ -1,12 +1,14 @@
 //! The state of one connection, and the dispatch of its commands.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tollgate_wire::resp::{Command, Replies, RespVersion};
 
 use super::{commands, throttle};
 use crate::doors::metrics::Count;
 use crate::doors::station::Station;
+use crate::token::Token;
 
 /// The state of a connection.
 pub(super) struct RespSession {
@@ -14,7 +16,8 @@ pub(super) struct RespSession {
     version: RespVersion,
     /// Whether the client has authenticated with a certificate.
     has_certificate: bool,
-    is_let_in: bool,
+    /// The token that the client has sent.
+    token: Option<Arc<Token>>,
     name: Vec<u8>,
 }
 
@@ -32,8 +35,7 @@ const COMMAND_NAME_BYTES_MAX: usize = 16;
 
 impl RespSession {
     pub(super) fn new(station: Rc<Station>, has_certificate: bool) -> Self {
-        let is_let_in = has_certificate || !station.asks_for_token();
-        Self { station, version: RespVersion::Two, has_certificate, is_let_in, name: Vec::new() }
+        Self { station, version: RespVersion::Two, has_certificate, token: None, name: Vec::new() }
     }
 
     pub(super) fn station(&self) -> &Station {
@@ -44,9 +46,9 @@ impl RespSession {
         self.version
     }
 
-    /// Whether the client is authorized.
+    /// Whether the client is authorized. After a change of the token, it has to send the new one.
     pub(super) fn is_let_in(&self) -> bool {
-        self.is_let_in
+        self.has_certificate || self.station.still_lets_in(self.token.as_ref())
     }
 
     /// Replies to one command, which was parsed from `bytes`.
@@ -58,7 +60,7 @@ impl RespSession {
         upper.make_ascii_uppercase();
         let arguments: Arguments<'_> = Arguments { command, bytes };
         let is_open = matches!(&*upper, b"AUTH" | b"HELLO" | b"QUIT" | b"RESET");
-        if !self.is_let_in && !is_open {
+        if !is_open && !self.is_let_in() {
             self.station.count(Count::Unauthorized);
             Replies::new(out, self.version).error("NOAUTH Authentication required.");
             return Next::GoOn;
@@ -97,9 +99,10 @@ impl RespSession {
 
     /// Authorizes the client if this is the token.
     fn shows_token(&mut self, sent: &[u8]) -> bool {
-        let is_right = self.station.lets_in(Some(sent));
+        let token = self.station.token_of(sent);
+        let is_right = token.is_some();
         if is_right {
-            self.is_let_in = true;
+            self.token = token;
         } else {
             self.station.count(Count::Unauthorized);
         }
@@ -139,7 +142,7 @@ impl RespSession {
                 return Replies::new(out, self.version).error(&text);
             }
         }
-        if !self.is_let_in {
+        if !self.is_let_in() {
             let text = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
                         AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
                         version at the same time";
