@@ -124,7 +124,7 @@ mod tests {
         let listen = key(&now, "[admin]", "listen");
         assert_eq!((&listen["written"], &listen["file_says"]), (&json!(false), &json!("'127.0.0.1:7'")));
         assert_eq!(listen["value"], "\"127.0.0.1:8889\"");
-        assert_eq!(key(&now, "[telemetry]", "otlp")["value"], "'http://t'");
+        assert_eq!(key(&now, "[telemetry]", "otlp")["value"], "\"http://t\"");
         assert_eq!(now.reload()["needs_new_start"], json!(keys));
         // After a reload of the same file, the values in force are unchanged.
         let new = config("[gate]\nworkers = 4\nbackend = 'http://b'\n");

@@ -59,10 +59,11 @@ fn shown(shape: &TableShape, table: &DeTable<'_>, place: &str, text: &str) -> Va
     json!({ "table": place, "caption": prose(shape.doc), "keys": keys })
 }
 
-/// A value as written in the file, without passwords and without the path of a webhook, which can be a secret.
+/// A value as written in the file, without passwords and without the path of a webhook or an OpenTelemetry receiver,
+/// which can be a secret.
 fn verbatim(key: &str, value: &Spanned<DeValue<'_>>, text: &str) -> String {
     match value.get_ref() {
-        DeValue::String(url) if key == "webhook" => format!("\"{}\"", without_path(url)),
+        DeValue::String(url) if matches!(key, "webhook" | "otlp") => format!("\"{}\"", masked(&without_path(url))),
         _ => masked(text.get(value.span()).unwrap_or_default()),
     }
 }
@@ -114,5 +115,11 @@ mod tests {
             let value = |name: &str| keys.iter().find(|key| key["key"] == name).unwrap()["value"].clone();
             assert_eq!((value("webhook"), value("webhook_secret_file")), (json!(shown), json!("'/a/file'")));
         }
+    }
+
+    #[test]
+    fn a_receiver_of_telemetry_is_shown_without_its_path() {
+        let tables = in_force("[telemetry]\notlp = 'https://otlp.example/secret/v1'\n");
+        assert_eq!(tables[0]["keys"][0]["value"], "\"https://otlp.example/***\"");
     }
 }
