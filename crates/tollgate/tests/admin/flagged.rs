@@ -107,3 +107,20 @@ fn accounts_with_long_names_do_not_share_a_flag() {
     clear(&gate, &shown.replace('~', "%7E"));
     assert_eq!(statuses(&gate, &one, 2), [200, 200]);
 }
+
+/// A client may send several `Cookie` lines, and a backend reads all of them.
+#[test]
+fn a_second_cookie_line_does_not_hide_a_flagged_account() {
+    // The rule itself does not use the cookie.
+    let settings = STRICTER.replacen("header:x-api-key", "cookie:account", 1).replacen("header:x-api-key", "ip/32", 1);
+    let gate = Gate::start(&settings);
+    let entry = json!({ "class": "cookie:account", "key": "a1", "rejected": 1000 });
+    assert_eq!(gate.post("/api/v1/rejections", &json!({ "id": "one", "entries": [entry] })).status, 202);
+    let status = |cookies: &[&str]| {
+        let lines: Vec<_> = cookies.iter().map(|cookies| ("Cookie", *cookies)).collect();
+        gate.request("/", &lines).status
+    };
+    assert_eq!([status(&["account=a1"]), status(&["account=a1"])], [200, 429]);
+    assert_eq!(status(&["theme=dark", "account=a1"]), 429);
+    assert_eq!(status(&["theme=dark", "account=a2"]), 200);
+}

@@ -185,6 +185,24 @@ fn without_redis_a_gate_enforces_the_limit_alone_also_for_earlier_clients() {
     assert_eq!((admitted(&first), admitted(&second)), (0, 5));
 }
 
+/// A busy machine or network delays answers by milliseconds. The default deadline has room for that.
+#[test]
+fn by_default_an_answer_after_10_ms_is_in_time() {
+    let _alone = alone();
+    let (backend, server) = (Backend::saying("ok"), RedisServer::start(&[]));
+    let slow = SlowWay::to(server.port());
+    let rule = "[[rule]]\nname = 'api'\nclass = 'ip/32'\nstate = 'redis'\nrate = { rate = '100/s', burst = 100 }\n";
+    let gate = Gate::start(&format!(
+        "[gate]\nworkers = 1\nbackend = '{}'\n[redis]\nurl = 'redis://{}'\n{rule}",
+        backend.url(),
+        slow.address
+    ));
+    slow.delay_ms.store(5, Ordering::Relaxed);
+    assert!((0..10).all(|_| gate.get("/").status == 200));
+    let (decided, late) = (gate.metric("tollgate_redis_decisions_total"), fallbacks(&gate, "late"));
+    assert!(decided >= 8 && late <= 2, "{decided} decided, {late} late");
+}
+
 /// A relay to a server that can be made slow.
 struct SlowWay {
     address: SocketAddr,
