@@ -21,6 +21,9 @@ use crate::gate::serve::running::Running;
 use crate::metric::{collector, counter, gauge};
 use crate::settings::DEFAULT_DOMAIN;
 
+/// Name, help, kind and value of a metric of a backend.
+type BackendMetric = (&'static str, &'static str, MetricType, fn(&Backend, QueueStatus) -> u64);
+
 /// The gate's metrics.
 pub(crate) struct GateMetrics(Arc<Shared>);
 
@@ -186,7 +189,7 @@ impl GateMetrics {
             std::iter::once(("backend", backend.url.to_string())).chain(site).collect::<Vec<_>>()
         };
         let statuses: Vec<_> = backends.all().iter().map(|backend| (backend, backend.queue.status())).collect();
-        let metrics: [(&str, &str, MetricType, fn(&Backend, QueueStatus) -> u64); 5] = [
+        let metrics: [BackendMetric; 5] = [
             ("up", "Whether requests go to the backend", MetricType::Gauge, |backend, _| {
                 u64::from(backend.is_up().is_ok())
             }),

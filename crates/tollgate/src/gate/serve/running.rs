@@ -293,7 +293,7 @@ impl Running {
         let backends = self.shared.backends.load();
         // Without a backend this process forwards nothing, but it serves doors. A site whose backends are down must not
         // take the others out of service.
-        *self.phase.borrow() == Phase::Serving && (backends.all().len() == 0 || backends.can_serve())
+        *self.phase.borrow() == Phase::Serving && (backends.all().is_empty() || backends.can_serve())
     }
 
     /// The longest time for requests in flight when the gate stops.
