@@ -24,7 +24,7 @@ use super::problem::DoorProblem;
 use crate::doors::metrics::Count;
 use crate::doors::station::Station;
 use crate::doors::tickets::TicketId;
-use crate::gate::{Inquiry, NoRuling, Refusal, Ruling, jittered_secs, spread_of};
+use crate::gate::{Inquiry, NoRuling, OnHold, Refusal, Ruling, jittered_secs, spread_of};
 use crate::settings::DEFAULT_DOMAIN;
 
 /// The header field with the ticket of an admitted request.
@@ -80,10 +80,9 @@ pub(super) async fn auth<B>(
     }
     let request = ForwardedRequest::new(station, peer, call, proxy);
     let domain = query.domain.as_deref().unwrap_or(DEFAULT_DOMAIN);
-    let inquiry = Inquiry { domain, count: 1, cpu: None, factor: None, has_key: false, may_hold: true };
+    let inquiry = Inquiry { domain, count: 1, cpu: None, factor: None, has_key: false, on_hold: OnHold::Wait };
     let since = station.decider.now();
-    let mut ruling = station.decider.decide(inquiry, &request).await.map_err(no_ruling)?;
-    station.decider.wait(&mut ruling, &request).await;
+    let ruling = station.decider.decide(inquiry, &request).await.map_err(no_ruling)?;
     if ruling.decision.verdict.is_refusal() {
         station.count(Count::Refused);
         return Ok(refuse(station, &request, &ruling.refusal(), Some(&ruling), proxy));
