@@ -12,8 +12,8 @@ use crate::limiter::{ActiveRule, Limiter};
 impl Limiter {
     /// A limiter with the same rules, scaled by `factor`, and the same tables, so that a key has one state for all
     /// factors. Both limiters can be used at the same time, and either can settle the tickets of the other. Budgets are
-    /// not scaled: the caller scales the CPU time of its requests with [`Factor::cost`], which has the same effect for any
-    /// factor. A window without a ceiling is not widened, because its log has a fixed size.
+    /// not scaled: the caller scales the CPU time of its requests with [`Factor::cost`], which has the same effect for
+    /// any factor. A window without a ceiling is not widened, because its log has a fixed size.
     pub fn scaled(&self, factor: Factor) -> Result<Self, LimitError> {
         let scale = |active: &ActiveRule| {
             let limit = scaled_in_place(&active.rule.limit, factor)?;
