@@ -1,6 +1,6 @@
-//! The doors compared with other servers, in alternating rounds of one run: `CL.THROTTLE` with a Lua script on Redis and
-//! with throttlecrab, `POST /v1/check` with nginx that answers a constant, and Envoy's rate limit service with an empty
-//! tonic service. Each server has one core, and the load has another one.
+//! The doors compared with other servers, in alternating rounds of one run: `CL.THROTTLE` with a Lua script on Redis
+//! and with throttlecrab, `POST /v1/check` with nginx that answers a constant, and Envoy's rate limit service with an
+//! empty tonic service. Each server has one core, and the load has another one.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "the output is a table")]
 #![forbid(unsafe_code)]
 

@@ -14,7 +14,8 @@ use tollgate_storm::cpu;
 use crate::SERVER_CORE;
 use crate::load::Call;
 
-/// A generic cell rate algorithm as Redis users write it. The arguments are those of `CL.THROTTLE`, and so is the reply.
+/// A generic cell rate algorithm as Redis users write it. The arguments are those of `CL.THROTTLE`, and so is the
+/// reply.
 const SCRIPT: &str = include_str!("gcra.lua");
 /// Limits that admit nearly all calls.
 const LIMITS: &str =

@@ -34,8 +34,8 @@ pub struct CellReply {
     pub retry_after_secs: i64,
     /// Whole seconds until everything is available again.
     pub reset_after_secs: i64,
-    /// Whether a negative quantity gives back more than was charged. The key then has no debt, and redis-cell replies with
-    /// an error.
+    /// Whether a negative quantity gives back more than was charged. The key then has no debt, and redis-cell replies
+    /// with an error.
     pub is_overpaid: bool,
 }
 

@@ -1,8 +1,9 @@
 //! Decides on several rules at once: checks all of them, then charges all or none. The strictest result wins.
 //!
-//! Charging rule by rule and stopping at the first refusal would let the last rule's refusal spend the
-//! budgets of all rules before it. Checking and applying are two steps so that shared records need a lock
-//! only if something changes. A client that keeps sending over its limit changes nothing.
+//! If rules were charged one by one until the first refusal, a request that the last rule refuses would be
+//! charged by all rules before it. Checking and applying are two steps so that shared records need a lock
+//! only if something changes. The requests of a client that keeps sending over its limit change nothing,
+//! except for one penalty per violation of a rule with an escalation.
 
 use crate::decision::Decision;
 use crate::record::Record;

@@ -1,8 +1,8 @@
 //! Backoff that grows with repeated violations and heals with time.
 //!
-//! The state is two words of the record: the end of the block and the level. An attempt during the backoff
+//! The state is two words of the record: the end of the block and the level. An attempt during the block
 //! changes neither. If it extended the block, a client that retries on a timer would never be admitted again.
-//! The level falls with the time since the backoff ended and needs no traffic to do so.
+//! The level falls with the time since the block ended and needs no traffic to do so.
 
 use crate::band::Band;
 use crate::limit::LimitError;
@@ -105,7 +105,7 @@ impl Escalation {
         record.set_word(at + 1, u64::from(penalty.level));
     }
 
-    /// Keeps the later block, with the higher of the two levels at the time at which it starts to recover.
+    /// Keeps the block that ends later. Its level is the higher one of what both records have at the end of that block.
     pub(crate) fn absorb(&self, into: &mut impl Record, from: &impl Record, at: usize) {
         let block = |record: &dyn Record| (Moment::from_nanos(record.word(at)), record.word(at + 1));
         let (ours, theirs) = (block(into), block(from));
@@ -115,15 +115,16 @@ impl Escalation {
         into.set_word(at + 1, later.1.max(earlier.1.saturating_sub(healed)));
     }
 
+    /// The time from which the level is 0.
     pub(crate) fn clear_at(&self, record: &impl Record, at: usize) -> Moment {
         self.blocked_until(record, at) + self.release.times(record.word(at + 1))
     }
 
     /// The block of a level in a band, for a key whose limit has room after `wait`; levels count from 1.
     ///
-    /// The first level must last until there is room, since a shorter wait would be announced in vain. If only
-    /// the first level were prolonged, the next ones would be hidden behind the same wait, so all levels are
-    /// multiples of it.
+    /// The first level must last until there is room, since a client that returned earlier would be refused
+    /// again. If only the first level were prolonged, the next levels could be shorter than the time until there
+    /// is room, and would have no effect. So all levels are multiples of the first.
     pub fn block(&self, level: u8, band: Band, wait: Span) -> Span {
         let scaled = |first: u64| {
             let doubled = u128::from(first) << u32::from(level.saturating_sub(1)).min(63);

@@ -7,8 +7,8 @@ use crate::key_sink::KeySink;
 use crate::path::{NormalPath, canonical};
 use crate::query::write_parameter;
 
-/// A request as rules see it. Most properties are optional, because a door may know only the name of a
-/// caller.
+/// A request as rules see it. Most properties are optional, because the caller of a door (an
+/// interface for programs that are not behind the gate) may send only its identifier.
 pub trait Request {
     /// The client's address, after trusted proxies are skipped.
     fn client(&self) -> Option<IpAddr>;
@@ -18,10 +18,10 @@ pub trait Request {
     fn target(&self) -> &[u8];
     /// The requested host, as returned by [`host_of`].
     fn host(&self) -> Option<&[u8]>;
-    /// The header of this name, which is in lower case. Several header lines are joined by the
+    /// The value of the header with this name; `name` is in lower case. Several header lines are joined by the
     /// [separator](crate::inputs::separator).
     fn header(&self, name: &str) -> Option<&[u8]>;
-    /// The other readings of [`path`](Self::path): the result of [`NormalPath::differing`].
+    /// The other forms in which backends may read [`path`](Self::path): the result of [`NormalPath::differing`].
     fn normal_path(&self) -> Option<&NormalPath>;
     /// An attribute supplied by the caller of the library, such as an identifier or a descriptor entry.
     fn attribute(&self, _name: &str) -> Option<&[u8]> {
@@ -34,7 +34,7 @@ pub trait Request {
     }
 
     /// The rule that is to decide, by its name: then no other rule applies, and the conditions of this one are not
-    /// looked at. A caller that knows its rule names it; requests that come through the gate never do.
+    /// looked at. Callers of doors may name a rule; requests that come through the gate never do.
     fn rule_name(&self) -> Option<&str> {
         None
     }

@@ -36,13 +36,13 @@ pub struct Rule {
     pub when: Condition,
     /// The requests among those that are exempt.
     pub unless: Option<Condition>,
-    /// The class that identifies callers.
+    /// The property of a request from which its key is computed.
     pub class: Class,
     /// The limit for each key of the class.
     pub limit: Limit,
     /// The penalty for repeated violations.
     pub escalation: Option<Escalation>,
-    /// The time after the start in which only ceilings apply.
+    /// The length of the warm-up after the start, in which only ceilings apply.
     pub warmup: Option<Span>,
     /// The longest time that a request is held. Longer waits are refused.
     pub hold_max: Span,
@@ -108,25 +108,25 @@ impl Rule {
     #[inline]
     pub fn check(&self, record: &impl Record, toll: Toll, situation: &Situation) -> Check {
         let now = situation.now;
-        let warm = self.warmup.is_some_and(|warmup| now.since(situation.started) < warmup);
+        let is_warming_up = self.warmup.is_some_and(|warmup| now.since(situation.started) < warmup);
         let room = self.limit.room(record, toll, now);
-        let (effective, reason) = match (warm, room) {
+        let (effective, reason) = match (is_warming_up, room) {
             (false, room) => (room, Reason::OverLimit),
             (true, Room::Now) => (Room::Now, Reason::OverLimit),
             (true, _) => (self.limit.room_under_ceiling(record, toll, now), Reason::Ceiling),
         };
         let mut check = match effective {
             Room::Now if room == Room::Now => Check::admit(Reason::WithinLimit, true),
-            // A window logs the requests that the ceiling admits. Other limits run up no debt while they are
-            // not enforced.
+            // Windows and in-flight limits count the requests that the ceiling admits. Other limits run up no
+            // debt while they are not enforced.
             Room::Now => Check::admit(Reason::WarmUp, matches!(self.limit, Limit::Window(_) | Limit::InFlight(_))),
-            Room::From(moment) if !warm && moment.since(now) <= self.hold_max => Check::hold(moment),
+            Room::From(moment) if !is_warming_up && moment.since(now) <= self.hold_max => Check::hold(moment),
             Room::From(moment) => Check::refuse(Verdict::Refuse(moment), reason),
             Room::OnRelease => Check::refuse(Verdict::RefuseUntilRelease, Reason::Busy),
             Room::Never => Check::refuse(Verdict::RefuseForGood, Reason::TooLarge),
         };
         if let Some(escalation) = &self.escalation {
-            let band = if warm { Band::Normal } else { situation.band };
+            let band = if is_warming_up { Band::Normal } else { situation.band };
             self.escalate(&mut check, escalation, record, band, now);
             // A toll with a count of 0 only checks, so it is no violation.
             check.penalty = check.penalty.filter(|_| toll.count > 0);
@@ -155,7 +155,7 @@ impl Rule {
         }
     }
 
-    /// Charges the toll of an admitted request. Returns whether this rule charges.
+    /// Charges the toll of an admitted request. Returns whether it must be settled, also if this toll is free.
     #[inline]
     pub fn charge(&self, record: &mut impl Record, toll: Toll, check: &Check, now: Moment) -> bool {
         if check.charges && !self.limit.is_free(toll) {

@@ -20,7 +20,7 @@ use tollgate_core::time::Moment;
 use crate::lock::Lock;
 use crate::sync::{AtomicU64, Ordering};
 
-// The model checker tries every order of accesses, so it uses few slots.
+// The model checker tries all orders of accesses with at most two preemptions, so it uses few slots.
 pub(crate) const SLOTS: usize = if cfg!(tollgate_model) { 1 } else { 4 };
 const HEADS: usize = (1 + SLOTS + 1).div_ceil(2);
 const EVICTED_UNTIL: usize = HEADS;

@@ -1,7 +1,8 @@
-//! The limiter under a model checker: every order in which two threads can access one row.
+//! The limiter under a model checker: all orders, with at most two preemptions, in which two threads can access one
+//! row.
 //!
 //! Run with `RUSTFLAGS="--cfg tollgate_model"`; rows then have two slots, and atomics are those of the
-//! checker. The cfg is not called `loom`, as usual, because tokio would react to it.
+//! checker. The cfg is usually called `loom`. It has another name here because tokio would react to that one.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -80,7 +81,8 @@ fn admits(limiter: &Limiter, key: &str) -> bool {
     !ask(limiter, key).0.is_refusal()
 }
 
-/// Explores all interleavings of `one` and `other` on a limiter, and checks the result with `judge`.
+/// Explores all interleavings of `one` and `other` with at most two preemptions on a limiter, and checks the result
+/// with `judge`.
 fn explore<A, B>(
     make: impl Fn() -> Arc<Limiter> + Send + Sync + 'static,
     one: fn(&Limiter) -> A,

@@ -1,4 +1,4 @@
-//! A queue of events from decisions to the link, which never blocks.
+//! A queue of events from decisions to the link (the connections to masters), which never blocks.
 //!
 //! A report must cost a request almost nothing, with or without a master. A decision therefore writes its
 //! event into a ring of fixed size. If the link is too slow, the oldest event is dropped and counted, because
@@ -31,9 +31,9 @@ struct RelayInner {
     dropped: AtomicU64,
     unreported: AtomicU64,
     /// One of this many refusals is reported; `None` reports none.
-    refusals_sampled: Option<u32>,
+    refusal_sampling_interval: Option<u32>,
     refusals: AtomicU32,
-    /// Whether reports describe requests.
+    /// Whether reports contain a description of the request, for the master's log.
     log_info: bool,
 }
 
@@ -75,7 +75,7 @@ impl Relay {
     /// A relay for `rules`. `wake` is called for the first event after [`sleep`](Self::sleep).
     pub(crate) fn new(
         rules: Box<[String]>,
-        refusals_sampled: Option<u32>,
+        refusal_sampling_interval: Option<u32>,
         log_info: bool,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> Self {
@@ -87,7 +87,7 @@ impl Relay {
             wake: Box::new(wake),
             dropped: AtomicU64::new(0),
             unreported: AtomicU64::new(0),
-            refusals_sampled,
+            refusal_sampling_interval,
             refusals: AtomicU32::new(0),
             log_info,
         }))
@@ -98,8 +98,8 @@ impl Relay {
         self.0.rules.iter().zip(0..).find(|(name, _)| *name == rule).map(|(_, place)| place)
     }
 
-    pub(crate) fn push(&self, word: RelayEvent) {
-        if let Some(oldest) = self.0.events.force_push(word) {
+    pub(crate) fn push(&self, event: RelayEvent) {
+        if let Some(oldest) = self.0.events.force_push(event) {
             self.0.dropped.fetch_add(1, Ordering::Relaxed);
             self.put_back(oldest);
         }
@@ -120,9 +120,9 @@ impl Relay {
     }
 
     /// Recycles the buffer of a processed event, so that steady traffic does not allocate.
-    pub(crate) fn put_back(&self, word: RelayEvent) {
+    pub(crate) fn put_back(&self, event: RelayEvent) {
         if let EventKind::Usage { identifier: Identifier::Long(name), .. }
-        | EventKind::Refusal { identifier: Identifier::Long(name) } = word.kind
+        | EventKind::Refusal { identifier: Identifier::Long(name) } = event.kind
         {
             self.put_back_name(name);
         }
@@ -130,11 +130,11 @@ impl Relay {
 
     /// Whether this refusal is sampled.
     pub(crate) fn samples_refusal(&self) -> bool {
-        let Some(sampled) = self.0.refusals_sampled else { return false };
+        let Some(sampled) = self.0.refusal_sampling_interval else { return false };
         self.0.refusals.fetch_add(1, Ordering::Relaxed).is_multiple_of(sampled)
     }
 
-    /// Whether reports describe requests.
+    /// Whether reports contain a description of the request, for the master's log.
     pub(crate) fn describes_requests(&self) -> bool {
         self.0.log_info
     }
@@ -149,7 +149,7 @@ impl Relay {
         self.0.events.pop()
     }
 
-    /// Requests a wake-up for the next event. Returns whether there already is one.
+    /// Requests a wake-up for the next event. Returns whether an event is already there.
     pub(crate) fn sleep(&self) -> bool {
         self.0.is_asleep.store(true, Ordering::SeqCst);
         // A push between the empty check and this store saw `is_asleep == false`, so check again.
@@ -184,9 +184,9 @@ mod tests {
             relay.push(RelayEvent { rule: number as u16, ..refusal() });
         }
         assert_eq!(relay.dropped(), 5);
-        let left: Vec<_> = std::iter::from_fn(|| relay.next()).map(|word| usize::from(word.rule)).collect();
+        let left: Vec<_> = std::iter::from_fn(|| relay.next()).map(|event| usize::from(event.rule)).collect();
         assert!(left.into_iter().eq(5..EVENTS_MAX + 5));
-        assert_eq!(relay.0.spare.len(), 5, "what was dropped is written on again");
+        assert_eq!(relay.0.spare.len(), 5, "the buffers of dropped events are used again");
     }
 
     #[test]

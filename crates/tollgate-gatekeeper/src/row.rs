@@ -24,7 +24,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// The overflow record has index 0. Slots have the indices from 1 on, hot ones first.
 pub(crate) const OVERFLOW: usize = 0;
-// The model checker tries every order of accesses, so it uses few slots.
+// The model checker tries all orders of accesses with at most two preemptions, so it uses few slots.
 const COLD_SLOTS: usize = if cfg!(tollgate_model) { 1 } else { 5 };
 const FULL_SLOTS: usize = if cfg!(tollgate_model) { 2 } else { 7 };
 const COLD_HEADS: usize = COLD_SLOTS.div_ceil(2);

@@ -79,7 +79,8 @@ impl Target {
         Self { address, tls: None, host: address.to_string(), identity: Identity::Source, paths: None, assets: ASSETS }
     }
 
-    /// The server at `http://HOST[:PORT]` or `https://HOST[:PORT]`. Its certificate must be one that this system trusts.
+    /// The server at `http://HOST[:PORT]` or `https://HOST[:PORT]`. Its certificate must be one that this system
+    /// trusts.
     pub fn of_url(url: &str) -> Result<Self, TargetError> {
         Self::of_url_trusting(url, None)
     }

@@ -28,8 +28,8 @@ impl Factor {
         u32::try_from(self.divide(u64::from(count))?).map_err(|_| LimitError::TooLong)
     }
 
-    /// The CPU time to charge to an unscaled budget for a request that costs `cpu`. The effect is that of a budget that is
-    /// scaled by this factor, because a budget's record is the time in which its debt is repaid.
+    /// The CPU time to charge to an unscaled budget for a request that costs `cpu`. The effect is that of a budget that
+    /// is scaled by this factor, because a budget's record is the time in which its debt is repaid.
     pub fn cost(self, cpu: Span) -> Span {
         self.multiply(cpu).unwrap_or(Span::from_nanos(u64::MAX))
     }

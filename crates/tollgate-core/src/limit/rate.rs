@@ -44,6 +44,7 @@ impl Rate {
         &self.pace
     }
 
+    /// Whether the interval is no whole number of nanoseconds, so that records need a fraction.
     pub(super) fn uses_aux(&self) -> bool {
         self.pace.one().is_none()
     }
@@ -72,11 +73,13 @@ impl Rate {
         self.pace.refund(record, (cost, self.depth), (self.paid_since(charged), charged.mark), now);
     }
 
-    /// A held request is forwarded when its charge is within the burst.
+    /// The time from which a charge is paid back: when it was made, or when a held request was forwarded, which is when
+    /// its charge is within the burst.
     pub(super) fn paid_since(&self, charged: Charge) -> Moment {
         self.pace.minus(FineTime::of_mark(charged.mark), self.depth).floor().max(charged.at)
     }
 
+    /// The number of requests that a refund at `now` returns at most, rounded up.
     pub(super) fn returnable(&self, count: u64, charged: Charge, now: Moment) -> u64 {
         let left = self.pace.left_of(self.pace.cost_of(count), self.paid_since(charged), now);
         let nothing = FineTime::at(Moment::ZERO);
@@ -85,6 +88,7 @@ impl Rate {
         whole.saturating_add(u64::from(has_rest)).min(count)
     }
 
+    /// The time at which all debt is paid back if there is room for one more request from `next` on and no earlier.
     pub(super) fn clear_if_next(&self, next: Moment) -> Moment {
         self.pace.earlier(self.pace.plus(FineTime::at(next), self.depth), 1).ceil()
     }

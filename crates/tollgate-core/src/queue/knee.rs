@@ -1,4 +1,5 @@
-//! How many requests at once a backend serves before more of them only share it.
+//! The number of requests that a backend serves at once. Beyond it, requests share the backend and slow each other
+//! down.
 //!
 //! The obvious way compares the time that requests take now with the shortest ever seen. But requests differ by route
 //! more than by load, and the shortest ever seen is a cache hit. This regression asks instead which number explains the
@@ -10,7 +11,8 @@
 use super::log2::{OCTAVE, log2};
 use crate::virtual_clock::Load;
 
-/// The candidates, in 256ths of a request that computes. The last one stands for "all at once, however many".
+/// The candidates, in 256ths of a request that computes all the time. A request that mostly sleeps counts as a fraction
+/// of one, so there are candidates below one. The last one stands for "all at once, however many".
 const STEPS: [u64; COUNT] = [
     4,
     8,
@@ -54,12 +56,13 @@ const FLAT: usize = COUNT - 1;
 const MEMORY: u64 = 256;
 /// How many requests of a route it remembers.
 const ROUTE_MEMORY: i32 = 64;
-/// A number of requests in a row. If they take more than four times as long as any candidate expects, or less than a
-/// quarter, the cost of the route has changed.
+/// The number of unexplained requests in a row after which the cost of the route is taken to have changed. A request is
+/// unexplained if it takes more than four times as long as every candidate expects, or less than a quarter.
 const UNEXPLAINED_MAX: u8 = 3;
 /// Fewer requests than this show nothing.
 const SAMPLES_MIN: u64 = 12;
-/// A candidate is clearly better if it explains this many times what one request usually leaves unexplained.
+/// A candidate is clearly better than another if it leaves less variance unexplained, by at least this many times the
+/// usual variance of one request.
 const CLEARLY: u64 = 30;
 /// One request leaves at least this much unexplained, however regular the backend: a sixteenth of an octave, squared.
 const NOISE_MIN: u64 = (OCTAVE as u64 / 16).pow(2);
@@ -75,7 +78,7 @@ pub(super) struct Usual {
     unexplained: u8,
 }
 
-/// The squared deviation of one request from its route's usual time, by each candidate.
+/// The weighed deviation ([`weigh`]) of one request from its route's usual time, by each candidate.
 pub(super) type Surprises = [u64; COUNT];
 
 impl Usual {
@@ -127,10 +130,10 @@ fn weigh(surprise: u64) -> u64 {
 /// The result of the regression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// More than this number at once only share the backend. It is the nearest to the number in force that no other
-    /// explains clearly better.
+    /// The backend serves this number at once. Of the candidates that are not clearly worse than the best one, it is
+    /// the nearest to the number in force.
     Full(Load),
-    /// As many as there were at once were served at once.
+    /// The backend has served all requests at once so far, however many there were.
     Roomy,
     /// The number at once has not varied enough to tell.
     Unclear,
@@ -181,7 +184,7 @@ impl Knee {
         (least / self.samples.max(1)).max(NOISE_MIN)
     }
 
-    /// How many requests it takes to tell a number from its half: more where times vary.
+    /// How many requests it takes to distinguish a number from half of it: more where times vary.
     pub(super) fn samples_needed(&self) -> u32 {
         let octave = (OCTAVE as u64).pow(2);
         4 + (32 * self.noise() / octave).min(60) as u32

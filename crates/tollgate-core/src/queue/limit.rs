@@ -490,7 +490,7 @@ impl InFlightLimit {
         self.few(price).min(self.in_force)
     }
 
-    /// So many requests of this price expose no more than [`EXPOSED`], or keep the cores busy.
+    /// The number of requests of this price that expose no more than [`EXPOSED`], or that keep the cores busy.
     fn few(&self, price: Span) -> Load {
         let busy = Load::of(BUSY).max(Load::of_cores(self.said));
         let number = self.exposed_cpu().as_nanos() / price.as_nanos().max(1);

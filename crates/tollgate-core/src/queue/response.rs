@@ -8,8 +8,8 @@ use super::log2::{OCTAVE, SURPRISE_MAX};
 
 /// How many requests are remembered.
 const MEMORY: i64 = 256;
-/// Times differ by at least this much whatever the number, and the number must have varied by this much: an eighth of
-/// an octave, squared.
+/// The variance that the number in flight must have for an answer: an eighth of an octave, squared. The variance of the
+/// times that the number does not explain is taken to be at least a quarter of this: a sixteenth of an octave, squared.
 const VARIANCE_MIN: i128 = (OCTAVE as i128 / 8).pow(2);
 
 /// A threshold for a slope, and how certain the answer has to be.
@@ -17,7 +17,7 @@ const VARIANCE_MIN: i128 = (OCTAVE as i128 / 8).pow(2);
 pub(super) struct Test {
     /// The threshold, in twentieths.
     pub(super) twentieths: i128,
-    /// Standard errors between the slope and the threshold.
+    /// The required distance between the slope and the threshold, in standard errors.
     pub(super) certain: i128,
     /// Requests that it takes for an answer.
     pub(super) samples_min: i64,
@@ -25,16 +25,19 @@ pub(super) struct Test {
 
 /// Whether requests of a route compute or sleep.
 pub(super) const COMPUTES: Test = Test { twentieths: 10, certain: 4, samples_min: 64 };
-/// Whether a smaller number in flight loses little throughput: a tenth for every halving at most.
+/// Whether times grow with the number in flight almost in proportion. If so, a smaller number costs little throughput:
+/// at most a tenth for every halving.
 pub(super) const ONLY_SHARE: Test = Test { twentieths: 17, certain: 2, samples_min: 12 };
-/// The same for a larger number. It takes more certainty, because an error is expensive.
+/// The same question before the number is raised. It takes more certainty, because an error is expensive.
 pub(super) const STILL_ROOM: Test = Test { twentieths: 17, certain: 4, samples_min: 12 };
 
 /// A linear regression in which old samples fade.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Response {
     samples: i64,
+    /// The mean logarithm of the number in flight.
     crowd: i64,
+    /// The mean logarithm of the time.
     took: i64,
     crowd_squared: i64,
     took_squared: i64,

@@ -95,8 +95,8 @@ fn too_much_at_once_is_refused_by_time_and_told_when_to_come_back() {
 }
 
 /// Not met yet: if costs vary by a factor of two, the estimate is sometimes wrong by a third. A request that has waited
-/// for the longest time that is allowed, and so would be next, is then refused with a `Retry-After` of a second. And the
-/// limit of one run of twelve is only found after 8 s; nothing is refused before.
+/// for the longest time that is allowed, and so would be next, is then refused with a `Retry-After` of a second. And
+/// the limit of one run of twelve is only found after 8 s; nothing is refused before.
 #[test]
 fn a_client_that_asks_for_more_than_the_backend_has_is_refused_by_time() {
     let mut laws = Laws::new();

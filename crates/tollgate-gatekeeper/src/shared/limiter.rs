@@ -17,11 +17,11 @@ use crate::ticket::RULES_AT_ONCE_MAX;
 pub struct SharedPlan<'plan> {
     /// All rules.
     pub plan: Plan,
-    /// How each rule is shared, in order; further rules are not.
+    /// How each rule is shared, in the order of the rules. Rules beyond the end of this list are not shared.
     pub shares: &'plan [Option<Share>],
-    /// The prefix of slot names.
+    /// The prefix of the names under which the store keeps records.
     pub prefix: &'plan str,
-    /// The domain of the rules.
+    /// The domain of the rules: rules of the same name in different domains do not share records.
     pub domain: &'plan str,
 }
 
@@ -74,7 +74,8 @@ impl SharedLimiter {
         &self.limiter
     }
 
-    /// The number of leased and unused requests, by which callers may exceed their rules.
+    /// The number of requests that are leased and unused. This process may admit that many requests in addition to
+    /// the limit, because the limit recovers while a lease lasts.
     pub fn leased(&self) -> u64 {
         self.sharing.leased()
     }

@@ -43,7 +43,7 @@ const FAILURES_MAX: usize = 64;
 pub(super) struct Call {
     /// The operations, executed in one step.
     pub(super) errands: Vec<Errand>,
-    /// The time after which no caller waits; `None` for calls that must be made.
+    /// The time after which no caller waits; `None` for settlements, which must be made in any case.
     pub(super) expires: Option<Instant>,
     /// The channel for the reply.
     pub(super) answer: oneshot::Sender<Result<Reply, Unanswered>>,
@@ -128,8 +128,8 @@ pub(super) async fn run(pool: Arc<ConnectionPool>) {
 async fn fail_until(pool: &ConnectionPool, until: Instant) {
     pool.connection_counts.send_modify(|connection_counts| connection_counts.trying -= 1);
     let mut connection_counts = pool.connection_counts.subscribe();
-    let is_nobody = |connection_counts: ConnectionCounts| connection_counts.connected + connection_counts.trying == 0;
-    let mut is_alone = is_nobody(*connection_counts.borrow());
+    let counts = *connection_counts.borrow();
+    let mut is_alone = counts.connected + counts.trying == 0;
     while is_alone {
         is_alone = tokio::select! {
             biased;
@@ -142,7 +142,7 @@ async fn fail_until(pool: &ConnectionPool, until: Instant) {
     pool.connection_counts.send_modify(|connection_counts| connection_counts.trying += 1);
 }
 
-/// Fails waiting calls, and keeps those that must be made. Returns whether more can come. Cancelling it loses
+/// Fails waiting calls, and keeps those that must be made. Returns whether the queue is still open. Cancelling it loses
 /// nothing.
 async fn fail_waiting(pool: &ConnectionPool) -> bool {
     let mut waiting = pool.waiting.lock().await;
@@ -208,7 +208,8 @@ async fn run_single(pool: &ConnectionPool, mut connection: MultiplexedConnection
             }
         };
         if answers.iter().any(is_unknown_script) {
-            // The server forgot the script, or is another one. Calls that ran must not run twice.
+            // The server has lost the script, or another server has taken its address. Calls that ran must not run
+            // twice.
             match again(pool, &calls, answers, &mut connection).await {
                 Ok(retried) => answers = retried,
                 Err(_) => {
@@ -236,7 +237,7 @@ fn command(pool: &ConnectionPool, batch: &[Call]) -> Cmd {
     pool.script.call(batch.iter().map(|call| &call.errands[..]), deadline_us)
 }
 
-/// The first slot of a batch. On a Cluster, all are on one node.
+/// The first slot of a batch. On a Cluster, all slots of a batch are on one node.
 fn slot(batch: &[Call]) -> Option<&[u8]> {
     batch.first()?.errands.first().map(|errand| &errand.slot[..])
 }
@@ -368,8 +369,8 @@ fn fail(pool: &ConnectionPool, calls: impl IntoIterator<Item = Call>, why: Unans
     }
 }
 
-/// Distinguishes an error of a working server from an unavailable one: missing, not ready, or a redirection
-/// to a missing one.
+/// Distinguishes an error of a working server from an unavailable server. A server that is loading or that redirects to
+/// another one is unavailable, too.
 fn why(error: &RedisError) -> Unanswered {
     match error.kind() {
         ErrorKind::Server(
@@ -389,7 +390,7 @@ fn is_unknown_script(answer: &RedisResult<Value>) -> bool {
     answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript))
 }
 
-/// Whether the server is not a master that can decide; another one may be by now.
+/// Whether the server has become a replica. Another server may be the primary by now, so the task reconnects.
 fn is_demoted(answer: &RedisResult<Value>) -> bool {
     let demoted = |error: &RedisError| {
         matches!(error.kind(), ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown))

@@ -28,6 +28,6 @@ pub(crate) use inspect::remote_status::Other;
 pub(crate) use inspect::view::{BackendInfo, Bucket, Standing};
 pub(crate) use net::tls::{CERTIFICATE_BYTES_MAX, CertificatePlan, Certificates};
 pub(crate) use observe::refusal_history::PastRefusal;
-pub(crate) use serve::decider::{Decider, DoorTicket, Inquiry, NoRuling, Ruling};
+pub(crate) use serve::decider::{Decider, DoorTicket, Inquiry, NoRuling, OnHold, Ruling};
 pub(crate) use serve::listener::bind_all;
 pub(crate) use serve::running::{Orders, Running};

@@ -102,7 +102,8 @@ impl AdminService {
         Ok(AdminReload { new, tokens, webhook })
     }
 
-    /// Reads the files that [`read`](Self::read) needs, to find out whether that blocks.
+    /// Reads the files that [`read`](Self::read) needs, on a thread whose hang harms nothing. If this returns, the disk
+    /// responds, and `read` is unlikely to block.
     pub(super) fn read_ahead(&self) {
         let secret_file = self.watch.webhook.iter().map(|webhook| &*webhook.secret_file);
         for file in self.token_files().map(|(_, file)| file).chain(secret_file) {

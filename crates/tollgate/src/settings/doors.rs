@@ -146,23 +146,23 @@ table! {
 }
 
 table! {
-    /// The TLS files of a door. Changed files are read again within seconds. If they have an error, the previous ones stay in
-    /// force.
+    /// The TLS files of a door. Changed files are read again within seconds. If they have an error, the previous ones
+    /// stay in force.
     struct DoorTlsTable {
         /// The PEM file with the certificate chain, leaf first.
         cert: PathBuf = required,
         /// The PEM file with the private key.
         key: PathBuf = required,
-        /// The PEM file with the certificates of authorities. Each client must then have a certificate that one of them has
-        /// signed (mutual TLS), and needs no token.
+        /// The PEM file with the certificates of authorities. Each client must then have a certificate that one of them
+        /// has signed (mutual TLS), and needs no token.
         client_ca: PathBuf,
     }
 }
 
 table! {
     /// Interfaces for programs and proxies that are not behind this gate. They ask for decisions, which use the rules
-    /// and the state of the gate. A door is open if it has an address: an address and port, or a port on 127.0.0.1. For TLS,
-    /// it is a table with `listen` and `tls`.
+    /// and the state of the gate. A door is open if it has an address: an address and port, or a port on 127.0.0.1. For
+    /// TLS, it is a table with `listen` and `tls`.
     struct DoorsTable {
         /// The HTTP door: `POST /v1/check`, `POST /v1/report` and `GET /v1/auth`, for applications and for proxies such
         /// as nginx, Traefik, Caddy and HAProxy.
@@ -180,8 +180,8 @@ table! {
         ratelimit_state: StateLocation = "\"local\"",
         /// The file with the token of clients: one word of at least 16 bytes, such as the output of
         /// `openssl rand -hex 32`. HTTP clients send it as `Authorization: Bearer TOKEN`, Redis clients with
-        /// `AUTH TOKEN`, gRPC clients as the metadata `authorization: Bearer TOKEN`. Required beyond loopback, except for a door with
-        /// `client_ca`, which requires a client certificate instead.
+        /// `AUTH TOKEN`, gRPC clients as the metadata `authorization: Bearer TOKEN`. Required beyond loopback, except
+        /// for a door with `client_ca`, which requires a client certificate instead.
         token_file: PathBuf,
         /// Number of threads, each with its own connections. Default: the value of `gate.workers`.
         threads: NonZeroU32,

@@ -28,12 +28,13 @@ pub(crate) struct Tracer {
 #[derive(Debug)]
 pub(super) struct FinishedRequest {
     request_trace: Box<RequestTrace>,
-    over: Duration,
+    /// The time from the start of the request to its end.
+    duration: Duration,
 }
 
 impl FinishedRequest {
     pub(super) fn spans(&self) -> Vec<Span> {
-        self.request_trace.spans(self.over)
+        self.request_trace.spans(self.duration)
     }
 }
 
@@ -45,7 +46,7 @@ impl Tracer {
         (Arc::new(Self { below, waiting, dropped }), finished)
     }
 
-    /// Whether a request is sampled: by its trusted `traceparent`, or else at random.
+    /// Starts a trace if the request is sampled: by its trusted `traceparent`, or else at random.
     pub(crate) fn begin(
         self: &Arc<Self>,
         parent: Option<&[u8]>,
@@ -88,8 +89,8 @@ impl DerefMut for Trace {
 impl Drop for Trace {
     fn drop(&mut self) {
         let Some(request_trace) = self.request_trace.take() else { return };
-        let over = request_trace.age();
-        if self.tracer.waiting.try_send(FinishedRequest { request_trace, over }).is_err() {
+        let duration = request_trace.age();
+        if self.tracer.waiting.try_send(FinishedRequest { request_trace, duration }).is_err() {
             self.tracer.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }

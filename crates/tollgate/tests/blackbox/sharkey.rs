@@ -1,4 +1,5 @@
-//! Sharkey's legacy limits of `max` with `minInterval`, with and without its behaviour, in the virtual time of a replay.
+//! Sharkey's legacy limits of `max` with `minInterval`, with and without its behaviour, in the virtual time of a
+//! replay.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! `POST /v1/check` and `POST /v1/report`.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -287,6 +287,29 @@ fn a_hold_has_a_duration_and_is_a_refusal_for_callers_that_do_not_wait() {
     assert!((500..=1_000).contains(&wait), "{held}");
     // The refused call was refunded, so the next one is held for one more interval.
     assert!((1_500..=2_000).contains(&ask(true)["hold_ms"].as_u64().unwrap()));
+}
+
+#[test]
+fn a_hold_for_which_there_is_no_room_counts_as_a_refusal() {
+    let limit = "rate = { rate = '10/m', burst = 1 }\nhold = '10s'";
+    let (doors, door) = start(&format!("[gate.hold]\ntotal = 1\n{}", rule("calm", "ip/32", limit)));
+    let body = |client: &str| json!({"attributes": {"client": client}, "queue": true});
+    for client in ["203.0.113.1", "203.0.113.2"] {
+        assert_eq!(check(door, &body(client))["decision"], "admit");
+    }
+    let waiting = body("203.0.113.1").to_string();
+    let mut held = TcpStream::connect(door).unwrap();
+    write!(held, "POST /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{waiting}", waiting.len()).unwrap();
+    eventually("a request is held", || doors.metric("tollgate_requests_held") == 1);
+    assert_eq!(check(door, &body("203.0.113.2"))["decision"], "refuse");
+    assert_eq!(doors.metric("tollgate_requests_refused_total"), 1);
+    let metrics = doors.admin("/metrics");
+    for verdict in ["held", "refused"] {
+        let line = format!("tollgate_rule_decisions_total{{rule=\"calm\",class=\"ip/32\",verdict=\"{verdict}\"}} 1");
+        assert!(metrics.lines().any(|found| found == line), "no {line} in {metrics}");
+    }
+    drop(held);
+    eventually("no request is held", || doors.metric("tollgate_requests_held") == 0);
 }
 
 #[test]

@@ -204,6 +204,8 @@ fn a_refused_upgrade_has_retry_after() {
         |response: &crate::support::Response| response.field("x-ratelimit-reset").unwrap().parse::<f64>().unwrap();
     assert!((19.0..=20.0).contains(&secs(&refused)), "the backoff, which is longer than the window: {refused:?}");
     let again = reconnect("one");
+    let problem_again: serde_json::Value = serde_json::from_slice(&again.body).unwrap();
+    assert_eq!(problem_again["type"], problem["type"], "the first violation and the block that follows have one type");
     assert!(secs(&again) <= secs(&refused), "an attempt during the backoff does not extend it");
     assert_eq!(reconnect("two").status, 200, "another device is not affected");
 }

@@ -46,8 +46,8 @@ async fn storm_at(gate: &Gate, seed: u64, phases: Phases) -> Results {
     Results::new("gate", parameters, &plan, &tally, &[])
 }
 
-/// The backend serves four requests at once, as one with four cores. Its pages sleep instead of computing, so that other
-/// tests on this machine do not change the outcome.
+/// The backend serves four requests at once, as one with four cores. Its pages sleep instead of computing, so that
+/// other tests on this machine do not change the outcome.
 #[test]
 fn people_are_served_by_two_gates_while_a_crawler_uses_both() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

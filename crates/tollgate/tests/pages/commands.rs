@@ -1,7 +1,7 @@
 //! The commands of the pages for operators, in a shell, against a running gate.
 //!
-//! With these changes: `tollgate` is the binary of this build, the admin address and the door are those of the test, and
-//! files of `/etc/tollgate` are in a folder of the test.
+//! With these changes: `tollgate` is the binary of this build, the admin address and the door are those of the test,
+//! and files of `/etc/tollgate` are in a folder of the test.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -281,7 +281,8 @@ fn the_example_of_a_fleet_keeps_one_limit() {
     }
 }
 
-/// The commands of a page about moving from another limiter, up to the one that starts the result: that uses fixed ports.
+/// The commands of a page about moving from another limiter, up to the one that starts the result: that uses fixed
+/// ports.
 fn move_from(name: &str, original: &str, file: &str, start: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("config")).unwrap();

@@ -1,7 +1,7 @@
 //! Every configuration of every page starts, serves its admin address and stops.
 //!
-//! With these changes: files are in a folder of the test, all addresses are free ones, and a block that has no role gets
-//! a gate, because most blocks show a part of a settings file.
+//! With these changes: files are in a folder of the test, all addresses are free ones, and a block that has no role
+//! gets a gate, because most blocks show a part of a settings file.
 
 use std::path::Path;
 use std::process::Command;

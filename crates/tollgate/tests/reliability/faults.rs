@@ -73,8 +73,11 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         number: 11,
-        input: "backend response with two lengths, an unknown transfer coding or folded fields; not HTTP; truncated; with a body for HEAD, 204 or 304, bytes after the body, hundreds of fields, or white space before a colon",
-        promise: "502 or a closed connection, logged with the reason; excess bytes are not forwarded, and the connection to the backend is not reused if any remain",
+        input: "backend response with two lengths, an unknown transfer coding or folded fields; not HTTP; \
+                truncated; with a body for HEAD, 204 or 304, bytes after the body, hundreds of fields, or white \
+                space before a colon",
+        promise: "502 or a closed connection, logged with the reason; excess bytes are not forwarded, and the \
+                  connection to the backend is not reused if any remain",
         also: &[
             "a_truncated_response_is_never_forwarded_as_complete",
             "a_502_is_logged_with_its_reason_and_a_storm_of_them_in_a_few_lines",
@@ -85,7 +88,9 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         number: 12,
         input: "heads, bodies and reads that are slow or stop; clients that do not read their downloads",
-        promise: "disconnected at the deadline or below the minimum rate; other clients are served without delay; slow but steady clients are served and charged for the backend's work only; responses are buffered in memory and then in a bounded file, which frees the backend, and arrive complete",
+        promise: "disconnected at the deadline or below the minimum rate; other clients are served without delay; \
+                  slow but steady clients are served and charged for the backend's work only; responses are buffered \
+                  in memory and then in a bounded file, which frees the backend, and arrive complete",
         also: &[
             "a_slow_upload_arrives_complete_and_is_charged_the_time_of_the_backend",
             "a_stalled_body_that_the_backend_ignores_does_not_reduce_the_charge",
@@ -109,8 +114,10 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         number: 14,
-        input: "unlimited connections that are idle, or silent before a PROXY header, TLS, HTTP/2 or their first request",
-        promise: "bounded on accept, per address and in total; connections without any request are closed first, then those that have been idle for longest",
+        input: "unlimited connections that are idle, or silent before a PROXY header, TLS, HTTP/2 or their first \
+                request",
+        promise: "bounded on accept, per address and in total; connections without any request are closed first, \
+                  then those that have been idle for longest",
         also: &["ten_thousand_idle_connections_are_served_and_cost_less_than_4_kilobytes_each"],
     },
     Fault {
@@ -121,7 +128,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         number: 16,
-        input: "HTTP/2: rapid reset, streams that make the gate reset them, floods of CONTINUATION, empty DATA, SETTINGS, PING, header bombs",
+        input: "HTTP/2: rapid reset, streams that make the gate reset them, floods of CONTINUATION, empty DATA, \
+                SETTINGS, PING, header bombs",
         promise: "ENHANCE_YOUR_CALM; memory is constant; each started request is charged, also incomplete ones",
         also: &[
             "a_client_pins_at_most_ten_times_what_it_has_sent_beyond_a_constant",
@@ -165,7 +173,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         number: 22,
         input: "a million invented API keys, device ids or user agents",
-        promise: "memory is constant, keys with debt keep it, regular keys are not evicted, and keys without a slot share one limit",
+        promise: "memory is constant, keys with debt keep it, regular keys are not evicted, and keys without a slot \
+                  share one limit",
         also: &[
             "a_million_invented_keys_do_not_free_an_offender",
             "regular_clients_are_served_during_a_flood_of_keys",
@@ -199,7 +208,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         number: 27,
-        input: "settings with a rate or burst of 0, -1, NaN, infinity, 1e308, 1e-300, 2^63, a period of 0, a burst below one request",
+        input: "settings with a rate or burst of 0, -1, NaN, infinity, 1e308, 1e-300, 2^63, a period of 0, a burst \
+                below one request",
         promise: "the start is refused with file, line, column and reason; no panic, no silent default",
         also: &["invalid_values_of_a_limit_are_errors"],
     },
@@ -218,7 +228,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         number: 30,
         input: "a quantity of 0, one above the limit, and 2^64 - 1",
-        promise: "0 reads without charging; one that can never fit is refused without a retry time; numbers out of range are an error",
+        promise: "0 reads without charging; one that can never fit is refused without a retry time; numbers out of \
+                  range are an error",
         also: &["a_quantity_of_zero_looks_and_one_above_the_limit_never_fits", "nothing_overflows"],
     },
     Fault {
@@ -245,7 +256,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         number: 34,
-        input: "a delay until the year 9999, until 0, -1 or tomorrow; empty identifiers or of 1 MiB; too few or too many frames",
+        input: "a delay until the year 9999, until 0, -1 or tomorrow; empty identifiers or of 1 MiB; too few or \
+                too many frames",
         promise: "dropped and counted, without disconnecting the sender; no client is blocked for more than an hour",
         also: &[],
     },
@@ -264,7 +276,8 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         number: 37,
         input: "gates that cannot reach the master for 30 s",
-        promise: "each gate enforces the limit alone, nothing is queued for the master, and no client is blocked afterwards for requests served meanwhile",
+        promise: "each gate enforces the limit alone, nothing is queued for the master, and no client is blocked \
+                  afterwards for requests served meanwhile",
         also: &["a_fleet_keeps_its_bound_over_a_bad_network_and_through_a_partition"],
     },
     Fault {
@@ -282,13 +295,16 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         number: 40,
         input: "reports faster than a master reads them",
-        promise: "no request waits; one report covers many requests, the oldest reports are dropped and counted, and their lag is a metric",
+        promise: "no request waits; one report covers many requests, the oldest reports are dropped and counted, and \
+                  their lag is a metric",
         also: &[],
     },
     Fault {
         number: 41,
-        input: "Redis is killed, paused, busy, slow, flushed, full or failed over (by Sentinels or in a Cluster), or holds foreign values under Tollgate's names",
-        promise: "no request fails, none waits longer than the deadline (50 ms), the gate's own state decides, and this is logged once a second",
+        input: "Redis is killed, paused, busy, slow, flushed, full or failed over (by Sentinels or in a Cluster), \
+                or holds foreign values under Tollgate's names",
+        promise: "no request fails, none waits longer than the deadline (50 ms), the gate's own state decides, and \
+                  this is logged once a second",
         also: &["without_redis_a_gate_enforces_the_limit_alone_also_for_earlier_clients"],
     },
     Fault {
@@ -305,8 +321,13 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
     Fault {
         number: 44,
-        input: "the admin address without a token, with a foreign `Origin`, without a CSRF token, or by DNS rebinding; keys with `<script>`, line ends or escape sequences; floods of it: connections that pipeline and never read, slow uploads, event streams, reports; wrong tokens from the operator's own address",
-        promise: "401 or 403, also on loopback, and no start beyond loopback without a token; keys are plain text in the console, in JSON, in the log and on a terminal; under a flood `/healthz` and `/readyz` respond, other addresses have their share of connections, and a valid token is accepted",
+        input: "the admin address without a token, with a foreign `Origin`, without a CSRF token, or by DNS \
+                rebinding; keys with `<script>`, line ends or escape sequences; floods of it: connections that \
+                pipeline and never read, slow uploads, event streams, reports; wrong tokens from the operator's \
+                own address",
+        promise: "401 or 403, also on loopback, and no start beyond loopback without a token; keys are plain text in \
+                  the console, in JSON, in the log and on a terminal; under a flood `/healthz` and `/readyz` \
+                  respond, other addresses have their share of connections, and a valid token is accepted",
         also: &[
             "without_a_token_only_health_checks_are_answered",
             "a_change_from_a_page_needs_the_csrf_token_and_the_right_origin",
@@ -328,13 +349,15 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         number: 45,
         input: "SIGTERM under load; a fleet of devices that reconnects after a restart",
-        promise: "accepted requests are answered; no healthy device is throttled, and refused ones return at different times",
+        promise: "accepted requests are answered; no healthy device is throttled, and refused ones return at \
+                  different times",
         also: &[],
     },
     Fault {
         number: 46,
         input: "a backend that dies, hangs, or is slow for all clients",
-        promise: "502, 503 or 504 at once with `Retry-After`, and probes until it is up; a request that did not reach it costs nothing, one that did counts once, and no client is penalised",
+        promise: "502, 503 or 504 at once with `Retry-After`, and probes until it is up; a request that did not \
+                  reach it costs nothing, one that did counts once, and no client is penalised",
         also: &[
             "a_hanging_backend_is_a_504_after_the_timeout",
             "error_responses_of_a_backend_are_forwarded",

@@ -186,8 +186,8 @@ struct Services {
     drains: watch::Receiver<bool>,
 }
 
-/// An authorized call whose message is complete, until this is dropped. A client that withholds its message can be closed
-/// for another one.
+/// An authorized call whose message is complete, until this is dropped. A client that withholds its message can be
+/// closed for another one.
 struct ServedCall(Rc<Services>);
 
 impl ServedCall {

@@ -25,7 +25,7 @@ use super::unit;
 use crate::doors::metrics::Count;
 use crate::doors::request::DescribedRequest;
 use crate::doors::station::Station;
-use crate::gate::{Inquiry, NoRuling, Ruling};
+use crate::gate::{Inquiry, NoRuling, OnHold, Ruling};
 use crate::settings::{ServedDomain, is_identified};
 
 /// The maximum number of descriptors in a call.
@@ -261,7 +261,7 @@ impl<'a> Call<'a> {
         request: &impl tollgate_core::request::Request,
         count: u64,
     ) -> Result<Ruling, NoRuling> {
-        let inquiry = Inquiry { domain, count, cpu: None, factor: None, has_key: false, may_hold: false };
+        let inquiry = Inquiry { domain, count, cpu: None, factor: None, has_key: false, on_hold: OnHold::Refuse };
         self.station.decider.decide(inquiry, request).await
     }
 

@@ -26,7 +26,7 @@ use crate::doors::metrics::Count;
 use crate::doors::request::path_and_query;
 use crate::doors::station::Station;
 use crate::doors::tickets::TicketId;
-use crate::gate::{Inquiry, NoRuling, Refusal, Ruling, jittered_secs, spread_of};
+use crate::gate::{Inquiry, NoRuling, OnHold, Refusal, Ruling, jittered_secs, spread_of};
 use crate::settings::DEFAULT_DOMAIN;
 
 /// The header field with the ticket of an admitted request.
@@ -87,10 +87,9 @@ pub(super) async fn auth<B>(
         return Ok(ambiguous(proxy));
     }
     let request = ForwardedRequest::new(station, peer, call, proxy);
-    let inquiry = Inquiry { domain, count: 1, cpu: None, factor: None, has_key: false, may_hold: true };
+    let inquiry = Inquiry { domain, count: 1, cpu: None, factor: None, has_key: false, on_hold: OnHold::Wait };
     let since = station.decider.now();
-    let mut ruling = station.decider.decide(inquiry, &request).await.map_err(no_ruling)?;
-    station.decider.wait(&mut ruling, &request).await;
+    let ruling = station.decider.decide(inquiry, &request).await.map_err(no_ruling)?;
     if ruling.decision.verdict.is_refusal() {
         station.count(Count::Refused);
         return Ok(refuse(station, &request, &ruling.refusal(), Some(&ruling), proxy));

@@ -17,7 +17,7 @@ use super::problem::DoorProblem;
 use crate::doors::metrics::Count;
 use crate::doors::request::DescribedRequest;
 use crate::doors::station::Station;
-use crate::gate::{Inquiry, NoRuling, Ruling};
+use crate::gate::{Inquiry, NoRuling, OnHold, Ruling};
 use crate::settings::DEFAULT_DOMAIN;
 
 /// Maximum number of requests that one check can count as.
@@ -79,8 +79,13 @@ impl Check<'_> {
             return Err(DoorProblem::malformed("a check with the `toll` 0 charges nothing and cannot use the `queue`"));
         }
         let cpu = self.toll_ms.map(|millis| cpu_of(millis, "toll_ms")).transpose()?;
-        let (has_key, may_hold) = (self.key.is_some(), self.hold.unwrap_or(true));
-        Ok(Inquiry { domain, count, cpu, factor: self.factor()?, has_key, may_hold })
+        let on_hold = match (self.hold.unwrap_or(true), self.queue) {
+            (false, _) => OnHold::Refuse,
+            (true, false) => OnHold::Report,
+            // With `queue`, the caller waits for the response until the request may start.
+            (true, true) => OnHold::Wait,
+        };
+        Ok(Inquiry { domain, count, cpu, factor: self.factor()?, has_key: self.key.is_some(), on_hold })
     }
 
     /// The factor. None for 1, and for 0, which means no limit.
@@ -119,11 +124,7 @@ async fn decide(station: &Station, check: &Check<'_>) -> Result<CheckAnswer, Doo
         }
         false => None,
     };
-    let mut ruling = station.decider.decide(inquiry, &request).await.map_err(|why| no_ruling(why, check))?;
-    if client.is_some() {
-        // With `queue`, the caller waits for the response until the request may start.
-        station.decider.wait(&mut ruling, &request).await;
-    }
+    let ruling = station.decider.decide(inquiry, &request).await.map_err(|why| no_ruling(why, check))?;
     station.count(count_of(&ruling));
     let mut answer = CheckAnswer::of(&ruling);
     if !ruling.decision.verdict.is_refusal() && inquiry.count > 0 {

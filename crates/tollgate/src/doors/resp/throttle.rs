@@ -11,7 +11,7 @@ use super::session::Arguments;
 use crate::doors::metrics::Count;
 use crate::doors::request::DescribedRequest;
 use crate::doors::station::Station;
-use crate::gate::{Inquiry, NoRuling, Ruling};
+use crate::gate::{Inquiry, NoRuling, OnHold, Ruling};
 use crate::settings::DEFAULT_DOMAIN;
 
 /// The class of the keys of `CL.THROTTLE` in the watch.
@@ -77,7 +77,9 @@ async fn by_rule(station: &Station, arguments: Arguments<'_>) -> Result<CellRepl
         _ => 1,
     };
     let (name, key) = (arguments.text(1), key_of(arguments)?);
-    let ask = |domain, rule| (Inquiry { domain, count, cpu: None, factor: None, has_key: true, may_hold: false }, rule);
+    let ask = |domain, rule| {
+        (Inquiry { domain, count, cpu: None, factor: None, has_key: true, on_hold: OnHold::Refuse }, rule)
+    };
     // A rule of another domain is written `domain/rule`.
     let attempts = [Some(ask(DEFAULT_DOMAIN, &*name)), name.split_once('/').map(|(domain, rule)| ask(domain, rule))];
     for (inquiry, rule) in attempts.into_iter().flatten() {

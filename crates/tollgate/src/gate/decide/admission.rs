@@ -195,11 +195,6 @@ impl Admission {
         self.claims.load()
     }
 
-    /// The requests that rules hold.
-    pub(crate) fn holds(&self) -> &Holds {
-        &self.holds
-    }
-
     /// The keys that an operator has exempted.
     pub(crate) fn exemptions(&self) -> &Exemptions {
         &self.exemptions
@@ -496,7 +491,13 @@ impl Admission {
     }
 
     /// Room to hold a request, if there is any.
-    fn hold(&self, rules: &Rules, request: &RequestView<'_>, decision: &Decision, wait: Span) -> Option<HoldSlot<'_>> {
+    pub(crate) fn hold(
+        &self,
+        rules: &Rules,
+        request: &impl Request,
+        decision: &Decision,
+        wait: Span,
+    ) -> Option<HoldSlot<'_>> {
         let index = decision.rule?;
         let mut key = KeyText::default();
         rules.limiter().rule(index)?.class.write_key(request, &mut key);

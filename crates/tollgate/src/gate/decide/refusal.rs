@@ -17,7 +17,7 @@ pub(crate) enum Cause {
     QuotaExceeded,
     /// The service as a whole is short of capacity.
     ReducedCapacity,
-    /// The client sent further requests while it was blocked.
+    /// The client exceeded the limit of a rule with an escalation, which blocks it.
     AbnormalUsage,
 }
 
@@ -61,7 +61,7 @@ impl Refusal {
         let cause = match (decision.reason, decision.level) {
             (Reason::StoreTimeout, _) => Cause::ReducedCapacity,
             (_, 0) => Cause::QuotaExceeded,
-            // The escalation level rises with each request that is sent during a block.
+            // An escalation raises the level from its first violation on. Without one, the level is always 0.
             _ => Cause::AbnormalUsage,
         };
         Self { cause, reason: decision.reason.as_str(), retry_after, by: Some((rules.clone(), decision)) }

@@ -16,7 +16,8 @@ pub(crate) struct RouteHasher {
 }
 
 impl RouteHasher {
-    /// Uses the key of earlier prices. Returns false if another key is in use already.
+    /// Uses the hash key from before a restart, so that the prices that were learned for routes stay valid. Returns
+    /// false if another key is in use already.
     pub(crate) fn restore(&self, key: [u64; 2]) -> bool {
         self.key.set(key).is_ok()
     }
@@ -26,6 +27,8 @@ impl RouteHasher {
         *self.key.get_or_init(|| [0, 1].map(|_| getrandom::u64().expect("the system has random numbers")))
     }
 
+    /// The hash of the request's route, by which its price is looked up. The parent path gives a route that has no
+    /// price yet the price of its siblings.
     pub(crate) fn key(&self, request: &impl Request) -> RouteKey {
         let path = request.canonical_path();
         let parent = path.iter().rposition(|&byte| byte == b'/').map_or(path, |slash| &path[..slash]);

@@ -19,7 +19,7 @@ pub(crate) struct PageContent {
 }
 
 impl PageContent {
-    /// The page for a failure of the backend, or for a host that no site has.
+    /// The page for a failure of the backend, or for a host of no site.
     pub(crate) fn of_failure(status: u16, retry_secs: Option<u64>, is_repeatable: bool) -> Self {
         let (title, detail) = match status {
             421 => ("No such site", "There is no site with this name here. Please check the address."),
@@ -67,6 +67,7 @@ impl PageContent {
                 (String::new(), format!("Your request was not carried out. Please send it again in {secs} s."))
             }
             (None, _) if self.status == 421 => (String::new(), String::new()),
+            // Failures other than 421 have a retry time, so this is a refusal for good.
             (None, _) => (
                 String::new(),
                 "This request is larger than what is allowed, and waiting does not change that.".to_owned(),

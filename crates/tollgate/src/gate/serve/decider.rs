@@ -1,4 +1,5 @@
-//! Decisions for doors, with the same rules, state, exemptions, flags and queue as for forwarded requests.
+//! Decisions for doors (interfaces for programs that are not behind the gate), with the same rules, state, exemptions,
+//! flags and queue as for forwarded requests.
 //!
 //! A door describes a request that another process serves, so this process sees neither its end nor its cost. The
 //! charge and the permit of such a request are in a [`DoorTicket`]. The door keeps it until the other process reports
@@ -23,8 +24,8 @@ use tollgate_gatekeeper::limiter::Limiter;
 use tollgate_wire::rate_limit_headers::LimitStatus;
 
 use crate::gate::decide::admission::{Admission, Entering, Outcome};
+use crate::gate::decide::holds::HoldSlot;
 use crate::gate::decide::identify::{hash_of, trusts};
-use crate::gate::decide::key_text::KeyText;
 use crate::gate::decide::queue::Permit;
 use crate::gate::decide::refusal::Refusal;
 use crate::gate::decide::remote_state::Charge;
@@ -55,10 +56,20 @@ pub(crate) struct Inquiry<'a> {
     pub(crate) cpu: Option<Span>,
     /// Scales the limits.
     pub(crate) factor: Option<Factor>,
-    /// Whether one key replaces the keys of all classes.
+    /// Whether the call contains a key, which then is the key of the request for every class.
     pub(crate) has_key: bool,
-    /// Whether the caller waits if a rule holds the request. Otherwise the request is refused.
-    pub(crate) may_hold: bool,
+    pub(crate) on_hold: OnHold,
+}
+
+/// The behaviour of a door for a request that a rule holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnHold {
+    /// The request is refused.
+    Refuse,
+    /// The caller gets the length of the hold and waits itself, so the gate needs no room for it.
+    Report,
+    /// The decision is delayed until the hold ends. The request is refused if there is no room to hold it.
+    Wait,
 }
 
 /// The reason why nothing can be decided.
@@ -131,7 +142,7 @@ impl Ruling {
         Some(limit_status::of(&face.name, self.limit.as_ref()?, self.decision.info?))
     }
 
-    /// Where the caller stands with the rule that decided, for peers that always report it.
+    /// The state of the limit that decided, for peers that always report it.
     pub(crate) fn figures(&self) -> Option<LimitStatus<'_>> {
         let face = self.open.rules.face(&self.decision)?;
         Some(limit_status::of(&face.name, self.limit.as_ref()?, self.decision.info?))
@@ -223,13 +234,13 @@ impl Decider {
         self.log.flush(self.now());
     }
 
-    /// Counts a refusal by a limit of the call itself, for the watch.
+    /// Counts a refusal by a limit whose parameters came with the call, for the watch.
     pub(crate) fn refused_by_call(&self, class: &str, key: &[u8]) {
         self.counters.refused();
         self.shared.stats.feed().refused(class, key);
     }
 
-    /// Counts a request that is decided by a limit of the call itself.
+    /// Counts a request that is decided by a limit whose parameters came with the call.
     pub(crate) fn count_call(&self) {
         self.counters.request();
     }
@@ -274,7 +285,8 @@ impl Decider {
         Ok(is_known)
     }
 
-    /// Decides by the rules, and charges the request unless it is refused.
+    /// Decides by the rules, and charges the request unless it is refused. With [`OnHold::Wait`], returns at the end of
+    /// the hold.
     pub(crate) async fn decide(&self, inquiry: Inquiry<'_>, request: &impl Request) -> Result<Ruling, NoRuling> {
         let (admission, rules) = (self.admission(), self.rules(inquiry.domain)?);
         if let Some(name) = request.rule_name() {
@@ -316,7 +328,12 @@ impl Decider {
         }
         let open = OpenCharge { admission: admission.clone(), rules, scaled, charge: Some(charge) };
         let ruling = Ruling { decision, at: admission.now(), limit, open, toll, factor: inquiry.factor, expected };
-        Ok(self.carry_out(ruling, inquiry, request))
+        let (ruling, held) = self.carry_out(ruling, inquiry, request);
+        if let Some(held) = held {
+            // In a box, so that decisions without a hold do not carry the memory for the timer.
+            Box::pin(tokio::time::sleep(held.wait.into())).await;
+        }
+        Ok(ruling)
     }
 
     /// The expected cost of a request.
@@ -329,16 +346,25 @@ impl Decider {
         inquiry.cpu.unwrap_or_else(of_route)
     }
 
-    /// Applies, counts and logs a decision.
-    fn carry_out(&self, mut ruling: Ruling, inquiry: Inquiry<'_>, request: &impl Request) -> Ruling {
+    /// Applies, counts and logs a decision. Returns the slot of a request that is to be held here.
+    fn carry_out(
+        &self,
+        mut ruling: Ruling,
+        inquiry: Inquiry<'_>,
+        request: &impl Request,
+    ) -> (Ruling, Option<HoldSlot<'_>>) {
         let (admission, now) = (self.admission(), ruling.at);
         let decision = &mut ruling.decision;
         let open = &mut ruling.open;
         *decision = admission.exemptions().spare(&open.rules, request, *decision, now);
-        if let Verdict::Hold(until) = decision.verdict
-            && !inquiry.may_hold
-        {
-            decision.verdict = Verdict::Refuse(until);
+        let mut held = None;
+        if let Verdict::Hold(until) = decision.verdict {
+            if inquiry.on_hold == OnHold::Wait {
+                held = admission.hold(&open.rules, request, decision, until.since(now));
+            }
+            if inquiry.on_hold != OnHold::Report && held.is_none() {
+                decision.verdict = Verdict::Refuse(until);
+            }
         }
         if inquiry.count > 0 {
             open.rules.count(decision);
@@ -357,26 +383,7 @@ impl Decider {
                 self.shared.stats.refused(client, || user_agent_of(request), now);
             }
         }
-        ruling
-    }
-
-    /// Waits until the end of a hold. The request is refused if there is no room to hold it.
-    pub(crate) async fn wait(&self, ruling: &mut Ruling, request: &impl Request) {
-        let Verdict::Hold(until) = ruling.decision.verdict else { return };
-        let place = ruling.decision.rule.and_then(|index| {
-            let mut key = KeyText::default();
-            let rules = &ruling.open.rules;
-            rules.limiter().rule(index)?.class.write_key(request, &mut key);
-            let (holds, hold) = (self.admission().holds(), rules.hold());
-            holds.take(index, key.as_bytes(), hold, until.since(self.now()))
-        });
-        match place {
-            Some(held) => tokio::time::sleep(held.wait.into()).await,
-            None => {
-                ruling.decision.verdict = Verdict::Refuse(until);
-                ruling.open.refund();
-            }
-        }
+        (ruling, held)
     }
 
     /// Waits for a permit of the backend, which the ticket then owns. If the queue refuses, the charge of the rules is
@@ -470,7 +477,8 @@ fn user_agent_of(request: &impl Request) -> &[u8] {
     request.header("user-agent").unwrap_or_default()
 }
 
-/// One user behind an address, by user agent, because the connections are those of the proxy.
+/// Distinguishes users behind one address by their user agent: their connections end at the proxy, so the gate cannot
+/// use those.
 fn tenant_of(request: &impl Request) -> u64 {
     hash_of(user_agent_of(request))
 }
