@@ -16,7 +16,7 @@ pub(crate) fn text(observed: &Value) -> String {
     let clients: Vec<_> = clients.collect();
     let colon = if clients.is_empty() { "" } else { ": " };
     format!(
-        "observe mode: of {requests} requests would have held {}, refused {}{colon}{}",
+        "observe mode: of {requests} requests the gate would have held {}, refused {}{colon}{}",
         part("would_hold"),
         part("would_refuse"),
         clients.join(", ")
@@ -45,6 +45,9 @@ mod tests {
         assert_eq!(text(&observed), example, "the example of the page");
         let hostile = json!({ "clients": [{ "key": "\x1b[2J" }] });
         assert!(text(&hostile).ends_with(": \\x1b[2J (0 held, 0 refused)"), "{}", text(&hostile));
-        assert_eq!(text(&Value::Null), "observe mode: of 0 requests would have held 0 (0.0 %), refused 0 (0.0 %)");
+        assert_eq!(
+            text(&Value::Null),
+            "observe mode: of 0 requests the gate would have held 0 (0.0 %), refused 0 (0.0 %)"
+        );
     }
 }

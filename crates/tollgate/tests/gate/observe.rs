@@ -77,8 +77,7 @@ fn in_observe_mode_the_queue_only_reports_its_decisions() {
     let mut doctor = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     doctor.args(["doctor", "--once", "--admin", &format!("http://{}", gate.admin)]).env_remove("TOLLGATE_TOKEN");
     let table = String::from_utf8(doctor.output().unwrap().stdout).unwrap();
-    let summary =
-        "observe mode: of 4 requests would have held 1 (25.0 %), refused 2 (50.0 %): 127.0.0.1/32 (1 held, 2 refused)";
+    let summary = "observe mode: of 4 requests the gate would have held 1 (25.0 %), refused 2 (50.0 %): 127.0.0.1/32 (1 held, 2 refused)";
     assert_eq!(table.lines().next(), Some(summary), "{table}");
     assert_eq!(gate.metric("tollgate_queue_turned_away_total"), 0);
     assert_eq!(verdicts(gate, "queue-full"), ["would-refuse", "would-refuse"]);

@@ -68,7 +68,7 @@ fn observe_mode_shows_which_clients_would_have_been_throttled_and_a_reload_ends_
     let rule = "[[rule]]\nname = 'few'\nclass = 'ip/32'\nwindow = { max = 2, per = '1h' }\n";
     let mut gate = gate("Watch before you act", &backend, |config| config + rule);
     assert_eq!(login(&gate, 5), [200; 5]);
-    let summary = "observe mode: of 5 requests would have held 0 (0.0 %), refused 3 (60.0 %): 127.113.0.7/32 (0 held, 3 refused)\n";
+    let summary = "observe mode: of 5 requests the gate would have held 0 (0.0 %), refused 3 (60.0 %): 127.113.0.7/32 (0 held, 3 refused)\n";
     eventually("the client is in the summary", || doctor(LIST, &gate).starts_with(summary));
     let config = std::fs::read_to_string(gate.path().join("tollgate.toml")).unwrap();
     gate.rewrite(&config.replace("mode    = \"observe\"\n", ""));

@@ -267,22 +267,22 @@ impl Decider {
     /// impossible.
     pub(crate) fn return_hits(&self, domain: &str, request: &impl Request, count: u64) -> Result<bool, NoRuling> {
         let rules = self.rules(domain)?;
-        let is_known = rules.know(request);
-        if is_known {
+        let is_local = rules.know(request);
+        if is_local {
             rules.limiter().give_back(request, count, self.now());
         }
-        Ok(is_known)
+        Ok(is_local)
     }
 
     /// Charges as many of `count` requests as fit to the key of each rule that applies. `false` if a rule is kept on
     /// Redis, where that is impossible.
     pub(crate) fn charge_rest(&self, domain: &str, request: &impl Request, count: u64) -> Result<bool, NoRuling> {
         let rules = self.rules(domain)?;
-        let is_known = rules.know(request);
-        if is_known {
+        let is_local = rules.know(request);
+        if is_local {
             rules.limiter().charge_rest(request, count, self.now());
         }
-        Ok(is_known)
+        Ok(is_local)
     }
 
     /// Decides by the rules, and charges the request unless it is refused. With [`OnHold::Wait`], returns at the end of
@@ -303,9 +303,9 @@ impl Decider {
         let expected = self.expected(&rules, inquiry, request);
         let toll = Toll { count: inquiry.count, cpu: charged_cpu(inquiry.factor, expected) };
         let (band, now) = (admission.load().band(), admission.now());
-        let is_known = rules.know(request);
+        let is_local = rules.know(request);
         let scaled = match inquiry.factor {
-            Some(_) if !is_known => return Err(NoRuling::FactorOnRedis),
+            Some(_) if !is_local => return Err(NoRuling::FactorOnRedis),
             Some(factor) => Some(rules.scaled(factor).map_err(|_| NoRuling::FactorOutOfRange)?),
             None => None,
         };
@@ -314,7 +314,7 @@ impl Decider {
                 let (decision, ticket) = limiter.decide(request, toll, band, now);
                 (decision, ticket.into())
             }
-            None if is_known => rules.decide(request, toll, band, now),
+            None if is_local => rules.decide(request, toll, band, now),
             // In a box, so that decisions from local state do not carry the memory for it.
             None => Box::pin(rules.ask(request, toll, band, admission.clock())).await,
         };
