@@ -21,15 +21,14 @@
 
 mod attempt;
 mod body_type;
+mod departure;
 mod stream;
 
-use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use tollgate_core::request::{Request, host_of};
@@ -60,6 +59,7 @@ use crate::settings::Gate as Settings;
 use crate::telemetry::Trace;
 use attempt::{AttemptEnd, Upstream};
 use body_type::BodyType;
+use departure::unless_departed;
 
 /// Attempts on further connections for a request of which no backend has received anything.
 const UNSENT_RETRIES_MAX: u32 = 2;
@@ -680,22 +680,4 @@ async fn discard(body: &mut impl Source, bytes_max: u64) -> bool {
 /// Waits on behalf of a client, as long as the client is there.
 async fn or_departure<T>(wait: Pin<&mut impl Future<Output = T>>, body: &mut impl ClientBody) -> Result<T, End> {
     unless_departed(wait, body).await.map_err(|_| End::LEFT)
-}
-
-/// Waits on behalf of a client. Fails when the client leaves. `wait` is pinned by the caller, because a future that is
-/// passed by value is copied with all memory that it may ever need.
-async fn unless_departed<T>(
-    mut wait: Pin<&mut impl Future<Output = T>>,
-    body: &mut impl ClientBody,
-) -> Result<T, PeerError> {
-    // Most waits are over at the first poll, and then the state of the client does not matter.
-    if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx))).await {
-        return Ok(output);
-    }
-    let mut departure = pin!(body.departure());
-    poll_fn(|cx| match wait.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Ok(output)),
-        Poll::Pending => departure.as_mut().poll(cx).map(Err),
-    })
-    .await
 }
