@@ -13,11 +13,12 @@ use tollgate_test_support::{binary, free_addresses};
 use crate::{numbered_blocks, page, pages};
 
 /// Addresses of the pages on which the program listens.
-const LISTENING: [&str; 10] = [
+const LISTENING: [&str; 11] = [
     "0.0.0.0:8888",
     "127.0.0.1:8888",
     "0.0.0.0:8889",
     "127.0.0.1:8889",
+    "0.0.0.0:8890",
     "127.0.0.1:8890",
     "127.0.0.1:8081",
     "127.0.0.1:6380",
@@ -78,10 +79,16 @@ fn write_files(folder: &Path) {
         Command::new("chmod").arg("600").arg(&path).status().unwrap();
     }
     std::fs::create_dir(folder.join("tls")).unwrap();
-    for (certificate, key) in [("fullchain.pem", "privkey.pem"), ("shop.pem", "shop.key"), ("blog.pem", "blog.key")] {
+    for (certificate, key) in [
+        ("tls/fullchain.pem", "tls/privkey.pem"),
+        ("tls/shop.pem", "tls/shop.key"),
+        ("tls/blog.pem", "tls/blog.key"),
+        ("door.pem", "door.key"),
+        ("clients.pem", "ca.key"),
+    ] {
         let made = rcgen::generate_simple_self_signed(["site.example".to_owned()]).unwrap();
-        std::fs::write(folder.join("tls").join(certificate), made.cert.pem()).unwrap();
-        std::fs::write(folder.join("tls").join(key), made.signing_key.serialize_pem()).unwrap();
+        std::fs::write(folder.join(certificate), made.cert.pem()).unwrap();
+        std::fs::write(folder.join(key), made.signing_key.serialize_pem()).unwrap();
     }
     std::fs::write(folder.join("limits.yaml"), "domain: api\n").unwrap();
     for key in ["master.key", "gate-1.key"] {
