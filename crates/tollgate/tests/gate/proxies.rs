@@ -51,7 +51,7 @@ impl Proxy {
     /// Starts `program` with the configuration file that `config` returns for an address. `{folder}` is replaced by a
     /// temporary directory. Another test may take a free port, so this retries with another one.
     fn start(program: &Path, arguments: &str, file: &str, config: impl Fn(SocketAddr) -> String) -> Self {
-        (0..3).find_map(|_| Self::try_start(program, arguments, file, &config)).expect("the proxy ends at once")
+        (0..10).find_map(|_| Self::try_start(program, arguments, file, &config)).expect("the proxy ends at once")
     }
 
     fn try_start(program: &Path, arguments: &str, file: &str, config: impl Fn(SocketAddr) -> String) -> Option<Self> {
