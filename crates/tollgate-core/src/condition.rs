@@ -168,13 +168,15 @@ mod tests {
     use crate::path::NormalPath;
     use core::net::IpAddr;
 
-    /// A request of an account that is flagged or not.
-    struct Of(bool);
+    /// A request with cookies.
+    struct Visit {
+        target: &'static str,
+        is_flagged: bool,
+    }
 
-    /// A request for this target.
-    struct For(&'static str);
+    const VISIT: Visit = Visit { target: "/", is_flagged: false };
 
-    impl Request for For {
+    impl Request for Visit {
         fn client(&self) -> Option<IpAddr> {
             None
         }
@@ -182,16 +184,19 @@ mod tests {
             b"GET"
         }
         fn target(&self) -> &[u8] {
-            self.0.as_bytes()
+            self.target.as_bytes()
         }
         fn host(&self) -> Option<&[u8]> {
             None
         }
-        fn header(&self, _: &str) -> Option<&[u8]> {
-            None
+        fn header(&self, name: &str) -> Option<&[u8]> {
+            (name == "cookie").then_some(b"theme=dark; session=abc")
         }
         fn normal_path(&self) -> Option<&NormalPath> {
             None
+        }
+        fn is_flagged(&self) -> bool {
+            self.is_flagged
         }
     }
 
@@ -210,38 +215,17 @@ mod tests {
         ] {
             let queries = Vec::from([("device".into(), Vec::from([Pattern::new(pattern)]))]);
             let condition = Condition { queries, ..Condition::default() };
-            let held = (condition.may_hold(&For(target)), condition.must_hold(&For(target)));
+            let visit = Visit { target, ..VISIT };
+            let held = (condition.may_hold(&visit), condition.must_hold(&visit));
             assert_eq!(held, (may, must), "{target}");
-        }
-    }
-
-    impl Request for Of {
-        fn client(&self) -> Option<IpAddr> {
-            None
-        }
-        fn method(&self) -> &[u8] {
-            b"GET"
-        }
-        fn target(&self) -> &[u8] {
-            b"/"
-        }
-        fn host(&self) -> Option<&[u8]> {
-            None
-        }
-        fn header(&self, name: &str) -> Option<&[u8]> {
-            (name == "cookie").then_some(b"theme=dark; session=abc")
-        }
-        fn normal_path(&self) -> Option<&NormalPath> {
-            None
-        }
-        fn is_flagged(&self) -> bool {
-            self.0
         }
     }
 
     #[test]
     fn a_condition_uses_a_flag_only_if_configured() {
-        let holds = |flagged, is_flagged| Condition { flagged, ..Condition::default() }.may_hold(&Of(is_flagged));
+        let holds = |flagged, is_flagged| {
+            Condition { flagged, ..Condition::default() }.may_hold(&Visit { is_flagged, ..VISIT })
+        };
         assert!(holds(None, true) && holds(None, false));
         assert!(holds(Some(true), true) && !holds(Some(true), false));
         assert!(holds(Some(false), false) && !holds(Some(false), true));
@@ -252,7 +236,7 @@ mod tests {
         let holds = |cookies: &[(&str, &[&str])]| {
             let patterns = |texts: &[&str]| texts.iter().map(|text| Pattern::new(*text)).collect();
             let cookies = cookies.iter().map(|(name, texts)| (String::from(*name), patterns(texts))).collect();
-            Condition { cookies, ..Condition::default() }.may_hold(&Of(false))
+            Condition { cookies, ..Condition::default() }.may_hold(&VISIT)
         };
         assert!(holds(&[("session", &["*"])]) && holds(&[("session", &["a*"]), ("theme", &["dark"])]));
         assert!(!holds(&[("sess", &["*"])]) && !holds(&[("Session", &["*"])]) && !holds(&[("session", &["b*"])]));
@@ -275,8 +259,7 @@ mod tests {
     fn of_several_patterns_for_a_header_one_must_match() {
         let holds = |texts: &[&str]| {
             let patterns = texts.iter().map(|text| Pattern::ignoring_case(*text)).collect();
-            Condition { headers: Vec::from([("cookie".into(), patterns)]), ..Condition::default() }
-                .must_hold(&Of(false))
+            Condition { headers: Vec::from([("cookie".into(), patterns)]), ..Condition::default() }.must_hold(&VISIT)
         };
         assert!(holds(&["*SESSION*"]) && holds(&["*spider*", "*session*"]) && !holds(&["*spider*", "*bot*"]));
     }

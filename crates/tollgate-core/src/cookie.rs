@@ -55,24 +55,12 @@ fn unquoted(value: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::Network;
-
-    struct CollectedKey(Vec<u8>);
-
-    impl KeySink for CollectedKey {
-        fn network(&mut self, _: Network) {}
-
-        fn write(&mut self, bytes: &[u8]) {
-            self.0.extend_from_slice(bytes);
-        }
-
-        fn end_part(&mut self) {}
-    }
+    use crate::key_sink::CollectedKey;
 
     #[test]
     fn every_spelling_of_a_value_is_one_key() {
         let key = |value: &str| {
-            let mut key = CollectedKey(Vec::new());
+            let mut key = CollectedKey::default();
             write_value(value.as_bytes(), &mut key);
             key.0
         };

@@ -12,3 +12,19 @@ pub trait KeySink {
     /// Ends the current part.
     fn end_part(&mut self);
 }
+
+/// Collects the bytes of a key, for tests.
+#[cfg(test)]
+#[derive(Default)]
+pub(crate) struct CollectedKey(pub(crate) alloc::vec::Vec<u8>);
+
+#[cfg(test)]
+impl KeySink for CollectedKey {
+    fn network(&mut self, _: Network) {}
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn end_part(&mut self) {}
+}

@@ -46,27 +46,12 @@ fn parameters(target: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use alloc::string::String;
-    use alloc::vec::Vec;
-
     use super::*;
-    use crate::network::Network;
-
-    #[derive(Default)]
-    struct Text(Vec<u8>);
-
-    impl KeySink for Text {
-        fn network(&mut self, _: Network) {}
-
-        fn write(&mut self, bytes: &[u8]) {
-            self.0.extend_from_slice(bytes);
-        }
-
-        fn end_part(&mut self) {}
-    }
+    use crate::key_sink::CollectedKey;
+    use alloc::string::String;
 
     fn value(target: &str, name: &str) -> Option<String> {
-        let mut text = Text::default();
+        let mut text = CollectedKey::default();
         write_parameter(target.as_bytes(), name, &mut text).then(|| String::from_utf8_lossy(&text.0).into_owned())
     }
 

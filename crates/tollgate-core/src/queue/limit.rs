@@ -200,9 +200,8 @@ impl InFlightLimit {
 
     /// Starts at a number that was found earlier, as unproven as any other.
     pub(super) fn restore(&mut self, number: u32, now: Moment) {
-        let busy = Load::of(BUSY).max(Load::of_cores(self.said));
         self.is_clear = false;
-        self.set(Load::of(number).max(busy).as_256ths(), now);
+        self.set(Load::of(number).max(self.busy()).as_256ths(), now);
     }
 
     /// Whether the limit follows from what was measured.
@@ -210,15 +209,16 @@ impl InFlightLimit {
         self.is_clear || self.is_roomy || self.is_idle
     }
 
-    /// Whether the wait for it can be estimated for requests of this price.
-    pub(super) fn is_certain_for(&self, price: Span) -> bool {
-        self.is_proven() && (self.about == Span::ZERO || price <= self.about.times(COMPARABLE))
-    }
-
-    /// Whether it does so for requests of this price. A hundred that cost a millisecond each and do not slow each other
-    /// down say nothing about a hundred that cost a second.
+    /// Whether the limit follows from what was measured with requests of about this price. A hundred that cost a
+    /// millisecond each and do not slow each other down say nothing about a hundred that cost a second.
     pub(super) fn is_proven_for(&self, price: Span) -> bool {
         self.is_idle || self.is_proven() && price <= self.about.times(COMPARABLE)
+    }
+
+    /// Whether a request of this price may be refused for its estimated wait. A number that was found before any request
+    /// had to wait is about requests of all prices.
+    pub(super) fn is_certain_for(&self, price: Span) -> bool {
+        self.is_proven() && (self.about == Span::ZERO || price <= self.about.times(COMPARABLE))
     }
 
     /// CPU time that requests in flight may take while the limit is not proven.
@@ -261,8 +261,8 @@ impl InFlightLimit {
         self.wave.pressed_at.get_or_insert(now);
     }
 
-    /// Learns from a request that the backend has finished. `dominant` is the estimated cost of the most expensive
-    /// request that waits. Returns the route's load if that has changed.
+    /// Learns from a request that has cost `cost`. `dominant` is the usual cost of the requests that most of the waiting
+    /// CPU time belongs to. Returns the route's load if that has changed.
     pub(super) fn record(
         &mut self,
         route: &mut Times,
@@ -276,8 +276,8 @@ impl InFlightLimit {
         let is_new = route.usual == Usual::default();
         let surprises = route.usual.compare(took, crowd);
         let (x, y) = route.usual.deviation(took, crowd);
-        // A sleeper that others did not slow down says nothing about how many of those may compute.
         let is_telling = cost.times(COMPARABLE) >= self.about;
+        // A sleeper that others did not slow down says nothing about how many of those may compute.
         if is_telling && (!route.is_sleeper || stay.computing == Load::ZERO) {
             self.knee.record(&surprises);
             if !is_new && stay.wall <= now.since(self.set_at) {
@@ -492,9 +492,13 @@ impl InFlightLimit {
 
     /// The number of requests of this price that expose no more than [`EXPOSED`], or that keep the cores busy.
     fn few(&self, price: Span) -> Load {
-        let busy = Load::of(BUSY).max(Load::of_cores(self.said));
         let number = self.exposed_cpu().as_nanos() / price.as_nanos().max(1);
-        Load::from_256ths(number.saturating_mul(Load::ONE.as_256ths())).max(busy)
+        Load::from_256ths(number.saturating_mul(Load::ONE.as_256ths())).max(self.busy())
+    }
+
+    /// The number that may be in flight whatever the requests cost.
+    fn busy(&self) -> Load {
+        Load::of(BUSY).max(Load::of_cores(self.said))
     }
 
     fn exposes_little(&self, price: Span) -> bool {
