@@ -51,10 +51,15 @@ export function refusalsTable() {
     { name: "By", of: (row) => row.rule ? `rule ${row.rule}` : "the fair queue" },
     { name: "Key", of: (row) => row.key, class: "key" },
     { name: "Because", of: (row) => row.decision === "refuse" ? row.reason : `${row.reason} (only observed)` },
-    { name: "Usage", of: (row) => format.count(row.observed), num: true },
-    { name: "Limit", of: (row) => format.count(row.allowed), num: true },
+    { name: "Usage", of: (row) => usage(row, row.observed), num: true },
+    { name: "Limit", of: (row) => usage(row, row.allowed), num: true },
     { name: "Retry after", of: (row) => format.span(row.retry_after_ms), num: true },
   ], "Recent refusals", (row) => JSON.stringify([row.first_at, row.rule, row.key, row.reason]));
+}
+
+/** A usage or a limit: a time if the estimated wait was too long, otherwise a count. */
+function usage({ reason }, number) {
+  return reason === "wait-too-long" ? format.span(number) : format.count(number);
 }
 
 /** A link to the page that explains a request, filled in with one of this key. */
@@ -104,6 +109,8 @@ export function keyPage(parameters) {
       ["Requests per second", bucket && format.rate(bucket.requests_per_second)],
       ["Average wait", bucket && format.span(bucket.wait_ms)], ["Requests", bucket && format.count(bucket.requests)],
       ["Held", bucket && format.count(bucket.held)], ["Refused", bucket && format.count(bucket.refused)],
+      ["Would be held", bucket?.would_hold ? format.count(bucket.would_hold) : null],
+      ["Would be refused", bucket?.would_refuse ? format.count(bucket.would_refuse) : null],
       ["CPU time", bucket && format.span(bucket.cpu_ms)], ["First seen", bucket && format.date(bucket.first_seen)],
       ["Last seen", bucket && format.ago(bucket.last_seen)],
       ["Refused in the last hour", episode && format.count(episode.rejected)],

@@ -13,8 +13,9 @@ const MEANINGS = [
   ["Share of CPU", "Part of all backend cores that its requests used in the last ten seconds."],
   ["Requests/s", "Requests per second in the last ten seconds."],
   ["Average wait", "Average wait of its requests at the gate in the last ten seconds."],
-  ["Held", "Requests held by the queue or a rule, since the key was first seen."],
-  ["Refused", "Requests refused, since the key was first seen."],
+  ["Held", "Requests held by the queue or a rule, since the key was first seen; in observe mode, those that would have "
+    + "been."],
+  ["Refused", "The same for refused requests. Estimated while a client is refused over a thousand times per second."],
   ["Limit left", "Requests, or milliseconds of CPU time, left in the strictest rule."],
   ["Last seen", "Time since the last request."],
 ];
@@ -27,6 +28,7 @@ export function keyLink(cls, key) {
 export function spenders() {
   // Until the gate has selected the class where the load is concentrated.
   let cls = "auto";
+  let isObserving = false;
   const tabs = h("div", { class: "tabs", role: "group", "aria-label": "Class" });
   const list = table([
     { name: "Key", of: (row) => keyLink(row.class, row.key), class: "key" },
@@ -52,7 +54,8 @@ export function spenders() {
     }
     list.show(buckets.map((row) => ({
       key: row.key, class: cls, share: row.share, requests_per_second: row.requests_per_second,
-      wait_ms: row.wait_ms && Math.round(row.wait_ms), held: row.held, refused: row.refused, left: left(row.rules),
+      wait_ms: row.wait_ms && Math.round(row.wait_ms), held: isObserving ? row.would_hold : row.held,
+      refused: isObserving ? row.would_refuse : row.refused, left: left(row.rules),
       seen: format.since(row.idle_ms ?? 0),
     })), found.field.value ? "No key matches." : "No requests yet.");
   });
@@ -65,8 +68,8 @@ export function spenders() {
 
   return {
     name: "spenders",
-    async begin(main) {
-      const loaded = refresh();
+    async begin(main, status) {
+      const loaded = status.then((now) => { isObserving = now?.mode === "observe"; return refresh(); });
       put(main,
         title("Spenders", "Keys by CPU time of the backend, the highest first. Shares and averages cover the last ten "
           + "seconds; counts start when the key was first seen."),
@@ -76,7 +79,7 @@ export function spenders() {
           h("dl", {}, MEANINGS.map(([name, meaning]) => [h("dt", {}, name), h("dd", {}, meaning)]))));
       await loaded;
     },
-    onStatus: () => refresh(),
+    onStatus: (status) => { isObserving = status.mode === "observe"; return refresh(); },
   };
 }
 

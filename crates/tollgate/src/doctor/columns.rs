@@ -48,14 +48,14 @@ const COLUMNS: [Column; 8] = [
         head: "held",
         width: 7,
         rank: 6,
-        meaning: "requests held by the queue or a rule, since first seen",
+        meaning: "requests held by the queue or a rule, since first seen; in observe mode, those that would have been",
         text: |row| row.held.to_string(),
     },
     Column {
         head: "refused",
         width: 8,
         rank: 3,
-        meaning: "requests refused, since first seen",
+        meaning: "the same for refused requests; estimated while a client is refused over a thousand times per second",
         text: |row| row.refused.to_string(),
     },
     Column {

@@ -18,7 +18,7 @@ pub(super) fn lines(key: &str, class: &str, detail: Option<&Value>, width: usize
         lines.extend(rules(detail));
         lines.extend(totals(detail));
         lines.push(String::new());
-        lines.extend(refusals(detail));
+        lines.extend(refusals(key, detail));
     }
     lines.into_iter().map(|line| cut(&line, width)).collect()
 }
@@ -71,11 +71,16 @@ fn totals(detail: &Value) -> Vec<String> {
         ("first seen", "first_seen"),
         ("last seen", "last_seen"),
     ];
-    let rows = rows.iter().map(|(label, name)| format!("{label:>16}  {}", shown(&bucket[*name])));
+    // Only an observing gate or rule has these.
+    let observed = [("would be held", "would_hold"), ("would be refused", "would_refuse")];
+    let observed = observed.into_iter().filter(|(_, name)| bucket[*name].as_u64().unwrap_or(0) > 0);
+    let (counts, rest) = rows.split_at(3);
+    let rows = counts.iter().copied().chain(observed).chain(rest.iter().copied());
+    let rows = rows.map(|(label, name)| format!("{label:>16}  {}", shown(&bucket[name])));
     std::iter::once(String::new()).chain(rows).collect()
 }
 
-fn refusals(detail: &Value) -> Vec<String> {
+fn refusals(page_key: &str, detail: &Value) -> Vec<String> {
     let refusals = detail["refusals"].as_array().map_or(&[][..], Vec::as_slice);
     if refusals.is_empty() {
         return vec!["no refusal in the last 24 hours".to_owned()];
@@ -85,20 +90,34 @@ fn refusals(detail: &Value) -> Vec<String> {
             .as_str()
             .map_or("the queue".to_owned(), |rule| format!("rule {}", terminal_text::escape(rule)));
         let observed = if refusal["decision"] == "would-refuse" { " (only observed)" } else { "" };
+        // The page of a network lists the refusals of its addresses.
+        let of = match refusal["key"].as_str() {
+            Some(key) if key != page_key => format!("{}, ", terminal_text::escape(key)),
+            _ => String::new(),
+        };
         format!(
-            "{}  {:>5} x  {by}: {}{observed}, {} of {}, retry after {} ms",
+            "{}  {:>5} x  {of}{by}: {}{observed}, {}, retry after {} ms",
             // To the second: the rest is of no use to a reader.
             shown(&refusal["last_at"]).chars().take(19).collect::<String>(),
             shown(&refusal["count"]),
             shown(&refusal["reason"]),
-            shown(&refusal["observed"]),
-            shown(&refusal["allowed"]),
+            usage(refusal),
             shown(&refusal["retry_after_ms"]),
         )
     };
     std::iter::once(format!("{DIM}recent refusals, the latest first (UTC){PLAIN}"))
         .chain(refusals.iter().map(line))
         .collect()
+}
+
+/// The usage that was refused, and its limit. The reasons of the queue have units of their own: see docs/log.md.
+fn usage(refusal: &Value) -> String {
+    let (observed, allowed) = (shown(&refusal["observed"]), shown(&refusal["allowed"]));
+    match refusal["reason"].as_str() {
+        Some("wait-too-long") => format!("a wait of {observed} ms, at most {allowed} ms"),
+        Some("queue-full") => format!("{observed} waiting, at most {allowed}"),
+        _ => format!("{observed} of {allowed}"),
+    }
 }
 
 #[cfg(test)]
@@ -126,5 +145,30 @@ mod tests {
             ]
         );
         assert!(!text.contains('\x1b'), "{text:?}");
+    }
+    #[test]
+    fn a_network_lists_its_addresses_and_the_queue_has_units() {
+        let refusal = |reason: &str| {
+            json!({
+                "decision": "refuse", "rule": null, "key": "203.0.113.7/32", "reason": reason, "observed": 14383, "allowed": 10000,
+                "retry_after_ms": 1500, "count": 3, "last_at": "2026-11-16T10:00:09.5Z",
+            })
+        };
+        let detail = json!({ "rules": [], "refusals": [refusal("wait-too-long"), refusal("queue-full")] });
+        let text = text("203.0.113.0/24", "ip/24", &detail);
+        let lines = [
+            "3 x  203.0.113.7/32, the queue: wait-too-long, a wait of 14383 ms, at most 10000 ms, retry after 1500 ms",
+            "3 x  203.0.113.7/32, the queue: queue-full, 14383 waiting, at most 10000, retry after 1500 ms",
+        ];
+        assert!(lines.iter().all(|line| text.contains(line)), "{text}");
+    }
+
+    #[test]
+    fn the_totals_of_an_observing_gate_have_what_it_would_have_done() {
+        let page = |would_hold: u64| {
+            text("a", "ip/32", &json!({ "bucket": { "requests": 9, "would_hold": would_hold, "would_refuse": 0 } }))
+        };
+        assert!(page(4).contains("   would be held  4\n") && !page(4).contains("would be refused"), "{}", page(4));
+        assert!(!page(0).contains("would be"), "{}", page(0));
     }
 }

@@ -21,6 +21,7 @@ pub(super) struct KeyRow {
     /// As a part of the backend's cores.
     pub(super) share: f64,
     pub(super) requests_per_sec: f64,
+    /// Requests held; while the gate only observes, those that it would have held. The same for `refused`.
     pub(super) held: u64,
     pub(super) refused: u64,
     /// Remaining quota of its strictest rule.
@@ -30,12 +31,14 @@ pub(super) struct KeyRow {
 }
 
 impl KeyRow {
-    /// Rows of an API response.
-    pub(super) fn all(buckets: &Value) -> Vec<Self> {
-        buckets.as_array().into_iter().flatten().map(Self::of).collect()
+    /// Rows of an API response, of a gate in this `mode`.
+    pub(super) fn all(buckets: &Value, mode: &Value) -> Vec<Self> {
+        let is_observing = mode == "observe";
+        buckets.as_array().into_iter().flatten().map(|bucket| Self::of(bucket, is_observing)).collect()
     }
 
-    fn of(bucket: &Value) -> Self {
+    fn of(bucket: &Value, is_observing: bool) -> Self {
+        let (held, refused) = if is_observing { ("would_hold", "would_refuse") } else { ("held", "refused") };
         let number = |name: &str| bucket[name].as_f64().unwrap_or(0.0);
         let key = bucket["key"].as_str().unwrap_or_default().to_owned();
         let rules = bucket["rules"].as_array().into_iter().flatten();
@@ -46,8 +49,8 @@ impl KeyRow {
             cpu: number("cpu_per_second"),
             share: number("share"),
             requests_per_sec: number("requests_per_second"),
-            held: bucket["held"].as_u64().unwrap_or(0),
-            refused: bucket["refused"].as_u64().unwrap_or(0),
+            held: bucket[held].as_u64().unwrap_or(0),
+            refused: bucket[refused].as_u64().unwrap_or(0),
             left: rules.filter_map(|rule| rule["remaining"].as_u64()).min(),
             last_secs: number("idle_ms") / 1000.0,
         }
@@ -76,10 +79,20 @@ mod tests {
               "rules": [{ "remaining": 7 }, { "remaining": null }, { "remaining": 2 }] },
             {}
         ]);
-        let rows = KeyRow::all(&buckets);
+        let rows = KeyRow::all(&buckets, &Value::Null);
         assert_eq!((&*rows[0].title, rows[0].cpu, rows[0].wait_secs), ("a\\x1bb", 0.5, 1.5));
         assert_eq!((rows[0].left, rows[0].last_secs), (Some(2), 67.0));
         assert_eq!(rows[1].title, "(none)");
-        assert_eq!(KeyRow::all(&Value::Null), []);
+        assert_eq!(KeyRow::all(&Value::Null, &Value::Null), []);
+    }
+
+    #[test]
+    fn in_observe_mode_the_columns_have_what_the_gate_would_have_done() {
+        let buckets = json!([{ "key": "a", "held": 1, "refused": 2, "would_hold": 30, "would_refuse": 40 }]);
+        let counts = |mode: &str| {
+            let rows = KeyRow::all(&buckets, &json!(mode));
+            (rows[0].held, rows[0].refused)
+        };
+        assert_eq!((counts("observe"), counts("enforce")), ((30, 40), (1, 2)));
     }
 }

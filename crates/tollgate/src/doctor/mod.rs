@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tollgate_core::network::Network;
 
 use crate::admin_client::{AdminClient, AdminError, AdminOptions, encoded};
 use crate::cli::WRONG;
@@ -49,8 +50,8 @@ pub(crate) struct DoctorOptions {
     /// Print everything once, as JSON
     #[arg(long)]
     json: bool,
-    /// Print one key: the decisions of its rules, its totals and its recent refusals. The class is ip/32 without
-    /// --class
+    /// Print one key: the decisions of its rules, its totals and its recent refusals. Without --class it is an address
+    /// or one of the networks that the table shows
     #[arg(long, value_name = "KEY", conflicts_with = "top")]
     key: Option<String>,
     /// Number of keys to show
@@ -79,7 +80,7 @@ fn show(options: &DoctorOptions) -> Result<(), AdminError> {
         class => class,
     };
     if let Some(key) = &options.key {
-        let class = if class == view::AUTO { "ip/32" } else { class };
+        let class = if class == view::AUTO { class_of(key) } else { class };
         let detail = client.get(&format!("/api/v1/key?class={}&key={}", encoded(class), encoded(key)))?;
         let detail = client.with_field(detail, "key")?;
         match options.json {
@@ -102,10 +103,20 @@ fn show(options: &DoctorOptions) -> Result<(), AdminError> {
             print_text!("{}", notice::text(notice));
         }
         let class = terminal_text::escape(answer["class"].as_str().unwrap_or(class));
-        print_text!("{}", table::print(&class, &KeyRow::all(&answer["buckets"])));
+        print_text!("{}", table::print(&class, &KeyRow::all(&answer["buckets"], &status["mode"])));
         return Ok(());
     }
     live(&client, class, options.top)
+}
+
+/// The class of an address, or of a network as the table shows it.
+fn class_of(key: &str) -> &'static str {
+    let Some(network) = Network::parse(key) else { return "ip/32" };
+    match (network.address().is_ipv4(), network.prefix()) {
+        (true, 24) | (false, 56) => "ip/24",
+        (true, 16) | (false, 48) => "ip/16",
+        _ => "ip/32",
+    }
 }
 
 fn buckets(client: &AdminClient, class: &str, top: u16) -> Result<Value, AdminError> {
@@ -151,4 +162,26 @@ fn refresh(client: &AdminClient, view: &mut View, top: u16) -> Result<(), AdminE
     };
     view.take(&client.get("/api/v1/status")?, &client.get("/api/v1/history?step=1&last=240")?, &answer, detail);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_class_of_a_key_is_that_of_its_prefix() {
+        let classes = [
+            ("203.0.113.7", "ip/32"),
+            ("203.0.113.7/32", "ip/32"),
+            ("203.0.113.0/24", "ip/24"),
+            ("203.0.0.0/16", "ip/16"),
+            ("2001:db8::/64", "ip/32"),
+            ("2001:db8::/56", "ip/24"),
+            ("2001:db8::/48", "ip/16"),
+            ("bot/1.0", "ip/32"),
+        ];
+        for (key, class) in classes {
+            assert_eq!(class_of(key), class, "{key}");
+        }
+    }
 }

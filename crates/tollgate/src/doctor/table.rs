@@ -74,7 +74,7 @@ Bucket: ip/32
     #[test]
     fn a_key_of_any_length_is_shortened() {
         let key = "k".repeat(200_000);
-        let rows = KeyRow::all(&serde_json::json!([{ "key": key }]));
+        let rows = KeyRow::all(&serde_json::json!([{ "key": key }]), &serde_json::Value::Null);
         assert_eq!(rows[0].key, key, "requests for the key need all of it");
         let text = print("ip/32", &rows);
         assert!(text.contains("kkk... |") && text.len() < 10_000, "{} bytes", text.len());

@@ -112,7 +112,7 @@ impl View {
         if let (AUTO, Some(class)) = (&*self.class, buckets["class"].as_str()) {
             self.class = class.to_owned();
         }
-        self.rows = KeyRow::all(&buckets["buckets"]);
+        self.rows = KeyRow::all(&buckets["buckets"], &status["mode"]);
         self.last_row = self.selected();
         self.detail = detail;
     }
