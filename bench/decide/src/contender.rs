@@ -84,7 +84,7 @@ impl Contender {
         let rule = Rule {
             name: "bench".into(),
             when: Condition::default(),
-            unless: None,
+            unless: Vec::new(),
             class: Class::parse("identifier").expect("a class"),
             limit,
             escalation: None,

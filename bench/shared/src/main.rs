@@ -194,7 +194,7 @@ fn rule(Allowance { size, drip }: Allowance) -> Rule {
     Rule {
         name: "api".into(),
         when: Condition::default(),
-        unless: None,
+        unless: Vec::new(),
         class: Class::parse("ip/32").expect("it is a class"),
         limit: Limit::Bucket(bucket),
         escalation: None,

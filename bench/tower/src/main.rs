@@ -27,7 +27,7 @@ fn plan(per_second: u64) -> Plan {
     let rule = Rule {
         name: "each".into(),
         when: Default::default(),
-        unless: None,
+        unless: Vec::new(),
         class: Class::parse("ip/32").unwrap(),
         limit: Limit::Rate(Rate::new(per_second, Span::from_secs(1), per_second).unwrap()),
         escalation: None,

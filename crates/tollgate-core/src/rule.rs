@@ -5,6 +5,7 @@
 //! a rule that refused. A refusal by one rule therefore spends nothing of another.
 
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use crate::band::Band;
 use crate::class::Class;
@@ -34,8 +35,8 @@ pub struct Rule {
     pub name: String,
     /// The requests that it applies to.
     pub when: Condition,
-    /// The requests among those that are exempt.
-    pub unless: Option<Condition>,
+    /// The requests among those that are exempt: those that match any of these.
+    pub unless: Vec<Condition>,
     /// The property of a request from which its key is computed.
     pub class: Class,
     /// The limit for each key of the class.
@@ -96,12 +97,12 @@ impl Rule {
         if let Some(name) = request.rule_name() {
             return name == self.name;
         }
-        self.when.may_hold(request) && !self.unless.as_ref().is_some_and(|unless| unless.must_hold(request))
+        self.when.may_hold(request) && !self.unless.iter().any(|unless| unless.must_hold(request))
     }
 
     /// Whether the rule depends on an account's flag.
     pub fn looks_at_flags(&self) -> bool {
-        self.when.flagged.is_some() || self.unless.as_ref().is_some_and(|unless| unless.flagged.is_some())
+        self.when.flagged.is_some() || self.unless.iter().any(|unless| unless.flagged.is_some())
     }
 
     /// Checks the rule without changing anything.

@@ -117,7 +117,7 @@ mod tests {
             let rule = Rule {
                 name: "rule".into(),
                 when: Condition::default(),
-                unless: None,
+                unless: Vec::new(),
                 class: Class::parse("identifier").unwrap(),
                 limit,
                 escalation: None,

@@ -171,7 +171,7 @@ impl RuleBuilder {
         let rule = Rule {
             name: self.name.unwrap_or_else(|| format!("rule-{}", place + 1)),
             when: self.when,
-            unless: None,
+            unless: Vec::new(),
             class: Class::parse(&self.class).map_err(|cause| BuildError::Class { rule: place, cause })?,
             limit: limit.map_err(|cause| BuildError::Limit { rule: place, cause })?,
             escalation: None,

@@ -26,7 +26,7 @@ impl CallLimitTable {
         let rule = Rule {
             name: "override".into(),
             when: Condition::default(),
-            unless: None,
+            unless: Vec::new(),
             class: Class::parse("identifier").expect("the class is known"),
             limit: Limit::Bucket(bucket),
             escalation: None,

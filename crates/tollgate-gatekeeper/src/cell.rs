@@ -26,7 +26,7 @@ impl CellTable {
         let rule = Rule {
             name: "cl.throttle".into(),
             when: Condition::default(),
-            unless: None,
+            unless: Vec::new(),
             class: Class::parse("identifier").expect("the class is known"),
             limit: Limit::Rate(one_per_sec),
             escalation: None,

@@ -61,7 +61,7 @@ fn limiter(limits: impl IntoIterator<Item = Limit>) -> Arc<Limiter> {
     let rule = |limit| Rule {
         name: "rule".into(),
         when: Condition::default(),
-        unless: None,
+        unless: Vec::new(),
         class: Class::parse("ip/32").unwrap(),
         limit,
         escalation: None,

@@ -195,7 +195,7 @@ mod tests {
         let rule = Rule {
             name: "rule".into(),
             when: Condition::default(),
-            unless: None,
+            unless: Vec::new(),
             class: Class::parse(class).unwrap(),
             limit: Limit::Rate(Rate::new(1, Span::from_secs(1), 5).unwrap()),
             escalation: None,

@@ -56,7 +56,7 @@ mod tests {
         let rule = Rule {
             name: "one".into(),
             when: Condition::default(),
-            unless: None,
+            unless: Vec::new(),
             class: Class::parse("identifier").unwrap(),
             limit,
             escalation: None,

@@ -85,7 +85,7 @@ fn a_decision_and_its_end_allocate_nothing() {
     let rules = limits.map(|(class, limit)| Rule {
         name: class.into(),
         when: Condition::default(),
-        unless: None,
+        unless: Vec::new(),
         class: Class::parse(class).unwrap(),
         limit,
         escalation: None,

@@ -23,7 +23,7 @@ fn rule(class: &str, limit: Limit, hold: Span) -> Rule {
     Rule {
         name: "each".into(),
         when: Default::default(),
-        unless: None,
+        unless: Vec::new(),
         class: Class::parse(class).unwrap(),
         limit,
         escalation: None,

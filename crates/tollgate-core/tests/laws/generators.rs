@@ -17,7 +17,7 @@ pub(crate) fn rule(limit: Limit) -> Rule {
     Rule {
         name: "rule".into(),
         when: Condition::default(),
-        unless: None,
+        unless: Vec::new(),
         class: Class::parse("ip/32").unwrap(),
         limit,
         escalation: None,

@@ -276,7 +276,7 @@ fn rule(limit: Limit) -> Rule {
     Rule {
         name: "rule".into(),
         when: Condition::default(),
-        unless: None,
+        unless: Vec::new(),
         class: Class::parse("ip/32").unwrap(),
         limit,
         escalation: None,

@@ -221,7 +221,7 @@ mod tests {
         let rule = Rule {
             name: "rule".into(),
             when: Condition::default(),
-            unless: None,
+            unless: Vec::new(),
             class: Class::parse("ip/32").unwrap(),
             limit: Limit::Bucket(Bucket::new(100, 1, Span::from_secs(1)).unwrap()),
             escalation: None,

@@ -58,7 +58,7 @@ pub(crate) fn rule(name: &str, class: &str, limit: Limit) -> Rule {
     Rule {
         name: name.into(),
         when: Condition::default(),
-        unless: None,
+        unless: Vec::new(),
         class: Class::parse(class).unwrap(),
         limit,
         escalation: None,

@@ -83,7 +83,7 @@ impl Gate {
         let rule = Rule {
             name: "each".into(),
             when: Default::default(),
-            unless: None,
+            unless: Vec::new(),
             class: Class::parse("ip/32").unwrap(),
             limit: Limit::Rate(Rate::new(10, Span::from_secs(1), burst).unwrap()),
             escalation: None,

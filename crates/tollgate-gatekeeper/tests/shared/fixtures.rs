@@ -30,7 +30,7 @@ pub(crate) fn rule(name: &str, limit: Limit) -> Rule {
     Rule {
         name: name.into(),
         when: Condition::default(),
-        unless: None,
+        unless: Vec::new(),
         class: Class::parse("ip/32").unwrap(),
         limit,
         escalation: None,

@@ -62,6 +62,17 @@ impl Value for EntryKey {
 }
 
 impl ConditionTable {
+    /// Converts the conditions of `unless`. Empty tables, which would exempt every request, are left out.
+    pub(super) fn resolve_all(
+        tables: Option<Located<OneOrMany<Self>>>,
+        context: &RuleContext,
+        errors: &mut ErrorCollector,
+    ) -> Vec<Condition> {
+        let tables = tables.into_iter().flat_map(|tables| tables.value.values());
+        let conditions = tables.map(|table| table.resolve(context, errors));
+        conditions.filter(|condition| !condition.is_empty()).collect()
+    }
+
     /// Converts the table to a condition. Reports empty lists, which would match every request.
     pub(super) fn resolve(self, context: &RuleContext, errors: &mut ErrorCollector) -> Condition {
         fn all<T, U>(

@@ -9,7 +9,7 @@ use super::condition::ConditionTable;
 use super::error::ErrorCollector;
 use super::rule::RuleContext;
 use super::table::{Located, table};
-use super::value::{Name, Thousandths};
+use super::value::{Name, OneOrMany, Thousandths};
 
 /// The precedence of matching requests in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) struct Priority {
     /// The requests that it applies to.
     when: Condition,
     /// The exceptions among them.
-    unless: Option<Condition>,
+    unless: Vec<Condition>,
     /// The precedence of these requests.
     pub(crate) precedence: Precedence,
 }
@@ -42,12 +42,8 @@ impl Priority {
             Precedence::Weight(weight_milli) => weight_milli > 1000,
         };
         match is_advantage {
-            true => {
-                self.when.must_hold(request) && !self.unless.as_ref().is_some_and(|unless| unless.may_hold(request))
-            }
-            false => {
-                self.when.may_hold(request) && !self.unless.as_ref().is_some_and(|unless| unless.must_hold(request))
-            }
+            true => self.when.must_hold(request) && !self.unless.iter().any(|unless| unless.may_hold(request)),
+            false => self.when.may_hold(request) && !self.unless.iter().any(|unless| unless.must_hold(request)),
         }
     }
 
@@ -81,8 +77,8 @@ table! {
         /// must match in every way in which a backend may interpret its path. Default: every request that no earlier
         /// priority applies to.
         when: ConditionTable,
-        /// The priority does not apply to requests that match this condition.
-        unless: ConditionTable,
+        /// The priority does not apply to requests that match this condition, or one of a list of conditions.
+        unless: OneOrMany<ConditionTable>,
         /// Factor on the client's share of the backend for these requests, from 0.1 to 100. With 4, a client
         /// gets four times as much as others while the backend is busy.
         weight: Thousandths,
@@ -109,8 +105,7 @@ impl Located<PriorityTable> {
         let precedence = self.precedence(errors);
         let (span, table) = (self.span, self.value);
         let when = table.when.map(|when| when.value.resolve(context, errors)).unwrap_or_default();
-        let unless =
-            table.unless.map(|unless| unless.value.resolve(context, errors)).filter(|unless| !unless.is_empty());
+        let unless = ConditionTable::resolve_all(table.unless, context, errors);
         if precedence == Some(Precedence::Exempt) && when.is_empty() && !table.written.has("when") {
             let message = "exempt without `when` would exempt every request, and the queue would have no effect: \
                            write `when = { path = \"/healthz\" }`";

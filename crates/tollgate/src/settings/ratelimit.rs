@@ -166,7 +166,7 @@ fn rule(leaf: &LimitLeaf, memory_bytes: u64, state: StateLocation) -> Option<Res
     let rule = Rule {
         name: leaf.path.clone(),
         when: Condition::default(),
-        unless: None,
+        unless: Vec::new(),
         class: Class::parse(&class).expect("the keys are plain and not empty"),
         limit: Limit::Bucket(bucket),
         escalation: None,

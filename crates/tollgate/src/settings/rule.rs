@@ -17,7 +17,7 @@ use super::error::ErrorCollector;
 use super::escalation::EscalationTable;
 use super::limit::{BucketTable, BudgetTable, InFlightMax, LegacyTable, RateTable, WindowTable, fit, nonzero};
 use super::table::{Located, table};
-use super::value::{Choice, Millionths, Name, Size, StatusCode, Thousandths};
+use super::value::{Choice, Millionths, Name, OneOrMany, Size, StatusCode, Thousandths};
 
 /// A rule of the core, and the settings that only the gate uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,8 +75,8 @@ table! {
         name: Name = required,
         /// The rule applies to requests that match this condition. Default: every request.
         when: ConditionTable,
-        /// The rule does not apply to requests that match this condition.
-        unless: ConditionTable,
+        /// The rule does not apply to requests that match this condition, or one of a list of conditions.
+        unless: OneOrMany<ConditionTable>,
         /// The property that identifies a client; each value is a key with a limit of its own. `ip/32`, `ip/24`,
         /// `ip/16` (64, 56 and 48 bits of IPv6; other prefix lengths as `ip/20,52`), `user-agent`, `header:NAME`,
         /// `cookie:NAME`, `query:NAME`, `json:/POINTER` (a value of a JSON body of at most 16 KiB), `path` (numbers and
@@ -173,8 +173,7 @@ impl Located<RuleTable> {
         let holds = table.legacy.is_none();
         let when = table.when.map(|when| when.value.resolve(context, errors)).unwrap_or_default();
         let when = Condition { site: context.site.clone(), ..when };
-        let unless =
-            table.unless.map(|unless| unless.value.resolve(context, errors)).filter(|unless| !unless.is_empty());
+        let unless = ConditionTable::resolve_all(table.unless, context, errors);
         let (Some(name), Some(class)) = (table.name, table.class) else { return Vec::new() };
         if escalation == Some(None) || warmup == Some(None) {
             return Vec::new();

@@ -201,6 +201,26 @@ fn nginxs_limits_pass_as_many_requests_as_in_nginx() {
 }
 
 #[test]
+fn nginxs_exceptions_are_a_list_each_of_which_exempts() {
+    let backend = Backend::saying("ok");
+    let config = config("nginx", 1, &backend).replace("[gate]\n", "[gate]\ntrusted_proxies = \"loopback\"\n");
+    let gate = Gate::start(&config);
+    let statuses = |path: &str, client: &str, fields: &str, count: usize| -> Vec<u16> {
+        let fields = format!("X-Forwarded-For: {client}\r\n{fields}");
+        (0..count).map(|_| get(&gate, path, &fields).status).collect()
+    };
+    let passed = |statuses: &[u16]| statuses.iter().filter(|status| **status == 200).count();
+    let limited = statuses("/", "203.0.113.7", "", 100);
+    // One and a burst of 40, and one more for each 50 ms that the requests take.
+    assert!(limited[..41].iter().all(|status| *status == 200) && limited.contains(&503), "{limited:?}");
+    assert_eq!(passed(&statuses("/", "10.1.2.3", "", 100)), 100, "the own network");
+    assert_eq!(passed(&statuses("/api/items", "203.0.113.7", "", 100)), 100, "a location with a limit of its own");
+    let began = Instant::now();
+    assert_eq!(passed(&statuses("/api/items", "203.0.113.7", "X-Api-Key: k\r\n", 10)), 10);
+    assert!(began.elapsed() > Duration::from_millis(300), "the tenth was held");
+}
+
+#[test]
 fn haproxys_request_rate_is_a_window() {
     let backend = Backend::saying("ok");
     let gate = Gate::start(&config("haproxy", 0, &backend));

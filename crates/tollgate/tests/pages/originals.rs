@@ -17,16 +17,19 @@ fn accepts(program: &str, arguments: &[&str], file: &Path) {
 
 #[test]
 fn nginx_accepts_the_limits_that_the_page_translates() {
-    let folder = tempfile::tempdir().unwrap();
-    let limits = &blocks("coming-from/nginx.md", "nginx")[0];
-    let path = folder.path().display();
-    let config = format!(
-        "pid {path}/pid;\nerror_log {path}/error.log;\nevents {{}}\nhttp {{\naccess_log off;\nclient_body_temp_path {path}/1;\n\
-         proxy_temp_path {path}/2;\nfastcgi_temp_path {path}/3;\nuwsgi_temp_path {path}/4;\nscgi_temp_path {path}/5;\n{limits}\n}}\n"
-    );
-    std::fs::write(folder.path().join("nginx.conf"), config.replace("server {", "server { listen 127.0.0.1:1;"))
-        .unwrap();
-    accepts("nginx", &["-t", "-e", "stderr", "-c"], &folder.path().join("nginx.conf"));
+    let limits = blocks("coming-from/nginx.md", "nginx");
+    assert_eq!(limits.len(), 2);
+    for limits in limits {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display();
+        let config = format!(
+            "pid {path}/pid;\nerror_log {path}/error.log;\nevents {{}}\nhttp {{\naccess_log off;\nclient_body_temp_path {path}/1;\n\
+             proxy_temp_path {path}/2;\nfastcgi_temp_path {path}/3;\nuwsgi_temp_path {path}/4;\nscgi_temp_path {path}/5;\n{limits}\n}}\n"
+        );
+        std::fs::write(folder.path().join("nginx.conf"), config.replace("server {", "server { listen 127.0.0.1:1;"))
+            .unwrap();
+        accepts("nginx", &["-t", "-e", "stderr", "-c"], &folder.path().join("nginx.conf"));
+    }
 }
 
 #[test]

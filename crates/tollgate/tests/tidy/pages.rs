@@ -67,6 +67,7 @@ const BLOCKS: &[RunBlock] = &[
     ("docs/coming-from/governor.md", "rust ignore", NOT_RUN, "the original, which the page translates"),
     ("docs/coming-from/haproxy.md", "haproxy", ORIGINALS, "haproxy_accepts_the_limits_that_the_page_translates"),
     ("docs/coming-from/nginx.md", "nginx", ORIGINALS, "nginx_accepts_the_limits_that_the_page_translates"),
+    ("docs/coming-from/nginx.md", "nginx", ORIGINALS, "nginx_accepts_the_limits_that_the_page_translates"),
     ("docs/coming-from/screentinker.md", "javascript", CLIENTS, "a_server_tells_a_device_to_wait_as_documented"),
     ("docs/coming-from/smockron.md", "sh", COMMANDS, "other_limiters_are_left_with_the_documented_commands"),
     (

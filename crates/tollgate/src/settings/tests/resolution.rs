@@ -85,6 +85,21 @@ fn a_legacy_limit_may_ignore_its_interval_as_sharkey_does() {
 }
 
 #[test]
+fn a_rule_and_a_priority_take_a_list_of_exceptions() {
+    let unless = "unless = [{ client = '10.0.0.0/8' }, {}, { path = ['/api/*', '*.zip'] }]";
+    let priority = format!("[[priority]]\nname = 'p'\nweight = 2\n{unless}\n");
+    let rule = format!("[[rule]]\nname = 'r'\nclass = 'ip/32'\nin_flight = 2\n{unless}\n");
+    let settings = read(&format!("[gate]\n{rule}{priority}"));
+    let unless = &settings.domains[0].rules[0].rule.unless;
+    assert_eq!(
+        (unless.len(), unless[0].clients.len(), unless[1].paths.len()),
+        (2, 1, 2),
+        "an empty table exempts nobody"
+    );
+    assert_eq!(settings.domains[0].priorities[0].conditions().count(), 3);
+}
+
+#[test]
 fn everything_beside_the_limit_is_kept() {
     let settings = read(EVERYTHING);
     let rules = settings.rules("default").unwrap();
@@ -93,7 +108,7 @@ fn everything_beside_the_limit_is_kept() {
         Condition { methods: vec!["POST".into()], paths: vec![PathPattern::new("/login")], ..Condition::default() };
     assert_eq!(login.rule.when, when);
     let unless = Condition { clients: vec![Network::parse("10.0.0.0/8").unwrap()], ..Condition::default() };
-    assert_eq!(login.rule.unless, Some(unless));
+    assert_eq!(login.rule.unless, [unless]);
     assert_eq!(login.rule.class, Class::parse("ip/32").unwrap());
     assert_eq!((login.state, login.status, login.headers), (StateLocation::Local, None, true));
     assert_eq!(rules[2].state, StateLocation::Redis);
@@ -147,7 +162,7 @@ fn a_rule_may_depend_on_the_flag_of_an_account() {
     assert_eq!(settings.domains[0].rules[0].rule.when.flagged, Some(true));
     assert_eq!(settings.domains[0].account, Some(Class::parse("header:x-api-key").unwrap()));
     let settings = read(&format!("{}{watch}", rule("unless = { flagged = true, path = \"/a\" }")));
-    assert_eq!(settings.domains[0].rules[0].rule.unless.as_ref().unwrap().flagged, Some(true));
+    assert_eq!(settings.domains[0].rules[0].rule.unless[0].flagged, Some(true));
     // Without such a rule, the account of a request is not determined.
     assert_eq!(read(&format!("{}{watch}", rule(""))).domains[0].account, None);
     assert_eq!(read("[watch]\nstate = \"redis\"\n[redis]\nurl = \"redis://h\"").watch.state, FlagState::Redis);
