@@ -1,6 +1,6 @@
 //! Engagements of rules with requests.
 
-use tollgate_core::decision::Decision;
+use tollgate_core::decision::{Decision, Reason};
 use tollgate_core::limit::Limit;
 use tollgate_core::request::Request;
 use tollgate_core::time::Moment;
@@ -28,6 +28,15 @@ pub(crate) fn by_rule<'a>(
         Act::Refuse => decision.verdict.retry_after(now),
         Act::WouldHold | Act::WouldRefuse => standing.reset,
     };
+    let (observed, allowed) = match (&rule.limit, decision.reason) {
+        // The ceiling applies during warm-up; the status is about the maximum of the window.
+        (Limit::Window(window), Reason::Ceiling) => {
+            let (max, _, ceiling) = window.parameters();
+            let ceiling = u64::from(ceiling.unwrap_or(max));
+            (ceiling + 1, ceiling)
+        }
+        (limit, _) => (observed(limit, &standing, act), standing.quota),
+    };
     Some(Engagement {
         act,
         client: request.client(),
@@ -36,8 +45,8 @@ pub(crate) fn by_rule<'a>(
         key,
         reason: decision.reason.as_str(),
         band: decision.band,
-        observed: observed(&rule.limit, &standing, act),
-        allowed: standing.quota,
+        observed,
+        allowed,
         backoff,
         level: decision.level,
     })
@@ -120,6 +129,11 @@ mod tests {
         assert_eq!(third("rate = { rate = '1/s', burst = 2 }\nhold = '0s'"), Some((Act::Refuse, 3, 2, 1_000)));
         assert_eq!(third("rate = { rate = '1/s', burst = 2 }"), Some((Act::Hold, 3, 2, 1_000)));
         assert_eq!(third("window = { max = 2, per = '9s' }"), Some((Act::Refuse, 3, 2, 9_000)));
+        assert_eq!(
+            third("window = { max = 1, per = '9s', ceiling = 2 }\nwarmup = '1h'"),
+            Some((Act::Refuse, 3, 2, 9_000)),
+            "the ceiling, not the maximum"
+        );
         assert_eq!(
             third("bucket = { size = 2, drip = 1, every = '4s' }\nmode = 'observe'"),
             Some((Act::WouldRefuse, 3, 2, 4_000))
