@@ -11,7 +11,9 @@ use std::thread;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::metric::{collector, counter};
 
@@ -28,17 +30,19 @@ static QUEUE: LineQueue = LineQueue::new();
 /// Starts logging to standard error. `TOLLGATE_LOG` sets the level, such as `debug` or `warn`. The last lines are
 /// written when the result is dropped.
 pub(super) fn start() -> LastLines {
-    let filter = EnvFilter::try_from_env("TOLLGATE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = std::env::var("TOLLGATE_LOG").ok().and_then(|levels| levels.parse().ok());
+    let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
     // The subscriber would report its errors with `eprintln!`, which panics if standard error fails.
     let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        // The filter decides.
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(|| &QUEUE)
         .log_internal_errors(false)
         .with_target(false);
     if io::stderr().is_terminal() {
-        log.init()
+        log.finish().with(filter).init()
     } else {
-        log.json().flatten_event(true).init()
+        log.json().flatten_event(true).finish().with(filter).init()
     }
     let run = || {
         QUEUE.run(io::stderr(), |lines| {
