@@ -1,5 +1,5 @@
-//! Sharkey's legacy limits of `max` with `minInterval`, with and without its behaviour, in the virtual time of a
-//! replay.
+//! The outcomes of the tests of Sharkey's service, in the virtual time of a replay, and its limits of `max` with
+//! `minInterval` with and without its behaviour.
 
 use std::path::Path;
 
@@ -10,11 +10,9 @@ use crate::program::{Scratch, root, tollgate};
 /// Requests of one client: how many, and when, in milliseconds.
 type Calls<'a> = &'a [(usize, u64)];
 
-/// The decision for each of these requests by Sharkey's `{max: 10, duration: 5000, minInterval: 1000}`.
-fn decisions(name: &str, more: &str, calls: Calls<'_>) -> Vec<Value> {
-    let config = format!(
-        "[[rule]]\nname = \"r\"\nclass = \"ip/32\"\nlegacy = {{ max = 10, duration = \"5s\", min_interval = \"1s\"{more}\n"
-    );
+/// The decision for each of these requests by a rule with this limit.
+fn decisions(name: &str, limit: &str, calls: Calls<'_>) -> Vec<Value> {
+    let config = format!("[[rule]]\nname = \"r\"\nclass = \"ip/32\"\nhold = \"0s\"\n{limit}\n");
     let config = Scratch::new(&format!("sharkey-{name}"), config.as_bytes());
     let trace: String = calls
         .iter()
@@ -29,8 +27,9 @@ fn decisions(name: &str, more: &str, calls: Calls<'_>) -> Vec<Value> {
     run.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-const LIKE_SHARKEY: &str = ", enforce_interval = false }";
-const SPACED: &str = " }";
+/// Sharkey's `{max: 10, duration: 5000, minInterval: 1000}`, with its behaviour and with an enforced interval.
+const LIKE_SHARKEY: &str = r#"legacy = { max = 10, duration = "5s", min_interval = "1s", enforce_interval = false }"#;
+const SPACED: &str = r#"legacy = { max = 10, duration = "5s", min_interval = "1s" }"#;
 
 fn is_blocked(decision: &Value) -> bool {
     decision["decision"] != "admit"
@@ -71,33 +70,155 @@ impl Outcome {
     }
 }
 
-/// The requests before, and the outcomes of those that Sharkey's tests look at, which come last.
+/// A limit, with the requests of each case and the outcomes of the last ones, which Sharkey's tests look at.
+type Group<'a> = (&'a str, &'a [(&'a str, Calls<'a>, &'a [Outcome])]);
+
+/// The cases and outcomes of the tests of Sharkey's service. Its tests set the counter; here requests before the case
+/// do. Not among them: expiry times on Redis, and a counter above the limit, which cannot occur here.
+const GROUPS: [Group<'_>; 14] = [
+    (
+        "bucket = { size = 1 }",
+        &[
+            ("the first", &[(1, 0)], &[blocked(false)]),
+            ("full", &[(2, 0)], &[info(true, 0, 1000, 1000)]),
+            ("full, and one comes back", &[(1, 0), (1, 1000)], &[blocked(false)]),
+            ("a blocked request does not count", &[(1, 0), (1, 100), (1, 1000)], &[blocked(true), blocked(false)]),
+        ],
+    ),
+    (
+        "bucket = { size = 2 }",
+        &[
+            ("the last that fits", &[(2, 0)], &[info(false, 0, 1000, 2000)]),
+            ("two come back in two periods", &[(2, 0), (1, 2000)], &[info(false, 1, 0, 1000)]),
+        ],
+    ),
+    (
+        "bucket = { size = 2, drip = 2 }",
+        &[("two come back in one period", &[(2, 0), (1, 1000)], &[info(false, 1, 0, 1000)])],
+    ),
+    ("bucket = { size = 5 }", &[("calls over time", &[(1, 0), (3, 1000), (1, 3000)], &[info(false, 3, 0, 2000)])]),
+    (
+        "bucket = { size = 1 }\nfactor = 0.5",
+        &[("half the factor", &[(3, 0), (1, 500)], &[blocked(false), blocked(true), blocked(false)])],
+    ),
+    (
+        "legacy = { min_interval = \"1s\" }",
+        &[
+            ("the first", &[(1, 0)], &[info(false, 0, 1000, 1000)]),
+            ("too early", &[(2, 0)], &[info(true, 0, 1000, 1000)]),
+            ("after the interval", &[(1, 0), (1, 1000)], &[blocked(false)]),
+            ("calls over time", &[(1, 0), (3, 1000), (1, 3000)], &[info(false, 0, 1000, 1000)]),
+            ("a blocked request does not count", &[(1, 0), (1, 100), (1, 1000)], &[blocked(true), blocked(false)]),
+        ],
+    ),
+    (
+        "legacy = { min_interval = \"1s\" }\nfactor = 0.5",
+        &[("half the factor", &[(3, 0), (1, 500)], &[blocked(false), blocked(true), blocked(false)])],
+    ),
+    (
+        "legacy = { max = 1, duration = \"1s\" }",
+        &[
+            ("the first", &[(1, 0)], &[blocked(false)]),
+            ("a blocked request does not count", &[(1, 0), (1, 100), (1, 1000)], &[blocked(true), blocked(false)]),
+        ],
+    ),
+    (
+        "legacy = { max = 1, duration = \"1s\" }\nfactor = 0.5",
+        &[("half the factor", &[(3, 0), (1, 500)], &[blocked(false), blocked(true), blocked(false)])],
+    ),
+    (
+        "legacy = { max = 10, duration = \"10s\" }",
+        &[
+            (
+                "the period follows from the duration",
+                &[(11, 0), (1, 1000), (3, 3000), (1, 5000)],
+                &[blocked(true), blocked(false), blocked(false), blocked(false), blocked(true), blocked(false)],
+            ),
+            ("two have come back", &[(10, 0), (1, 2000)], &[info(false, 1, 0, 9000)]),
+            ("full", &[(11, 0)], &[info(true, 0, 1000, 10_000)]),
+        ],
+    ),
+    (
+        "legacy = { max = 4096, duration = \"2s\" }",
+        &[("two of a large quota come back in a millisecond", &[(4097, 0), (1, 1)], &[blocked(true), blocked(false)])],
+    ),
+    (
+        LIKE_SHARKEY,
+        &[
+            ("the first", &[(1, 0)], &[blocked(false)]),
+            ("the last that fits", &[(10, 0)], &[info(false, 0, 1000, 5000)]),
+            ("full", &[(11, 0)], &[info(true, 0, 1000, 5000)]),
+            ("half full, after an interval", &[(5, 0), (1, 1000)], &[blocked(false)]),
+            (
+                "two come back with each interval",
+                &[(10, 0), (3, 1000)],
+                &[blocked(false), blocked(false), blocked(true)],
+            ),
+            (
+                "a blocked request does not count",
+                &[(10, 0), (1, 100), (3, 1000)],
+                &[info(true, 0, 900, 4900), blocked(false), blocked(false), blocked(true)],
+            ),
+            ("nothing is left of it after the duration", &[(10, 0), (1, 5000)], &[info(false, 9, 0, 1000)]),
+        ],
+    ),
+    (
+        LIKE_SHARKEY_FOR_HALF,
+        &[("half the factor", &[(19, 0), (2, 0), (1, 500)], &[blocked(false), blocked(true), blocked(false)])],
+    ),
+    (
+        "legacy = { max = 300, duration = \"1h\", min_interval = \"1s\", enforce_interval = false }",
+        &[(
+            "the interval does not shorten the period",
+            &[(300, 0), (1, 11_999), (1, 12_000)],
+            &[blocked(true), blocked(false)],
+        )],
+    ),
+];
+
+const LIKE_SHARKEY_FOR_HALF: &str =
+    "legacy = { max = 10, duration = \"5s\", min_interval = \"1s\", enforce_interval = false }\nfactor = 0.5";
+
 #[test]
-fn sharkeys_outcomes_of_a_quota_with_an_interval_are_offered() {
-    let cases: [(&str, Calls<'_>, &[Outcome]); 8] = [
-        ("the first", &[(1, 0)], &[info(false, 9, 0, 1000)]),
-        ("a full bucket", &[(10, 0), (1, 0)], &[info(true, 0, 1000, 5000)]),
-        ("the last that fits", &[(9, 0), (1, 0)], &[info(false, 0, 1000, 5000)]),
-        ("half full, after an interval", &[(5, 0), (1, 1000)], &[blocked(false)]),
-        ("two come back with each interval", &[(10, 0), (3, 1000)], &[blocked(false), blocked(false), blocked(true)]),
-        ("after the whole duration", &[(1, 0), (1, 5000)], &[info(false, 9, 0, 1000)]),
-        (
-            "a blocked request does not count",
-            &[(10, 0), (1, 100), (3, 1000)],
-            &[info(true, 0, 900, 4900), blocked(false), blocked(false), blocked(true)],
-        ),
-        ("nor does it move the drip", &[(10, 0), (5, 999), (1, 1000)], &[blocked(true), blocked(false)]),
-    ];
+fn the_outcomes_of_sharkeys_own_tests_are_those_of_its_limits_here() {
     let mut values = 0;
-    for (number, (case, calls, outcomes)) in cases.iter().enumerate() {
-        let decisions = decisions(&format!("outcomes-{number}"), LIKE_SHARKEY, calls);
-        let last = &decisions[decisions.len() - outcomes.len()..];
-        values += outcomes.iter().zip(last).map(|(outcome, decision)| outcome.check(decision, case)).sum::<usize>();
+    for (number, (limit, cases)) in GROUPS.iter().enumerate() {
+        for (place, (case, calls, outcomes)) in cases.iter().enumerate() {
+            let decisions = decisions(&format!("outcomes-{number}-{place}"), limit, calls);
+            let last = &decisions[decisions.len() - outcomes.len()..];
+            let case = format!("{limit}: {case}");
+            values +=
+                outcomes.iter().zip(last).map(|(outcome, decision)| outcome.check(decision, &case)).sum::<usize>();
+        }
     }
-    assert_eq!(values, 29);
-    // A role with the factor 0.5: twice the size, twice the rate.
-    let half = decisions("outcomes-factor", &format!("{LIKE_SHARKEY}\nfactor = 0.5"), &[(19, 0), (2, 0), (1, 500)]);
-    assert_eq!(half[19..].iter().map(is_blocked).collect::<Vec<_>>(), [false, true, false]);
+    assert_eq!(values, 96);
+}
+
+/// The limits that Sharkey rejects when it is called. Here the file is rejected.
+#[test]
+fn limits_that_sharkey_rejects_are_mistakes_in_the_file() {
+    let wrong = [
+        "bucket = { size = 0 }",
+        "bucket = { size = -1 }",
+        "bucket = { size = 0.5 }",
+        "bucket = { size = 1, every = \"0s\" }",
+        "bucket = { size = 1, every = \"-1s\" }",
+        "bucket = { size = 1, drip = 0 }",
+        "bucket = { size = 1, drip = -1 }",
+        "bucket = { size = 1, drip = 0.5 }",
+        "bucket = { size = 1 }\nfactor = -1",
+        "legacy = { min_interval = \"-1s\" }",
+        "legacy = { max = 0, duration = \"1s\" }",
+        "legacy = { max = -1, duration = \"1s\" }",
+        "legacy = { max = 1, duration = \"-1s\" }",
+    ];
+    for (number, limit) in wrong.iter().enumerate() {
+        let config = format!("[[rule]]\nname = \"r\"\nclass = \"ip/32\"\n{limit}\n");
+        let config = Scratch::new(&format!("sharkey-wrong-{number}"), config.as_bytes());
+        let run = tollgate([Path::new("check"), &config.file]);
+        let place = if limit.contains("factor") { ":5:" } else { ":4:" };
+        assert!(run.code == Some(2) && run.stderr.contains(place), "{limit}: {:?} {}", run.code, run.stderr);
+    }
 }
 
 #[test]
