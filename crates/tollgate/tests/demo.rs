@@ -16,7 +16,7 @@ fn the_demo_plays_both_halves_and_ends_with_a_comparison() {
         let line = comparison.lines().find(|line| line.trim().starts_with(row)).unwrap();
         assert_eq!(line.matches('%').count(), 2, "{line}");
     }
-    assert!(comparison.contains("Counted are the "), "{comparison}");
+    assert!(comparison.contains("The table is about the "), "{comparison}");
     assert!(!text.contains('\x1b'), "control sequences are for terminals");
 }
 

@@ -116,10 +116,10 @@ pub(super) fn side_by_side(without: &HalfResult, with: &HalfResult) -> String {
     }
     text + &format!(
         "
-  Counted are the {} pages that people and the office opened while the crawler
-  was there. Served: the page and its four files arrived, each within {}. The
-  times are those of the {} articles among the pages, from the moment a person
-  asked; one that was not served counts as {}.
+  The table is about the {} pages that people and the office opened while the
+  crawler was there. A page is served if it and its four files arrive, each
+  within {}. The times are those of the {} articles among the pages, from the
+  moment a person asked; one that was not served counts as {}.
 
   Site, visitors and crawler were the same both times.
 {}
@@ -205,7 +205,10 @@ mod tests {
         let stormy = Duration::from_secs(4)..Duration::from_secs(16);
         let due: Vec<Visit> = plan().visits.into_iter().filter(|visit| stormy.contains(&visit.at)).collect();
         let articles = due.iter().filter(|visit| visit.kind == Kind::Article).count();
-        assert!(articles < due.len() && text.contains(&format!("Counted are the {} pages", due.len())), "{text}");
+        assert!(
+            articles < due.len() && text.contains(&format!("The table is about the {} pages", due.len())),
+            "{text}"
+        );
         assert!(text.contains(&format!("those of the {articles} articles")), "{text}");
     }
 
