@@ -103,7 +103,9 @@ fn master(listen: &str, statsd: Option<&str>, imported: &mut Imported) -> Result
     if let Some(host) = statsd {
         match address(host, STATSD_PORT) {
             Ok(statsd) => drop(writeln!(toml, "statsd     = \"{statsd}\"")),
-            Err(why) => imported.notes.push(format!("`stats.host` was not translated: {why} as `statsd` in [master]")),
+            Err(why) => imported.notes.push(format!(
+                "`stats.host` was not translated: {why} and the port {STATSD_PORT} as `statsd` in [master]"
+            )),
         }
     }
     Ok(())
