@@ -96,7 +96,8 @@ export function overview() {
       put(serving,
         h("dl", { class: "tiles" }, Object.values(tiles).map((one) => one.node)),
         h("div", { class: "grid" },
-          card("Requests", "per second", requests.node), card("Response time", "including the wait", times.node),
+          card("Requests", "per second", requests.node),
+          card("Response time", "of all clients, with their wait", times.node),
           card("Queue", "in flight and waiting", queue.node), card("CPU", "cores, charged to requests", cpu.node)),
         h("div", { class: "grid" },
           card("Rules", "since the start", rules.node), card("Backends", "where requests go", backends.node)));
@@ -130,7 +131,7 @@ export function overview() {
       if (status.requests) {
         const waiting = status.requests.waiting + status.requests.holding;
         tiles.waiting.show(format.count(waiting), "in the queue or held by a rule");
-        const limit = `limit ${format.count(status.requests.in_flight_max)}`;
+        const limit = `limit ${format.count(status.requests.in_flight_max)} for each kind of request`;
         tiles.flight.show(format.count(status.requests.in_flight), limit);
       }
       tiles.connections.show(format.count(status.connections), "of clients");
