@@ -38,9 +38,7 @@ fn clients_alone_hardly_notice_two_gates_or_two_backends() {
 #[test]
 fn people_are_served_by_two_gates_and_by_two_backends() {
     let mut laws = Laws::new(6.0, 4.0, 0.99);
-    laws.early = laws.early.not_met(12.0, 0.7);
     laws.late = laws.late.not_met(4.8, 0.9);
-    laws.busy = laws.busy.not_met(0.92, 0.7);
     for scenario in [1, 2] {
         for seed in seeds(3) {
             let storm = Storm::new(scenario, 10, seed);
