@@ -165,8 +165,6 @@ fn header<'a>(request: &'a impl Request, name: &str) -> Option<&'a [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::path::NormalPath;
-    use core::net::IpAddr;
 
     /// A request with cookies.
     struct Visit {
@@ -177,23 +175,14 @@ mod tests {
     const VISIT: Visit = Visit { target: "/", is_flagged: false };
 
     impl Request for Visit {
-        fn client(&self) -> Option<IpAddr> {
-            None
-        }
         fn method(&self) -> &[u8] {
             b"GET"
         }
         fn target(&self) -> &[u8] {
             self.target.as_bytes()
         }
-        fn host(&self) -> Option<&[u8]> {
-            None
-        }
         fn header(&self, name: &str) -> Option<&[u8]> {
             (name == "cookie").then_some(b"theme=dark; session=abc")
-        }
-        fn normal_path(&self) -> Option<&NormalPath> {
-            None
         }
         fn is_flagged(&self) -> bool {
             self.is_flagged

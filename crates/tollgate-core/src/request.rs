@@ -11,18 +11,36 @@ use crate::query::write_parameter;
 /// interface for programs that are not behind the gate) may send only its identifier.
 pub trait Request {
     /// The client's address, after trusted proxies are skipped.
-    fn client(&self) -> Option<IpAddr>;
+    fn client(&self) -> Option<IpAddr> {
+        None
+    }
+
     /// The method, such as `GET`; empty if unknown.
-    fn method(&self) -> &[u8];
+    fn method(&self) -> &[u8] {
+        b""
+    }
+
     /// The path and query, such as `/a?b=c`; empty if unknown.
-    fn target(&self) -> &[u8];
+    fn target(&self) -> &[u8] {
+        b""
+    }
+
     /// The requested host, as returned by [`host_of`].
-    fn host(&self) -> Option<&[u8]>;
+    fn host(&self) -> Option<&[u8]> {
+        None
+    }
+
     /// The value of the header with this name; `name` is in lower case. Several header lines are joined by the
     /// [separator](crate::inputs::separator).
-    fn header(&self, name: &str) -> Option<&[u8]>;
+    fn header(&self, _name: &str) -> Option<&[u8]> {
+        None
+    }
+
     /// The other forms in which backends may read [`path`](Self::path): the result of [`NormalPath::differing`].
-    fn normal_path(&self) -> Option<&NormalPath>;
+    fn normal_path(&self) -> Option<&NormalPath> {
+        None
+    }
+
     /// An attribute supplied by the caller of the library, such as an identifier or a descriptor entry.
     fn attribute(&self, _name: &str) -> Option<&[u8]> {
         None

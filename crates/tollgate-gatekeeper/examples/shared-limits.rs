@@ -21,7 +21,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tollgate_core::band::Band;
 use tollgate_core::decision::Verdict;
-use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
@@ -119,9 +118,6 @@ impl Request for Call<'_> {
     }
 
     // This service has one path, and no rule uses it.
-    fn normal_path(&self) -> Option<&NormalPath> {
-        None
-    }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
         let field = |line: &'_ str| line.split_once(':').is_some_and(|(field, _)| field.eq_ignore_ascii_case(name));

@@ -59,7 +59,6 @@ mod tests {
     use tollgate_core::class::Class;
     use tollgate_core::condition::Condition;
     use tollgate_core::limit::{Bucket, Rate, Window};
-    use tollgate_core::path::NormalPath;
     use tollgate_core::rule::{Mode, Rule};
 
     use super::*;
@@ -70,21 +69,6 @@ mod tests {
 
     impl Request for Caller {
         fn client(&self) -> Option<core::net::IpAddr> {
-            None
-        }
-        fn method(&self) -> &[u8] {
-            b""
-        }
-        fn target(&self) -> &[u8] {
-            b""
-        }
-        fn host(&self) -> Option<&[u8]> {
-            None
-        }
-        fn header(&self, _: &str) -> Option<&[u8]> {
-            None
-        }
-        fn normal_path(&self) -> Option<&NormalPath> {
             None
         }
         fn attribute(&self, _: &str) -> Option<&[u8]> {

@@ -4,7 +4,6 @@
 //! uses [`Limiter::builder`] instead: rules have defaults, and the built [`ClockedLimiter`] has a clock of its own.
 
 use core::fmt;
-use core::net::IpAddr;
 use core::time::Duration;
 
 use tollgate_core::band::Band;
@@ -12,7 +11,7 @@ use tollgate_core::class::{Class, ClassError};
 use tollgate_core::condition::Condition;
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::limit::{Bucket, Budget, InFlight, Limit, LimitError, Rate, Window};
-use tollgate_core::path::{NormalPath, PathPattern};
+use tollgate_core::path::PathPattern;
 use tollgate_core::request::Request;
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::Span;
@@ -386,30 +385,6 @@ impl Drop for Admitted<'_> {
 struct Identified<'a>(&'a [u8]);
 
 impl Request for Identified<'_> {
-    fn client(&self) -> Option<IpAddr> {
-        None
-    }
-
-    fn method(&self) -> &[u8] {
-        b""
-    }
-
-    fn target(&self) -> &[u8] {
-        b""
-    }
-
-    fn host(&self) -> Option<&[u8]> {
-        None
-    }
-
-    fn header(&self, _name: &str) -> Option<&[u8]> {
-        None
-    }
-
-    fn normal_path(&self) -> Option<&NormalPath> {
-        None
-    }
-
     fn attribute(&self, name: &str) -> Option<&[u8]> {
         (name == "identifier").then_some(self.0)
     }

@@ -189,9 +189,6 @@ mod tests {
         fn target(&self) -> &[u8] {
             self.target
         }
-        fn host(&self) -> Option<&[u8]> {
-            None
-        }
         fn normal_path(&self) -> Option<&NormalPath> {
             self.normal.differing()
         }

@@ -11,7 +11,6 @@ use tollgate_core::class::Class;
 use tollgate_core::condition::Condition;
 use tollgate_core::decision::Verdict;
 use tollgate_core::limit::{Bucket, InFlight, Limit};
-use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
@@ -37,18 +36,6 @@ impl Request for Anybody {
 
     fn target(&self) -> &[u8] {
         b"/"
-    }
-
-    fn host(&self) -> Option<&[u8]> {
-        None
-    }
-
-    fn normal_path(&self) -> Option<&NormalPath> {
-        None
-    }
-
-    fn header(&self, _name: &str) -> Option<&[u8]> {
-        None
     }
 }
 

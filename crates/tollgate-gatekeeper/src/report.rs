@@ -149,7 +149,6 @@ mod tests {
     use tollgate_core::class::Class;
     use tollgate_core::condition::Condition;
     use tollgate_core::limit::Rate;
-    use tollgate_core::path::NormalPath;
     use tollgate_core::rule::{Mode, Rule};
     use tollgate_core::time::Span;
     use tollgate_core::toll::Toll;
@@ -175,14 +174,6 @@ mod tests {
 
         fn target(&self) -> &[u8] {
             b"/"
-        }
-
-        fn normal_path(&self) -> Option<&NormalPath> {
-            None
-        }
-
-        fn host(&self) -> Option<&[u8]> {
-            None
         }
 
         fn header(&self, name: &str) -> Option<&[u8]> {

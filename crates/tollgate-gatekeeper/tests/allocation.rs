@@ -9,7 +9,6 @@ use tollgate_core::band::Band;
 use tollgate_core::class::Class;
 use tollgate_core::condition::Condition;
 use tollgate_core::limit::{Bucket, Budget, InFlight, Limit, Rate, Window};
-use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
@@ -58,10 +57,6 @@ impl Request for Visitor {
 
     fn host(&self) -> Option<&[u8]> {
         Some(b"example.org")
-    }
-
-    fn normal_path(&self) -> Option<&NormalPath> {
-        None
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {

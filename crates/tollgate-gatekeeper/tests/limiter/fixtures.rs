@@ -8,7 +8,6 @@ use tollgate_core::class::Class;
 use tollgate_core::condition::Condition;
 use tollgate_core::decision::Verdict;
 use tollgate_core::limit::{Bucket, Budget, InFlight, Limit, Rate, Window};
-use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
@@ -35,18 +34,6 @@ impl Request for Caller<'_> {
 
     fn target(&self) -> &[u8] {
         b"/"
-    }
-
-    fn host(&self) -> Option<&[u8]> {
-        None
-    }
-
-    fn normal_path(&self) -> Option<&NormalPath> {
-        None
-    }
-
-    fn header(&self, _name: &str) -> Option<&[u8]> {
-        None
     }
 
     fn attribute(&self, name: &str) -> Option<&[u8]> {

@@ -10,7 +10,6 @@ use tollgate_core::band::Band;
 use tollgate_core::class::Class;
 use tollgate_core::decision::Verdict;
 use tollgate_core::limit::{Limit, Rate};
-use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::Span;
@@ -37,15 +36,6 @@ impl Request for From {
     }
     fn target(&self) -> &[u8] {
         b"/"
-    }
-    fn host(&self) -> Option<&[u8]> {
-        None
-    }
-    fn normal_path(&self) -> Option<&NormalPath> {
-        None
-    }
-    fn header(&self, _: &str) -> Option<&[u8]> {
-        None
     }
 }
 

@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use tollgate_core::band::Band;
 use tollgate_core::decision::{Decision, Reason};
 use tollgate_core::escalation::{Escalation, Multiplier};
-use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
 use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
@@ -33,18 +32,6 @@ impl Request for Caller {
 
     fn target(&self) -> &[u8] {
         b"/"
-    }
-
-    fn host(&self) -> Option<&[u8]> {
-        None
-    }
-
-    fn normal_path(&self) -> Option<&NormalPath> {
-        None
-    }
-
-    fn header(&self, _name: &str) -> Option<&[u8]> {
-        None
     }
 }
 

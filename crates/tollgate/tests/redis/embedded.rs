@@ -4,7 +4,6 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use tollgate_core::band::Band;
-use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
@@ -30,18 +29,6 @@ impl Request for From {
 
     fn target(&self) -> &[u8] {
         b"/"
-    }
-
-    fn host(&self) -> Option<&[u8]> {
-        None
-    }
-
-    fn header(&self, _: &str) -> Option<&[u8]> {
-        None
-    }
-
-    fn normal_path(&self) -> Option<&NormalPath> {
-        None
     }
 }
 

@@ -1,8 +1,6 @@
 //! A descriptor of Envoy as a request that rules decide on.
 
 use std::net::IpAddr;
-
-use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
 
 use super::messages::DescriptorEntry;
@@ -21,26 +19,6 @@ impl Request for DescriptorRequest<'_> {
     fn client(&self) -> Option<IpAddr> {
         // The entry of Envoy's action `remote_address`.
         self.entries.iter().find(|entry| entry.key == "remote_address")?.value.parse().ok()
-    }
-
-    fn method(&self) -> &[u8] {
-        b""
-    }
-
-    fn target(&self) -> &[u8] {
-        b""
-    }
-
-    fn host(&self) -> Option<&[u8]> {
-        None
-    }
-
-    fn header(&self, _: &str) -> Option<&[u8]> {
-        None
-    }
-
-    fn normal_path(&self) -> Option<&NormalPath> {
-        None
     }
 
     fn attribute(&self, name: &str) -> Option<&[u8]> {

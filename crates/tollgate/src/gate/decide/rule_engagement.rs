@@ -74,7 +74,6 @@ mod tests {
     use crate::settings::{Gate, Settings};
     use std::net::IpAddr;
     use tollgate_core::band::Band;
-    use tollgate_core::path::NormalPath;
     use tollgate_core::time::Span;
     use tollgate_core::toll::Toll;
 
@@ -89,15 +88,6 @@ mod tests {
         }
         fn target(&self) -> &[u8] {
             b"/"
-        }
-        fn host(&self) -> Option<&[u8]> {
-            None
-        }
-        fn normal_path(&self) -> Option<&NormalPath> {
-            None
-        }
-        fn header(&self, _: &str) -> Option<&[u8]> {
-            None
         }
     }
 

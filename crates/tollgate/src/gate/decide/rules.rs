@@ -366,8 +366,6 @@ fn faces(domain: &Domain, before: Option<&[Face]>) -> Vec<Face> {
 mod tests {
     use std::net::IpAddr;
 
-    use tollgate_core::path::NormalPath;
-
     use super::*;
     use crate::settings::{Gate, Settings};
 
@@ -382,15 +380,6 @@ mod tests {
         }
         fn target(&self) -> &[u8] {
             b"/"
-        }
-        fn host(&self) -> Option<&[u8]> {
-            None
-        }
-        fn normal_path(&self) -> Option<&NormalPath> {
-            None
-        }
-        fn header(&self, _: &str) -> Option<&[u8]> {
-            None
         }
     }
 
