@@ -1,194 +1,89 @@
 //! The rate limit service as JSON over HTTP, in the JSON form of its messages (proto3), as envoyproxy/ratelimit serves
-//! it at `/json`.
+//! it at `/json`: names in either spelling, `null` for a default, numbers also as text, enumerations by name.
 
-use std::fmt;
+use serde::{Deserialize, Deserializer, Serializer, de};
 
-use serde::de::{self, Deserializer, Visitor};
-use serde_json::{Map, Value, json};
-
-use super::messages::{self, DescriptorEntry, DescriptorStatus, OVER_LIMIT, RateLimitOverride, RateLimitResponse};
+use super::messages::{OVER_LIMIT, RateLimitRequest, RateLimitResponse};
 use super::unit;
 
-/// `RateLimitRequest`. Fields have their names in lower camel case or as in the definition.
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct JsonRequest {
-    #[serde(default)]
-    domain: Option<String>,
-    #[serde(default)]
-    descriptors: Option<Vec<JsonDescriptor>>,
-    #[serde(default, alias = "hits_addend", rename = "hitsAddend")]
-    hits_addend: Option<Number>,
-}
-
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct JsonDescriptor {
-    #[serde(default)]
-    entries: Option<Vec<JsonEntry>>,
-    #[serde(default)]
-    limit: Option<JsonOverride>,
-    #[serde(default, alias = "hits_addend", rename = "hitsAddend")]
-    hits_addend: Option<Number>,
-    #[serde(default, alias = "is_negative_hits", rename = "isNegativeHits")]
-    is_negative_hits: Option<bool>,
-}
-
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct JsonEntry {
-    #[serde(default)]
-    key: Option<String>,
-    #[serde(default)]
-    value: Option<String>,
-}
-
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct JsonOverride {
-    #[serde(default, alias = "requests_per_unit", rename = "requestsPerUnit")]
-    requests_per_unit: Option<Number>,
-    #[serde(default)]
-    unit: Option<UnitNumber>,
-}
-
-/// A whole number, which JSON may have as text.
-struct Number(u64);
-
-impl<'de> serde::Deserialize<'de> for Number {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NumberVisitor;
-        impl Visitor<'_> for NumberVisitor {
-            type Value = Number;
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a whole number")
-            }
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Number, E> {
-                Ok(Number(number))
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Number, E> {
-                text.parse().map(Number).map_err(|_| E::custom("not a whole number"))
-            }
-        }
-        deserializer.deserialize_any(NumberVisitor)
-    }
-}
-
-impl Number {
-    fn small(self) -> Result<u32, String> {
-        u32::try_from(self.0).map_err(|_| format!("{} is larger than {}", self.0, u32::MAX))
-    }
-}
-
-/// A unit, by its name or number.
-struct UnitNumber(i32);
-
-impl<'de> serde::Deserialize<'de> for UnitNumber {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct UnitVisitor;
-        impl Visitor<'_> for UnitVisitor {
-            type Value = UnitNumber;
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a unit such as \"MINUTE\"")
-            }
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<UnitNumber, E> {
-                i32::try_from(number).map(UnitNumber).map_err(|_| E::custom("not a unit"))
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<UnitNumber, E> {
-                unit::of_json_name(text).map(UnitNumber).ok_or_else(|| E::custom("not a unit"))
-            }
-        }
-        deserializer.deserialize_any(UnitVisitor)
-    }
-}
-
-/// The request in a body.
-pub(in crate::doors) fn request(body: &[u8]) -> Result<messages::RateLimitRequest, String> {
-    // serde reads an array as the fields in their order.
+/// Parses a call.
+pub(in crate::doors) fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err("not a JSON object".to_owned());
     }
-    let request: JsonRequest = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    let descriptors = request.descriptors.unwrap_or_default().into_iter().map(descriptor);
-    Ok(messages::RateLimitRequest {
-        domain: request.domain.unwrap_or_default(),
-        descriptors: descriptors.collect::<Result<_, _>>()?,
-        hits_addend: request.hits_addend.map_or(Ok(0), Number::small)?,
-    })
+    serde_json::from_slice(body).map_err(|error| error.to_string())
 }
 
-fn descriptor(descriptor: JsonDescriptor) -> Result<messages::RateLimitDescriptor, String> {
-    let entry = |entry: JsonEntry| DescriptorEntry {
-        key: entry.key.unwrap_or_default(),
-        value: entry.value.unwrap_or_default(),
-    };
-    let limit = |limit: JsonOverride| {
-        let requests_per_unit = limit.requests_per_unit.map_or(Ok(0), Number::small)?;
-        Ok::<_, String>(RateLimitOverride { requests_per_unit, unit: limit.unit.map_or(0, |unit| unit.0) })
-    };
-    Ok(messages::RateLimitDescriptor {
-        entries: descriptor.entries.unwrap_or_default().into_iter().map(entry).collect(),
-        limit: descriptor.limit.map(limit).transpose()?,
-        hits_addend: descriptor.hits_addend.map(|number| number.0),
-        is_negative_hits: descriptor.is_negative_hits.unwrap_or_default(),
-    })
-}
-
-/// The response as JSON, and whether the request is over the limit. Fields with their default value are left out.
+/// Writes an answer, and whether it is over the limit.
 pub(in crate::doors) fn response(response: &RateLimitResponse) -> (Vec<u8>, bool) {
-    let mut object = Map::new();
-    object.insert("overallCode".to_owned(), code(response.overall_code));
-    object.insert("statuses".to_owned(), response.statuses.iter().map(status).collect());
-    if !response.response_headers_to_add.is_empty() {
-        let header = |header: &messages::HeaderValue| json!({"key": header.key, "value": header.value});
-        let headers = response.response_headers_to_add.iter().map(header).collect();
-        object.insert("responseHeadersToAdd".to_owned(), headers);
-    }
-    (Value::Object(object).to_string().into_bytes(), response.overall_code == OVER_LIMIT)
+    let text = serde_json::to_vec(response).expect("every field has a JSON form");
+    (text, response.overall_code == OVER_LIMIT)
 }
 
-fn code(code: i32) -> Value {
-    if code == OVER_LIMIT { "OVER_LIMIT".into() } else { "OK".into() }
+/// Reads a value; `null` is the default.
+pub(super) fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(input: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(input)?.unwrap_or_default())
 }
 
-fn status(status: &DescriptorStatus) -> Value {
-    let mut object = Map::new();
-    object.insert("code".to_owned(), code(status.code));
-    if let Some(limit) = &status.current_limit {
-        let mut inner = Map::new();
-        if limit.requests_per_unit > 0 {
-            inner.insert("requestsPerUnit".to_owned(), limit.requests_per_unit.into());
-        }
-        if let Some(name) = unit::json_name(limit.unit) {
-            inner.insert("unit".to_owned(), name.into());
-        }
-        if !limit.name.is_empty() {
-            inner.insert("name".to_owned(), limit.name.as_str().into());
-        }
-        object.insert("currentLimit".to_owned(), inner.into());
-    }
-    if status.limit_remaining > 0 {
-        object.insert("limitRemaining".to_owned(), status.limit_remaining.into());
-    }
-    if let Some(duration) = &status.duration_until_reset {
-        object.insert("durationUntilReset".to_owned(), seconds(duration).into());
-    }
-    object.into()
+/// A number or an enumeration, as a number or as text.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "not a whole number or a unit such as \"MINUTE\"")]
+enum NumberOrText {
+    Number(u64),
+    Text(String),
 }
 
-/// A duration in the JSON form of protocol buffers: seconds with 0, 3, 6 or 9 digits.
-fn seconds(duration: &prost_types::Duration) -> String {
-    let prost_types::Duration { seconds, nanos } = *duration;
-    match nanos {
-        0 => format!("{seconds}s"),
-        _ if nanos % 1_000_000 == 0 => format!("{seconds}.{:03}s", nanos / 1_000_000),
-        _ if nanos % 1_000 == 0 => format!("{seconds}.{:06}s", nanos / 1_000),
-        _ => format!("{seconds}.{nanos:09}s"),
-    }
+/// Reads a whole number.
+pub(super) fn number<'de, D: Deserializer<'de>>(input: D) -> Result<Option<u64>, D::Error> {
+    Ok(match Option::deserialize(input)? {
+        None => None,
+        Some(NumberOrText::Number(number)) => Some(number),
+        Some(NumberOrText::Text(text)) => Some(text.parse().map_err(|_| de::Error::custom("not a whole number"))?),
+    })
+}
+
+/// Reads a whole number of 32 bits.
+pub(super) fn small_number<'de, D: Deserializer<'de>>(input: D) -> Result<u32, D::Error> {
+    let large = number(input)?.unwrap_or_default();
+    u32::try_from(large).map_err(|_| de::Error::custom(format!("{large} is larger than {}", u32::MAX)))
+}
+
+/// Reads a unit.
+pub(super) fn unit<'de, D: Deserializer<'de>>(input: D) -> Result<i32, D::Error> {
+    let unit = match Option::deserialize(input)? {
+        None => Some(0),
+        Some(NumberOrText::Number(number)) => i32::try_from(number).ok(),
+        Some(NumberOrText::Text(name)) => unit::of_json_name(&name),
+    };
+    unit.ok_or_else(|| de::Error::custom("not a unit"))
+}
+
+/// Writes a `RateLimitResponse.Code`.
+pub(super) fn write_code<S: Serializer>(code: &i32, output: S) -> Result<S::Ok, S::Error> {
+    output.serialize_str(if *code == OVER_LIMIT { "OVER_LIMIT" } else { "OK" })
+}
+
+/// Writes a unit.
+pub(super) fn write_unit<S: Serializer>(number: &i32, output: S) -> Result<S::Ok, S::Error> {
+    output.serialize_str(unit::json_name(*number).unwrap_or("UNKNOWN"))
+}
+
+/// Writes a duration, such as `1.005s`.
+pub(super) fn write_duration<S: Serializer>(
+    duration: &Option<prost_types::Duration>,
+    output: S,
+) -> Result<S::Ok, S::Error> {
+    output.collect_str(&duration.unwrap_or_default())
+}
+
+/// Whether a number has its default, which is left out.
+pub(super) fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
+    *number == N::default()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::messages::{DescriptorStatus, RateLimit, RateLimitOverride};
     use super::*;
 
     #[test]
@@ -211,8 +106,17 @@ mod tests {
     }
 
     #[test]
-    fn durations_have_as_many_digits_as_they_need() {
-        let shown = |seconds, nanos| super::seconds(&prost_types::Duration { seconds, nanos });
-        assert_eq!([shown(60, 0), shown(1, 5_000_000), shown(0, 7)], ["60s", "1.005s", "0.000000007s"]);
+    fn an_answer_leaves_defaults_out() {
+        let reset = Some(prost_types::Duration { seconds: 1, nanos: 5_000_000 });
+        let limit = RateLimit { requests_per_unit: 4, unit: 3, name: String::new() };
+        let limited =
+            DescriptorStatus { code: 2, current_limit: Some(limit), limit_remaining: 0, duration_until_reset: reset };
+        let statuses = vec![limited, DescriptorStatus { code: 1, ..DescriptorStatus::default() }];
+        let (text, is_over) =
+            response(&RateLimitResponse { overall_code: 2, statuses, ..RateLimitResponse::default() });
+        let expected =
+            r#"{"overallCode":"OVER_LIMIT","statuses":[{"code":"OVER_LIMIT","currentLimit":{"requestsPerUnit":4,"#;
+        let expected = format!("{expected}{}", r#""unit":"HOUR"},"durationUntilReset":"1.005s"},{"code":"OK"}]}"#);
+        assert_eq!((String::from_utf8(text).unwrap(), is_over), (expected, true));
     }
 }

@@ -20,7 +20,7 @@ use tonic::server::{Grpc, StreamingService};
 use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use super::messages::{DescriptorEntry, RateLimitDescriptor};
+use super::messages::{DescriptorEntry, RateLimitDescriptor, duration};
 use super::quota_messages::{
     Action, Assignment, BucketAction, BucketId, BucketUsage, DENY_ALL, QuotaResponse, Strategy, StrategyKind,
     TokenBucket, UsageReports,
@@ -165,9 +165,4 @@ fn descriptor_of(bucket: Option<&BucketId>) -> Result<RateLimitDescriptor, Statu
         entries.iter().map(|(key, value)| DescriptorEntry { key: key.clone(), value: value.clone() }).collect();
     entries.sort_by(|a, b| a.key.cmp(&b.key));
     Ok(RateLimitDescriptor { entries, ..RateLimitDescriptor::default() })
-}
-
-fn duration(span: Span) -> prost_types::Duration {
-    let nanos = span.as_nanos();
-    prost_types::Duration { seconds: (nanos / 1_000_000_000) as i64, nanos: (nanos % 1_000_000_000) as i32 }
 }

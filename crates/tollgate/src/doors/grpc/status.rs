@@ -5,7 +5,7 @@ use tollgate_gatekeeper::limit_status::{self, Field};
 use tollgate_wire::rate_limit_headers::LimitStatus;
 use tollgate_wire::ratelimit_config::{LimitLeaf, LimitUnit};
 
-use super::messages::{DescriptorStatus, HeaderValue, OK, OVER_LIMIT, RateLimit};
+use super::messages::{DescriptorStatus, HeaderValue, OK, OVER_LIMIT, RateLimit, duration};
 use super::rate_limit::QuotaFigures;
 use super::unit;
 use crate::gate::Ruling;
@@ -128,11 +128,6 @@ impl Judgement {
         let (reset, clear) = if self.is_over() { (self.reset, self.reset) } else { (Span::ZERO, self.reset) };
         Some(LimitStatus { policy: &self.policy, quota, window: Some(window), unit: None, remaining, reset, clear })
     }
-}
-
-fn duration(span: Span) -> prost_types::Duration {
-    let nanos = span.as_nanos();
-    prost_types::Duration { seconds: (nanos / 1_000_000_000) as i64, nanos: (nanos % 1_000_000_000) as i32 }
 }
 
 /// The headers for the client: of the strictest limit. Envoy itself can add `x-ratelimit-*`, so those are not among
