@@ -23,6 +23,7 @@ mod http_client;
 mod import;
 mod init;
 mod key_counts;
+mod line_queue;
 mod manual;
 mod mask;
 mod master;

@@ -9,9 +9,10 @@
 
 use std::borrow::Cow;
 use std::hash::Hasher;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LazyLock, PoisonError, RwLock};
 
+use parking_lot::RwLock;
 use siphasher::sip::SipHasher24;
 use tollgate_core::class::Class;
 
@@ -44,7 +45,7 @@ pub(crate) fn set_off(is_off: bool) {
 pub(crate) fn set_account_class(class: &str) {
     // Normalised as in rules.
     let class = Class::parse(class).map_or_else(|_| class.to_owned(), |class| class.to_string());
-    *MASK.account_class.write().unwrap_or_else(PoisonError::into_inner) = class;
+    *MASK.account_class.write() = class;
 }
 
 /// Masks the value of a header or a cookie.
@@ -83,7 +84,7 @@ fn is_secret(class: &str) -> bool {
         Some(("cookie", _)) => true,
         _ => false,
     };
-    class.split('+').any(is_secret) && *MASK.account_class.read().unwrap_or_else(PoisonError::into_inner) != class
+    class.split('+').any(is_secret) && *MASK.account_class.read() != class
 }
 
 /// Whether this may be a masked value.

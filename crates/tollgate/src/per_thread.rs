@@ -5,7 +5,8 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Number of values. With more threads, some share one.
 const THREADS: usize = 16;
@@ -34,7 +35,7 @@ impl<T> PerThread<T> {
 }
 
 fn lock<T>(own: &ThreadSlot<T>) -> MutexGuard<'_, T> {
-    own.0.lock().unwrap_or_else(PoisonError::into_inner)
+    own.0.lock()
 }
 
 /// Index of this thread's value.

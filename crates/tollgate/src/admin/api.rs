@@ -96,7 +96,7 @@ fn status_value(console: &Console) -> Value {
         "now": rfc3339(now),
         "started_at": rfc3339(started),
         "uptime_ms": now.since(started).as_nanos() / 1_000_000,
-        "last_second": console.history().last(),
+        "last_second": console.history.lock().last(),
         "watch": {
             "flags": watch.flags,
             "kept": watch.is_persisted,
@@ -108,12 +108,12 @@ fn status_value(console: &Console) -> Value {
             "accounts_pushed_out": omissions.accounts_evicted,
             "episodes_pushed_out": omissions.episodes_evicted,
         },
-        "reload": console.config().reload(),
+        "reload": console.config.lock().reload(),
     });
     if let (Value::Object(status), Value::Object(more)) = (&mut status, console.monitored.status()) {
         status.extend(more);
     }
-    if let Some(notice) = console.config().reload_notice() {
+    if let Some(notice) = console.config.lock().reload_notice() {
         match &mut status["notices"] {
             Value::Array(notices) => notices.insert(0, notice),
             absent => *absent = json!([notice]),
@@ -139,7 +139,7 @@ pub(super) async fn history(State(console): ConsoleState, query: QueryResult<His
     if last > 3600 {
         return Err(AdminProblem::bad("`last` must be a number of steps up to 3600"));
     }
-    let samples = console.history().in_steps(step);
+    let samples = console.history.lock().in_steps(step);
     let shown = &samples[samples.len().saturating_sub(last)..];
     Ok(JsonReply(json!({ "step_ms": step * 1000, "samples": shown })))
 }
@@ -198,7 +198,7 @@ pub(super) async fn audit(State(console): ConsoleState, query: QueryResult<ListF
 
 /// `GET /api/v1/config`
 pub(super) async fn config(State(console): ConsoleState) -> JsonReply {
-    JsonReply(console.config().shown())
+    JsonReply(console.config.lock().shown())
 }
 
 /// `GET /api/v1/session`

@@ -8,10 +8,11 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tollgate_core::network::Network;
@@ -120,14 +121,14 @@ pub(super) struct AdminConnection {
 
 impl Drop for AdminConnection {
     fn drop(&mut self) {
-        self.connections.lock().by_id.remove(&self.id);
+        self.connections.0.lock().by_id.remove(&self.id);
     }
 }
 
 impl AdminConnections {
     /// Counts a new connection from `address`, which may replace another one.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr, now: Instant) -> AdminConnection {
-        let (network, mut table) = (network_of(address), self.lock());
+        let (network, mut table) = (network_of(address), self.0.lock());
         let scope = if table.has_room(network) {
             Scope::Everything
         } else if let Some(id) = table.least_useful(network, now) {
@@ -143,10 +144,6 @@ impl AdminConnections {
         table.next_id += 1;
         table.by_id.insert(id, AdminEntry { network, scope, activity: activity.clone() });
         AdminConnection { connections: self.clone(), id, scope, activity }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -232,7 +229,7 @@ mod tests {
     }
 
     fn is_replaced(connection: &AdminConnection) -> bool {
-        !connection.connections.lock().by_id.contains_key(&connection.id)
+        !connection.connections.0.lock().by_id.contains_key(&connection.id)
     }
 
     #[test]
@@ -269,7 +266,7 @@ mod tests {
         assert_eq!(hostile.iter().filter(|connection| is_replaced(connection)).count(), 60);
         let many = serving(&connections, address(9), 100, now);
         assert!(many.iter().any(|connection| connection.scope == Scope::HealthChecks), "the network has its share");
-        assert_eq!(connections.lock().of_scope(Scope::Everything).count(), CONNECTIONS_MAX);
+        assert_eq!(connections.0.lock().of_scope(Scope::Everything).count(), CONNECTIONS_MAX);
     }
 
     #[test]
@@ -289,7 +286,7 @@ mod tests {
         for round in 0..3 {
             let all = serving(&connections, address(1), PER_NETWORK_MAX + RESERVE_MAX + round, now);
             drop(all);
-            assert!(connections.lock().by_id.is_empty());
+            assert!(connections.0.lock().by_id.is_empty());
         }
     }
 }

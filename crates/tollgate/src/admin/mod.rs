@@ -27,7 +27,7 @@ mod wrong_tokens;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -36,6 +36,7 @@ use axum::http::{StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::{delete, get, post};
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tollgate_core::time::Moment;
@@ -94,7 +95,7 @@ impl Console {
     /// Records the outcome of a reload: the new settings with those that need a restart, or the errors.
     pub(crate) fn reloaded(&self, outcome: Result<(Config, Vec<String>), String>) {
         let at = self.watch.calendar().now();
-        let mut config = self.config();
+        let mut config = self.config.lock();
         match outcome {
             Ok((new, waiting)) => *config = config.succeeded_by(new, at, waiting),
             Err(faults) => {
@@ -123,20 +124,12 @@ impl Console {
         text
     }
 
-    fn config(&self) -> MutexGuard<'_, Config> {
-        self.config.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn history(&self) -> MutexGuard<'_, History> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes a sample of everything but the watch. Call once per second on a thread that may take a while.
     fn tick(&self) {
         self.monitored.tick();
         if let Some(totals) = self.monitored.totals() {
             let now = self.watch.calendar().now();
-            self.history().take(totals, now);
+            self.history.lock().take(totals, now);
         }
         if self.events.has_readers() {
             self.events.publish(api::status_text(self));

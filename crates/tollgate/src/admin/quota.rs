@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tollgate_core::network::Network;
 
@@ -34,7 +35,7 @@ impl Quota {
 
     /// Acquires a permit for `address`, if one is free.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<QuotaPermit> {
-        let (network, mut taken) = (network_of(address), self.lock());
+        let (network, mut taken) = (network_of(address), self.taken.lock());
         if taken.of(&network) >= self.per_network_max || taken.total() >= self.total_max {
             return None;
         }
@@ -57,15 +58,11 @@ impl Quota {
         };
         tokio::time::timeout(wait_max, entered).await.ok()
     }
-
-    fn lock(&self) -> MutexGuard<'_, KeyCounts<Network>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for QuotaPermit {
     fn drop(&mut self) {
-        self.quota.lock().remove(&self.network);
+        self.quota.taken.lock().remove(&self.network);
         self.quota.freed.notify_waiters();
     }
 }
@@ -88,6 +85,6 @@ mod tests {
             own.pop();
         });
         drop((waited.unwrap(), others, own));
-        assert!(quota.lock().total() == 0);
+        assert!(quota.taken.lock().total() == 0);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tollgate_core::network::Network;
 use tollgate_core::time::{Moment, Span};
 
@@ -41,7 +41,7 @@ pub(super) struct Sessions(Mutex<HashMap<String, LoginSession>>);
 impl Sessions {
     /// Starts a session; returns its ID.
     pub(super) fn begin(&self, role: Role, name: &str, now: Moment) -> String {
-        let mut sessions = self.lock();
+        let mut sessions = self.0.lock();
         sessions.retain(|_, session| now.since(session.begun_at) < SESSION_LIFETIME);
         let alike = sessions.iter().filter(|(_, session)| session.role == role);
         let alike: Vec<_> = alike.map(|(word, session)| (session.used_at, word.clone())).collect();
@@ -58,7 +58,7 @@ impl Sessions {
 
     /// The session with this ID, unless it has expired.
     pub(super) fn find(&self, word: &str, now: Moment) -> Option<LoginSession> {
-        let mut sessions = self.lock();
+        let mut sessions = self.0.lock();
         let session = sessions.get_mut(word)?;
         if now.since(session.begun_at) >= SESSION_LIFETIME {
             sessions.remove(word);
@@ -70,16 +70,12 @@ impl Sessions {
 
     /// Ends a session.
     pub(super) fn end(&self, word: &str) {
-        self.lock().remove(word);
+        self.0.lock().remove(word);
     }
 
     /// Ends all sessions.
     pub(super) fn end_all(&self) {
-        self.lock().clear();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, LoginSession>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().clear();
     }
 }
 
@@ -90,7 +86,7 @@ pub(super) struct TokenFailures(Mutex<HashMap<Option<Network>, (u32, Moment)>>);
 impl TokenFailures {
     /// Counts a wrong token. Returns false beyond the bound; the failure is then not logged.
     pub(super) fn failed(&self, from: IpAddr, now: Moment) -> bool {
-        let mut attempts = self.lock();
+        let mut attempts = self.0.lock();
         let network = Some(network_of(from));
         if !attempts.contains_key(&network) && attempts.len() >= NETWORKS_MAX {
             attempts.retain(|_, (_, since)| now.since(*since) < WINDOW);
@@ -102,10 +98,6 @@ impl TokenFailures {
         }
         *failures = failures.saturating_add(1);
         *failures <= FAILURES_MAX
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Option<Network>, (u32, Moment)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -144,7 +136,7 @@ mod tests {
             sessions.begin(Role::Viewer, "x", second(100 + at));
         }
         assert!(words[1..].iter().all(|word| sessions.find(word, second(1100)).is_some()));
-        assert_eq!(sessions.lock().len(), 2 * SESSIONS_MAX);
+        assert_eq!(sessions.0.lock().len(), 2 * SESSIONS_MAX);
     }
 
     #[test]
@@ -162,7 +154,7 @@ mod tests {
         let failed = |number: u32| attempts.failed(std::net::Ipv4Addr::from(number).into(), second(1));
         let explained = (0..5000).filter(|number| failed(*number)).count();
         assert_eq!(explained, NETWORKS_MAX + FAILURES_MAX as usize);
-        assert_eq!(attempts.lock().len(), NETWORKS_MAX + 1);
+        assert_eq!(attempts.0.lock().len(), NETWORKS_MAX + 1);
         assert!(attempts.failed("203.0.113.7".parse().unwrap(), second(61)), "the window is over");
     }
 }

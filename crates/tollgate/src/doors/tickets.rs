@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use tollgate_core::time::Moment;
 
 use crate::gate::DoorTicket;
@@ -91,7 +91,7 @@ impl Tickets {
     }
 
     fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[index].lock()
     }
 
     /// Stores a ticket. If the store is full, the oldest ticket is removed and returned.

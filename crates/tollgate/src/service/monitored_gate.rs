@@ -1,7 +1,8 @@
 //! The gate as the admin address sees it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tollgate_core::band::Band;
 use tollgate_core::class::Class;
@@ -51,7 +52,7 @@ impl MonitoredGate {
     /// Median and 99th percentile of the latency in the last seconds.
     fn percentiles(&self) -> (Option<f64>, Option<f64>) {
         let now = self.gate.answer_times();
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = self.answers.lock();
         let lately = answers.first().map(|then| now.since(then));
         answers.push(now);
         if answers.len() > LOOK_BACK {

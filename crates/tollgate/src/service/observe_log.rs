@@ -1,7 +1,6 @@
 //! The summary of observe mode in the log, once a minute.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use serde_json::Value;
 use tollgate_core::time::{Moment, Span};
 
@@ -35,7 +34,7 @@ impl ObserveLog {
 
     /// The values to log now, if a line is due and they have changed.
     fn due(&self, now: Moment, observed: impl FnOnce() -> Value) -> Option<Value> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock();
         if now.since(*last.at.get_or_insert(now)) < INTERVAL {
             return None;
         }

@@ -16,9 +16,9 @@
 use std::hash::BuildHasher;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foldhash::quality::RandomState;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::escape::escape_key;
 use super::record::Entry;
@@ -111,7 +111,7 @@ impl Feed {
 
     /// Drains all tables.
     pub(crate) fn take(&self) -> DrainedRefusals<'_> {
-        let mut taken = self.drained.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.drained.lock();
         for (index, mut table) in self.tables.all().enumerate() {
             if taken.len() <= index {
                 taken.push(RefusalTable::default());

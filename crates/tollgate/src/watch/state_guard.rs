@@ -6,9 +6,10 @@
 //! settings for the next holder; and all other work runs on blocking threads ([`Watch::run_blocking`]).
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
 
+use parking_lot::MutexGuard;
 use tollgate_core::time::Span;
 
 use super::{JournaledState, Watch};
@@ -42,7 +43,7 @@ impl Watch {
 
     /// Locks the state, and applies the settings of a reload. May block on the disk.
     pub(super) fn lock(&self) -> StateGuard<'_> {
-        let mut journaled = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut journaled = self.state.lock();
         if let Some(flagging) = self.flagging.swap(None) {
             let FlagPolicy { threshold, window, account_class } = &*flagging;
             // The counts of another account class must not return from the journal.

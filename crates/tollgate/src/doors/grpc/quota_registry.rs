@@ -1,7 +1,9 @@
 //! The number of streams that report each bucket of Envoy's quota service.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::messages::DescriptorEntry;
 
@@ -29,7 +31,7 @@ impl Subscriptions {
         for DescriptorEntry { key, value } in entries {
             name += &format!("|{}:{key}|{}:{value}", key.len(), value.len());
         }
-        let mut streams = self.registry.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = self.registry.0.lock();
         if self.own.contains(&name) {
             return streams.get(&name).copied();
         }
@@ -45,7 +47,7 @@ impl Subscriptions {
 
 impl Drop for Subscriptions {
     fn drop(&mut self) {
-        let mut streams = self.registry.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = self.registry.0.lock();
         for name in self.own.drain() {
             if let Some(count) = streams.get_mut(&name) {
                 *count -= 1;
@@ -75,6 +77,6 @@ mod tests {
         drop(second);
         assert_eq!(first.add("d", &entries("x"), 2), Some(1));
         drop(first);
-        assert!(registry.0.lock().unwrap().is_empty());
+        assert!(registry.0.lock().is_empty());
     }
 }

@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::request::Request;
 use tollgate_core::time::Moment;
@@ -28,7 +28,7 @@ pub(crate) struct Exemptions {
 impl Exemptions {
     /// Exempts a key until a moment. Returns false if there are too many exemptions.
     pub(crate) fn grant(&self, class: &str, key: &[u8], until: Moment, now: Moment) -> bool {
-        let mut by_key = self.lock();
+        let mut by_key = self.by_key.lock();
         by_key.retain(|_, until| *until > now);
         let caller = (class.to_owned(), key.to_vec());
         let fits = by_key.len() < EXEMPTIONS_MAX || by_key.contains_key(&caller);
@@ -41,19 +41,19 @@ impl Exemptions {
 
     /// Ends an exemption.
     pub(crate) fn end(&self, class: &str, key: &[u8]) {
-        let mut by_key = self.lock();
+        let mut by_key = self.by_key.lock();
         by_key.remove(&(class.to_owned(), key.to_vec()));
         self.count.store(by_key.len(), Ordering::Relaxed);
     }
 
     /// The end of the exemption of a key.
     pub(crate) fn until(&self, class: &str, key: &[u8], now: Moment) -> Option<Moment> {
-        self.lock().get(&(class.to_owned(), key.to_vec())).copied().filter(|until| *until > now)
+        self.by_key.lock().get(&(class.to_owned(), key.to_vec())).copied().filter(|until| *until > now)
     }
 
     /// The exempt keys of a class, expired ones included.
     pub(crate) fn keys(&self, class: &str) -> Vec<Vec<u8>> {
-        self.lock().keys().filter(|(of, _)| of == class).map(|(_, key)| key.clone()).collect()
+        self.by_key.lock().keys().filter(|(of, _)| of == class).map(|(_, key)| key.clone()).collect()
     }
 
     /// The number of exemptions.
@@ -80,10 +80,6 @@ impl Exemptions {
         let Some(rule) = decision.rule.and_then(|place| rules.limiter().rule(place)) else { return false };
         let mut key = KeyText::default();
         rule.class.write_key(request, &mut key) && self.until(&rule.class.to_string(), key.as_bytes(), now).is_some()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<(String, Vec<u8>), Moment>> {
-        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

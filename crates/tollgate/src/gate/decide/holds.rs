@@ -4,8 +4,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use tollgate_core::time::Span;
 
 use crate::key_counts::KeyCounts;
@@ -60,7 +60,7 @@ impl Holds {
     }
 
     fn shard(&self, key: u64) -> MutexGuard<'_, KeyCounts<u64>> {
-        self.keys[key as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.keys[key as usize % SHARDS].lock()
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
             drop(take(&holds, &key.to_be_bytes()));
         }
         assert_eq!(holds.total(), 0);
-        assert!(holds.keys.iter().all(|keys| keys.lock().unwrap().total() == 0));
+        assert!(holds.keys.iter().all(|keys| keys.lock().total() == 0));
     }
 
     #[test]

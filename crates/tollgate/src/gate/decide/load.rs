@@ -5,8 +5,8 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tollgate_core::band::{Band, Edges, Gauge};
 use tollgate_core::time::{Moment, Span};
 
@@ -71,7 +71,7 @@ impl Load {
 
     /// Applies new settings.
     pub(crate) fn reload(&self, edges: Edges, pressure: Option<PathBuf>) {
-        let mut looked = self.looked();
+        let mut looked = self.gauge.lock();
         looked.edges = edges;
         looked.gauge.set_edges(edges);
         if looked.pressure.as_ref().map(|(path, _)| path) != pressure.as_ref() {
@@ -115,14 +115,10 @@ impl Load {
         Span::from_nanos(late.checked_div(came).unwrap_or(0))
     }
 
-    fn looked(&self) -> MutexGuard<'_, Looked> {
-        self.gauge.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Updates the band if a window has ended; `wait` is the wait of requests in it.
     pub(crate) fn tick(&self, now: Moment, wait: impl FnOnce() -> Span) {
         // Another worker is updating it.
-        let Ok(mut looked) = self.gauge.try_lock() else { return };
+        let Some(mut looked) = self.gauge.try_lock() else { return };
         if now.since(looked.at) < WINDOW {
             return;
         }
@@ -153,7 +149,7 @@ impl Load {
 
     /// The measurement that the band is based on.
     pub(crate) fn sustained(&self) -> Span {
-        self.looked().gauge.sustained()
+        self.gauge.lock().gauge.sustained()
     }
 }
 

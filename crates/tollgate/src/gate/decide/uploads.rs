@@ -12,8 +12,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tollgate_core::network::Network;
 use tollgate_core::time::Span;
@@ -106,7 +107,7 @@ impl Uploads {
     /// A slot for an upload of `client` at once, and the fate that [`Self::begin`] would have given it.
     pub(crate) fn observe(self: &Arc<Self>, client: IpAddr, at_once: u64, hold: Hold) -> (Upload, UploadFate) {
         let whose = Whose::new(client);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.total_max = Self::total_max(at_once);
         let would = if state.total >= state.total_max {
             UploadFate::Refuse(Refused { retry_after: RETRY_AFTER, own: false, by_queue: None })
@@ -123,7 +124,7 @@ impl Uploads {
 
     /// Grants slots to all waiting uploads.
     pub(crate) fn release(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let waiting: Vec<(IpAddr, oneshot::Sender<()>)> = state
             .by_address
             .iter_mut()
@@ -138,7 +139,7 @@ impl Uploads {
 
     /// The current limit of one address.
     pub(crate) fn per_address_max(&self) -> u64 {
-        self.state().per_address_max()
+        self.state.lock().per_address_max()
     }
 
     /// The total limit, given the in-flight limit `at_once`.
@@ -148,7 +149,7 @@ impl Uploads {
 
     /// Counts an upload, or adds it to the waiting ones.
     fn enter(&self, whose: Whose, at_once: u64, hold: Hold) -> Result<Option<oneshot::Receiver<()>>, Refused> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.total_max = Self::total_max(at_once);
         if state.total >= state.total_max {
             return Err(Refused { retry_after: RETRY_AFTER, own: false, by_queue: None });
@@ -171,7 +172,7 @@ impl Uploads {
 
     /// Frees a slot, and grants slots to waiting uploads of the same address, up to its current limit.
     fn leave(&self, whose: Whose) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.discount(whose);
         // A waiting upload is not left without another one that wakes it when it ends.
         while state.under_way(whose) == 0 || state.has_room(whose) {
@@ -184,10 +185,6 @@ impl Uploads {
         if state.under_way(whose) == 0 {
             state.by_address.remove(&whose.address);
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, UploadState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -302,7 +299,7 @@ mod tests {
     }
 
     fn is_empty(uploads: &Uploads) -> bool {
-        let state = uploads.state();
+        let state = uploads.state.lock();
         state.total == 0 && state.by_address.is_empty() && state.by_network.iter().all(|counts| counts.total() == 0)
     }
 

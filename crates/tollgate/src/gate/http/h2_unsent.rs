@@ -9,10 +9,11 @@
 //! no longer needs them.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use super::spool::{BLOCK_BYTES, Buffers};
 
@@ -45,7 +46,7 @@ impl UnsentBytes {
 
     /// The number of these bytes that may be passed to the crate now. If it is 0, the task is woken when there is room.
     pub(crate) fn room(&self, wanted: usize, cx: &mut Context<'_>) -> usize {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let room = self.borrow_for(&mut state, wanted, FREE_BYTES);
         if room == 0 && !state.waiters.iter().any(|waiter| waiter.will_wake(cx.waker())) {
             state.waiters.push(cx.waker().clone());
@@ -55,7 +56,7 @@ impl UnsentBytes {
 
     /// Whether this many bytes may be passed to the crate although the client's window is closed.
     pub(crate) fn has_room_behind_window(&self, bytes: usize) -> bool {
-        self.borrow_for(&mut self.lock(), bytes, FREE_BEHIND_WINDOW_BYTES) >= bytes
+        self.borrow_for(&mut self.state.lock(), bytes, FREE_BEHIND_WINDOW_BYTES) >= bytes
     }
 
     /// Counts bytes until the `h2` crate drops them.
@@ -63,7 +64,7 @@ impl UnsentBytes {
         if data.is_empty() {
             return Bytes::new();
         }
-        self.lock().held += data.len();
+        self.state.lock().held += data.len();
         Bytes::from_owner(Handed { data: data.into(), unsent: self.clone() })
     }
 
@@ -77,7 +78,7 @@ impl UnsentBytes {
 
     fn released(&self, bytes: usize) {
         let waiters = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.held -= bytes;
             // One block more than needed, so that a fast download does not borrow it again and again.
             let needed = match state.held.saturating_sub(FREE_BEHIND_WINDOW_BYTES) {
@@ -91,10 +92,6 @@ impl UnsentBytes {
             std::mem::take(&mut state.waiters)
         };
         waiters.into_iter().for_each(Waker::wake);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, UnsentState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

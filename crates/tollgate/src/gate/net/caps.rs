@@ -7,10 +7,11 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
+use parking_lot::{Mutex, MutexGuard};
 use tollgate_core::network::Network;
 
 const SHARDS: usize = 16;
@@ -72,7 +73,7 @@ impl Eviction {
     /// Wakes the current task when the connection has to end.
     pub(crate) async fn register_task(&self) {
         poll_fn(|cx| {
-            *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+            *self.waker.lock() = Some(cx.waker().clone());
             Poll::Ready(())
         })
         .await;
@@ -80,7 +81,7 @@ impl Eviction {
 
     fn evict(&self) {
         self.is_evicted.store(true, Ordering::Release);
-        if let Some(waker) = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(waker) = self.waker.lock().take() {
             waker.wake();
         }
     }
@@ -203,7 +204,7 @@ impl Caps {
             return 0;
         }
         let most_of = |shard: &Shard| {
-            let holdings = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let holdings = shard.lock();
             holdings.iter().map(|(address, holding)| (holding.connections.len(), *address)).max()
         };
         let most = self.by_address.iter().filter_map(most_of).max().filter(|(connections, _)| *connections > own);
@@ -289,7 +290,7 @@ fn lock(shards: &[Shard], address: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, Hol
         IpAddr::V4(v4) => v4.octets()[3],
         IpAddr::V6(v6) => v6.octets()[7],
     };
-    shards[usize::from(byte) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    shards[usize::from(byte) % SHARDS].lock()
 }
 
 impl Drop for CountedConnection {
@@ -327,7 +328,7 @@ mod tests {
         assert!(caps.count(address, None).is_ok(), "who is not counted is not bounded");
         drop(held);
         assert!(caps.count(address, Some(3)).is_ok());
-        assert!(caps.by_address.iter().all(|shard| shard.lock().unwrap().is_empty()), "nothing is left behind");
+        assert!(caps.by_address.iter().all(|shard| shard.lock().is_empty()), "nothing is left behind");
     }
 
     #[test]
@@ -354,7 +355,7 @@ mod tests {
         assert_eq!((caps.evict(1, 3, 1), caps.evict(1, 2, 1)), (0, 1));
         drop((many, few));
         assert_eq!(caps.evicting(), 0);
-        assert!(caps.by_address.iter().all(|shard| shard.lock().unwrap().is_empty()), "nothing is left behind");
+        assert!(caps.by_address.iter().all(|shard| shard.lock().is_empty()), "nothing is left behind");
         assert_eq!((caps.evict(1, 1, 2), caps.fruitless_ms.load(Ordering::Relaxed)), (0, 2));
     }
 

@@ -10,10 +10,11 @@ use std::fs;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -130,11 +131,7 @@ impl Certificates {
     /// returned only if it differs from the last one, so that it is reported once.
     pub(crate) fn refresh(&self) -> io::Result<bool> {
         // Another thread that reads them may be waiting for a disk.
-        let mut seen = match self.seen.try_lock() {
-            Ok(seen) => seen,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Ok(false),
-        };
+        let Some(mut seen) = self.seen.try_lock() else { return Ok(false) };
         let now = self.plan.stamps();
         if seen.stamps == now {
             seen.fault = None;

@@ -12,10 +12,11 @@ use std::cell::Cell;
 use std::fmt;
 use std::hash::BuildHasher as _;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use foldhash::quality::RandomState;
+use parking_lot::Mutex;
 use tollgate_wire::http1::{Name, RequestHead};
 
 use crate::settings::{ForwardedHeader, Gate as Settings};
@@ -105,7 +106,7 @@ impl ProxyDetector {
         if self.notice.load().is_some() || settings.load().trusted_proxies.contains(address) {
             return;
         }
-        let Ok(mut samples) = self.samples.try_lock() else { return };
+        let Some(mut samples) = self.samples.try_lock() else { return };
         let bit = |value: &[u8]| 1u64 << (self.hasher.hash_one(value) % 64);
         let (x_forwarded_for, forwarded) =
             (request.fields.first(Name::XForwardedFor), request.fields.first(Name::Forwarded));
@@ -125,7 +126,7 @@ impl ProxyDetector {
 
     /// Starts again, after `trusted_proxies` has changed.
     pub(crate) fn reset(&self) {
-        *self.samples.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Samples::default();
+        *self.samples.lock() = Samples::default();
         self.notice.store(None);
     }
 }

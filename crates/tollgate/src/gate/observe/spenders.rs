@@ -11,9 +11,9 @@ use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, Hash};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::RandomState;
+use parking_lot::Mutex;
 use tollgate_core::class::KeySink;
 use tollgate_core::network::Network;
 use tollgate_core::time::{Moment, Span};
@@ -170,7 +170,7 @@ impl Spenders {
 
     /// Moves the books to the ledger. Call it once a second.
     pub(crate) fn tick(&self, now: Moment) {
-        self.enter(&mut self.ledger(), now);
+        self.enter(&mut self.ledger.lock(), now);
     }
 
     fn enter(&self, ledger: &mut Ledger, now: Moment) {
@@ -187,7 +187,7 @@ impl Spenders {
     /// The keys of a class with the highest use. None if there is no such class. It moves the books first, because an
     /// operator who looks during a storm wants to see its clients at once.
     pub(crate) fn top(&self, class: &str, most: usize, now: Moment) -> Option<Vec<SpenderRates>> {
-        let mut ledger = self.ledger();
+        let mut ledger = self.ledger.lock();
         if now.since(ledger.entered) >= FRESH {
             self.enter(&mut ledger, now);
         }
@@ -198,10 +198,6 @@ impl Spenders {
         }
         let place = NETWORKS.iter().position(|(name, ..)| *name == class)?;
         Some(top(ledger.networks[place].iter(), most, now, |network| network.to_string().into_bytes()))
-    }
-
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -404,8 +400,9 @@ mod tests {
         for number in 0..1_000_000u32 {
             spenders.refused(Ipv4Addr::from(0x0a00_0000 + number).into(), || b"crawler", second(1));
         }
-        let named =
-            |book: MutexGuard<'_, SpendingBook>| book.addresses.values().map(|known| known.spent.requests).sum::<u64>();
+        let named = |book: parking_lot::MutexGuard<'_, SpendingBook>| {
+            book.addresses.values().map(|known| known.spent.requests).sum::<u64>()
+        };
         let named: u64 = spenders.books.all().map(named).sum();
         let all = named + spenders.unnamed();
         assert!(spenders.unnamed() > 0 && (950_000..1_050_000).contains(&all), "{all}");

@@ -3,11 +3,12 @@
 use std::io;
 use std::net::TcpListener;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::link::LinkSettings;
@@ -220,7 +221,7 @@ impl Running {
 
     /// The address of the store, without secrets.
     pub(crate) fn redis_name(&self) -> String {
-        let redis = self.redis.lock().unwrap_or_else(PoisonError::into_inner);
+        let redis = self.redis.lock();
         redis.as_ref().map(RedisLink::name).unwrap_or_default()
     }
 
@@ -232,8 +233,8 @@ impl Running {
     /// Applies new rules, on the same store if that has not changed.
     fn reload_rules(&self, orders: &Orders) -> io::Result<()> {
         let admission = &self.shared.admission;
-        let mut redis = self.redis.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut masters = self.masters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut redis = self.redis.lock();
+        let mut masters = self.masters.lock();
         let wanted = self.wanted_masters(masters.as_ref(), orders.link())?;
         let reload = |redis: Option<&RedisLink>| {
             let links = RemoteLinks { redis, masters: wanted.as_ref() };
@@ -317,7 +318,7 @@ impl Running {
             log.end();
         }
         drop(self.shared);
-        if let Some(link) = self.redis.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(link) = self.redis.into_inner() {
             link.end();
         }
         Ok(())

@@ -26,7 +26,7 @@ pub(crate) struct Backend {
     /// Its queue, with its learned prices and limit.
     pub(crate) queue: Arc<Queue>,
     in_flight: AtomicU32,
-    health: std::sync::Mutex<Health>,
+    health: parking_lot::Mutex<Health>,
     /// Whether the health is not perfect: read without the lock by every request.
     ailing: std::sync::atomic::AtomicBool,
     began: Instant,
@@ -201,7 +201,7 @@ impl Backend {
             authority: url.authority(),
             queue,
             in_flight: AtomicU32::new(0),
-            health: std::sync::Mutex::default(),
+            health: parking_lot::Mutex::default(),
             ailing: false.into(),
             began: Instant::now(),
         })
@@ -278,7 +278,7 @@ impl Backend {
     }
 
     fn with_health<T>(&self, act: impl FnOnce(&mut Health, Duration) -> T) -> T {
-        let mut health = self.health.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut health = self.health.lock();
         let outcome = act(&mut health, self.began.elapsed());
         self.ailing.store(!health.is_good(), Ordering::Relaxed);
         outcome

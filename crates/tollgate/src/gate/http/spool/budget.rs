@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::BLOCK_BYTES;
 use crate::settings::ResponseBuffer as Settings;
@@ -117,7 +118,7 @@ impl SpoolBudget {
             return false;
         }
         let Some(client) = client.map(client_key) else { return true };
-        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_address = self.by_address.lock();
         let mut held = by_address.get(&client).copied().unwrap_or_default();
         match store {
             Store::Memory => held.memory += bytes,
@@ -155,7 +156,7 @@ impl SpoolBudget {
         let bytes = bytes as u64;
         self.used_of(store).fetch_sub(bytes, Ordering::Relaxed);
         let Some(client) = client.map(client_key) else { return };
-        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_address = self.by_address.lock();
         if let Some(held) = by_address.get_mut(&client) {
             match store {
                 Store::Memory => held.memory = held.memory.saturating_sub(bytes),
@@ -169,7 +170,7 @@ impl SpoolBudget {
 
     /// Counts a response as stalled, or no longer.
     pub(super) fn set_stalled(&self, client: IpAddr, is_stalled: bool) {
-        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_address = self.by_address.lock();
         let held = by_address.entry(client_key(client)).or_default();
         if is_stalled {
             held.stalled += 1;
@@ -189,7 +190,7 @@ impl SpoolBudget {
         if stalled < STALLED_PER_ADDRESS_MAX {
             return false;
         }
-        let by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_address = self.by_address.lock();
         let own = by_address.get(&client_key(client)).map_or(0, |held| held.stalled);
         own >= STALLED_PER_ADDRESS_MAX || (own > 0 && stalled >= STALLED_MAX)
     }
@@ -232,7 +233,7 @@ mod tests {
         clients.iter().take(4).for_each(|client| (0..2).for_each(|_| budget.give_memory(Some(*client), BLOCK_BYTES)));
         (0..3).for_each(|_| budget.give_spool(clients[0]));
         assert_eq!(budget.used(), (0, 0));
-        assert!(budget.by_address.lock().unwrap().is_empty());
+        assert!(budget.by_address.lock().is_empty());
     }
 
     #[test]
@@ -265,6 +266,6 @@ mod tests {
         budget.set_stalled(client, true);
         assert!(budget.has_too_many_stalled(client) && !budget.has_too_many_stalled(other));
         (0..STALLED_PER_ADDRESS_MAX).for_each(|_| budget.set_stalled(client, false));
-        assert!(budget.by_address.lock().unwrap().is_empty());
+        assert!(budget.by_address.lock().is_empty());
     }
 }

@@ -14,9 +14,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::BLOCK_BYTES;
@@ -112,7 +113,7 @@ impl Disk {
 
     /// A slot that is not in use.
     pub(super) fn take_slot(&self) -> Slot {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.lock();
         slots.free.pop().unwrap_or_else(|| {
             slots.next += 1;
             slots.next - 1
@@ -121,7 +122,7 @@ impl Disk {
 
     /// Frees a slot. When none is in use, the file is truncated.
     pub(super) fn give_slot(&self, slot: Slot) {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.lock();
         slots.free.push(slot);
         if slots.free.len() == slots.next as usize {
             *slots = FileSlots::default();

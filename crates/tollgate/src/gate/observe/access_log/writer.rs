@@ -1,21 +1,15 @@
-//! The thread that writes an access log, and the bounded queue in front of it.
-//!
-//! Workers pass chunks of whole lines. The lock of the queue is taken once per chunk and never held during a write, so
-//! a disk or a syslog daemon that hangs delays no request: the queue fills up, and further chunks are dropped and
-//! counted.
+//! The thread that writes an access log. Workers pass chunks of whole lines to its queue.
 
-use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::output::{Lost, Output};
+use crate::line_queue::{LineQueue, WriterTask};
 use crate::settings::{AccessLog as Settings, LogFormat};
 
-/// Empty chunks that are kept for reuse.
-const SPARE_CHUNKS_MAX: usize = 16;
 /// The longest wait for the last lines at the end of the gate.
 const LAST_WRITE_MAX: Duration = Duration::from_secs(2);
 /// The interval of reports about dropped lines in the log of the gate.
@@ -51,134 +45,75 @@ pub(super) struct Chunk {
 #[derive(Debug)]
 pub(crate) struct LogWriter {
     settings: Settings,
-    queue: Arc<LogQueue>,
-}
-
-#[derive(Debug)]
-struct LogQueue {
-    state: Mutex<LogQueueState>,
-    changed: Condvar,
+    queue: Arc<LineQueue>,
     counts: Arc<LogCounts>,
-}
-
-#[derive(Debug, Default)]
-struct LogQueueState {
-    chunks: VecDeque<Chunk>,
-    spare: Vec<Vec<u8>>,
-    /// Bytes in `chunks` and in the chunk that is being written.
-    bytes: usize,
-    is_reopening: bool,
-    is_closed: bool,
-    has_ended: bool,
-}
-
-impl LogQueue {
-    fn lock(&self) -> MutexGuard<'_, LogQueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl LogWriter {
     /// Opens the destination and starts the thread.
     pub(crate) fn open(settings: &Settings, counts: &Arc<LogCounts>) -> io::Result<Arc<Self>> {
         let output = Output::open(&settings.output)?;
-        let queue = Arc::new(LogQueue { state: Mutex::default(), changed: Condvar::new(), counts: counts.clone() });
-        let written = queue.clone();
-        thread::Builder::new().name("tollgate-access".to_owned()).spawn(move || run(&written, output))?;
-        Ok(Arc::new(Self { settings: settings.clone(), queue }))
+        let queue = Arc::new(LineQueue::new());
+        let (lines, counted) = (queue.clone(), counts.clone());
+        thread::Builder::new().name("tollgate-access".to_owned()).spawn(move || run(&lines, output, &counted))?;
+        Ok(Arc::new(Self { settings: settings.clone(), queue, counts: counts.clone() }))
     }
 
-    /// Whether it corresponds to `settings`.
+    /// Whether this writer has these settings.
     pub(crate) fn is_for(&self, settings: &Settings) -> bool {
         self.settings == *settings
     }
 
-    /// The format of the lines.
     pub(super) fn format(&self) -> LogFormat {
         self.settings.format
     }
 
-    /// Takes a chunk, or drops it if the buffer is full. Leaves an empty chunk. Never waits for the destination.
+    /// Takes the lines of a chunk and leaves it empty. Drops them if the queue is full.
     pub(super) fn take(&self, chunk: &mut Chunk) {
-        if chunk.lines == 0 {
-            return;
+        if chunk.lines > 0 && !self.queue.push(&chunk.bytes, chunk.lines, self.settings.buffer_bytes_max) {
+            self.counts.dropped.fetch_add(chunk.lines, Ordering::Relaxed);
         }
-        let mut state = self.queue.lock();
-        if state.bytes + chunk.bytes.len() > self.settings.buffer_bytes_max {
-            drop(state);
-            self.queue.counts.dropped.fetch_add(chunk.lines, Ordering::Relaxed);
-            chunk.bytes.clear();
-            chunk.lines = 0;
-            return;
-        }
-        state.bytes += chunk.bytes.len();
-        let spare = state.spare.pop().unwrap_or_default();
-        state.chunks.push_back(std::mem::replace(chunk, Chunk { bytes: spare, lines: 0 }));
-        drop(state);
-        self.queue.changed.notify_all();
+        chunk.bytes.clear();
+        chunk.lines = 0;
     }
 
-    /// Opens the destination again before the next write.
+    /// Opens the file again, for log rotation.
     pub(crate) fn reopen(&self) {
-        self.queue.lock().is_reopening = true;
-        self.queue.changed.notify_all();
+        self.queue.reopen();
     }
 
-    /// Waits a short time until everything is written. Call it when no more requests are served.
+    /// Writes the last lines, and waits a short time for that.
     pub(crate) fn end(&self) {
-        let mut state = self.queue.lock();
-        state.is_closed = true;
-        self.queue.changed.notify_all();
-        let waited = self.queue.changed.wait_timeout_while(state, LAST_WRITE_MAX, |state| !state.has_ended);
-        let (state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        if waited.timed_out() {
-            let lines: u64 = state.chunks.iter().map(|chunk| chunk.lines).sum();
+        self.queue.close();
+        if let Err(lines) = self.queue.finish(LAST_WRITE_MAX) {
             tracing::warn!(lines, "the destination of the access log hangs: the last lines are not written");
         }
     }
 }
 
+/// The thread ends when it has written the rest.
 impl Drop for LogWriter {
     fn drop(&mut self) {
-        self.queue.lock().is_closed = true;
-        self.queue.changed.notify_all();
+        self.queue.close();
     }
 }
 
-fn run(queue: &LogQueue, mut output: Output) {
-    let mut report = DropReport::new(queue.counts.dropped());
-    let mut state = queue.lock();
-    loop {
-        if std::mem::take(&mut state.is_reopening) {
-            drop(state);
-            match output.reopen() {
+fn run(queue: &LineQueue, mut output: Output, counts: &LogCounts) {
+    let (mut report, mut chunk) = (DropReport::new(counts.dropped()), Vec::new());
+    while let Some(task) = queue.next(&mut chunk) {
+        match task {
+            WriterTask::Reopen => match output.reopen() {
                 Ok(()) => tracing::info!("the access log was reopened"),
                 Err(error) => tracing::error!(%error, "the access log cannot be reopened; the old file stays in use"),
+            },
+            WriterTask::Write(lines) => {
+                let written = output.write(&chunk, lines);
+                let lost = written.as_ref().err().map_or(0, |lost| lost.lines);
+                counts.written.fetch_add(lines - lost, Ordering::Relaxed);
+                counts.dropped.fetch_add(lost, Ordering::Relaxed);
+                report.look(counts.dropped(), written.err(), Instant::now());
             }
-            state = queue.lock();
-            continue;
         }
-        if let Some(Chunk { mut bytes, lines }) = state.chunks.pop_front() {
-            drop(state);
-            let written = output.write(&bytes, lines);
-            let lost = written.as_ref().err().map_or(0, |lost| lost.lines);
-            queue.counts.written.fetch_add(lines - lost, Ordering::Relaxed);
-            queue.counts.dropped.fetch_add(lost, Ordering::Relaxed);
-            report.look(queue.counts.dropped(), written.err(), Instant::now());
-            state = queue.lock();
-            state.bytes -= bytes.len();
-            bytes.clear();
-            if state.spare.len() < SPARE_CHUNKS_MAX {
-                state.spare.push(bytes);
-            }
-            continue;
-        }
-        if state.is_closed {
-            state.has_ended = true;
-            queue.changed.notify_all();
-            return;
-        }
-        state = queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
     }
 }
 
@@ -247,7 +182,6 @@ mod tests {
         // A pipe takes 64 KiB, so one or two chunks have gone from the buffer.
         let dropped = counts.dropped();
         assert!((800..=840).contains(&dropped), "{dropped}");
-        assert!(writer.queue.lock().bytes <= 1 << 20);
         drop(reader);
         writer.end();
     }

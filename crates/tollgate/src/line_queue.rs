@@ -1,0 +1,114 @@
+//! A bounded queue of lines in front of an output that may block, such as a pipe that is not read or a disk that hangs.
+//!
+//! Threads append lines; one thread takes all of them at once and writes them. The lock is never held during a write, so
+//! an output that hangs delays nobody: the queue fills up, and further lines are dropped.
+
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+/// Capacity of a written chunk that is kept for reuse, in bytes.
+const SPARE_BYTES_MAX: usize = 64 << 10;
+
+/// The lines that are not written yet.
+#[derive(Debug)]
+pub(crate) struct LineQueue {
+    state: Mutex<LineQueueState>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct LineQueueState {
+    bytes: Vec<u8>,
+    lines: u64,
+    /// Size of the chunk that is being written.
+    bytes_in_write: usize,
+    is_reopening: bool,
+    is_closed: bool,
+    has_ended: bool,
+}
+
+/// The next task of the thread that writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WriterTask {
+    /// Write the chunk; it has this many lines.
+    Write(u64),
+    /// Open the output again.
+    Reopen,
+}
+
+impl LineQueue {
+    pub(crate) const fn new() -> Self {
+        let state = LineQueueState {
+            bytes: Vec::new(),
+            lines: 0,
+            bytes_in_write: 0,
+            is_reopening: false,
+            is_closed: false,
+            has_ended: false,
+        };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Appends whole lines, unless the unwritten ones would exceed `bytes_max`.
+    pub(crate) fn push(&self, bytes: &[u8], lines: u64, bytes_max: usize) -> bool {
+        let mut state = self.state.lock();
+        let fits = state.bytes.len() + state.bytes_in_write + bytes.len() <= bytes_max;
+        if fits {
+            state.bytes.extend_from_slice(bytes);
+            state.lines += lines;
+            self.changed.notify_all();
+        }
+        fits
+    }
+
+    /// Waits for the next task of the thread that writes. `chunk` was written, and receives the lines to write. `None`
+    /// when the queue is closed and empty.
+    pub(crate) fn next(&self, chunk: &mut Vec<u8>) -> Option<WriterTask> {
+        chunk.clear();
+        chunk.shrink_to(SPARE_BYTES_MAX);
+        let mut state = self.state.lock();
+        state.bytes_in_write = 0;
+        self.changed.notify_all();
+        loop {
+            if std::mem::take(&mut state.is_reopening) {
+                return Some(WriterTask::Reopen);
+            }
+            if !state.bytes.is_empty() {
+                std::mem::swap(&mut state.bytes, chunk);
+                state.bytes_in_write = chunk.len();
+                return Some(WriterTask::Write(std::mem::take(&mut state.lines)));
+            }
+            if state.is_closed {
+                state.has_ended = true;
+                self.changed.notify_all();
+                return None;
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Lets the thread open the output again.
+    pub(crate) fn reopen(&self) {
+        self.state.lock().is_reopening = true;
+        self.changed.notify_all();
+    }
+
+    /// Ends the thread when all lines are written.
+    pub(crate) fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until all lines are written and, if the queue is closed, the thread has ended. The number of unwritten lines
+    /// if that takes longer than `timeout`.
+    pub(crate) fn finish(&self, timeout: Duration) -> Result<(), u64> {
+        let is_busy = |state: &mut LineQueueState| match state.is_closed {
+            true => !state.has_ended,
+            false => state.bytes_in_write > 0 || !state.bytes.is_empty(),
+        };
+        let mut state = self.state.lock();
+        let waited = self.changed.wait_while_for(&mut state, is_busy, timeout);
+        if waited.timed_out() { Err(state.lines) } else { Ok(()) }
+    }
+}
