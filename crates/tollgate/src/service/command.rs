@@ -17,10 +17,10 @@ use super::master::{MasterOptions, PlannedMaster, RunningMaster};
 use super::monitored_gate::MonitoredGate;
 use super::planning::Planning;
 use super::reload::{GatePlan, GateProcess, GraphiteSender};
-use super::{keys, log, systemd};
+use super::run::run_role;
+use super::{keys, systemd};
 use crate::admin;
 use crate::bounded_file;
-use crate::cli::WRONG;
 use crate::doors::{BoundDoors, OpenDoors};
 use crate::gate::{CERTIFICATE_BYTES_MAX, Orders, Running};
 use crate::settings::{self, BackendUrl, CertificateFiles, Settings, StateLocation};
@@ -111,42 +111,21 @@ fn plan_ahead(options: &GateOptions) -> Result<GatePlan, String> {
     Ok(plan)
 }
 
-/// Runs a gate until it is stopped.
+/// `tollgate gate`.
 pub(crate) fn run_gate(options: &GateOptions) -> ExitCode {
-    let plan = match options.plan() {
-        Ok(plan) => plan,
-        Err(message) => {
-            print_error!("{}", message.trim_end());
-            return ExitCode::from(WRONG);
-        }
-    };
-    let _last_lines = log::start();
-    outcome(serve(options, plan, None))
+    run_role("gate", options.plan(), |plan| serve(options, plan, None))
 }
 
-/// Runs a gate and a master in one process until it is stopped. The metrics of the master are among those of the gate.
+/// Runs a gate and a master in one process.
 pub(crate) fn run_gate_beside(gate: &GateOptions, master: &MasterOptions) -> ExitCode {
-    let (plan, planned_master) = match (gate.plan(), PlannedMaster::plan(master)) {
-        (Ok(plan), Ok(planned_master)) => (plan, planned_master),
+    let planned = match (gate.plan(), PlannedMaster::plan(master)) {
+        (Ok(plan), Ok(planned_master)) => Ok((plan, planned_master)),
         (plan, planned_master) => {
-            for message in [plan.err(), planned_master.err()].into_iter().flatten() {
-                print_error!("{}", message.trim_end());
-            }
-            return ExitCode::from(WRONG);
+            let messages = [plan.err(), planned_master.err()].into_iter().flatten();
+            Err(messages.map(|message| message.trim_end().to_owned()).collect::<Vec<_>>().join("\n"))
         }
     };
-    let _last_lines = log::start();
-    outcome(serve(gate, plan, Some(planned_master)))
-}
-
-fn outcome(served: io::Result<()>) -> ExitCode {
-    match served {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(%error, "the gate failed");
-            ExitCode::FAILURE
-        }
-    }
+    run_role("gate", planned, |(plan, planned_master)| serve(gate, plan, Some(planned_master)))
 }
 
 fn serve(options: &GateOptions, plan: GatePlan, planned_master: Option<PlannedMaster>) -> io::Result<()> {

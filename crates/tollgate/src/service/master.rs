@@ -24,9 +24,9 @@ use tollgate_wire::zmtp::Identity;
 use super::admin_service::{AdminService, config_of, console_of};
 use super::monitored_master::MonitoredMaster;
 use super::planning::Planning;
+use super::run::run_role;
 use super::{keys, log, reload, systemd};
 use crate::admin::{self, Console};
-use crate::cli::WRONG;
 use crate::{master, settings};
 
 /// Arguments of `tollgate master`.
@@ -119,22 +119,11 @@ impl RunningMaster {
 
 /// Runs a master until it is stopped.
 pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
-    let planned = match plan(options) {
-        Ok(planned) => planned,
-        Err(message) => {
-            print_error!("{}", message.trim_end());
-            return ExitCode::from(WRONG);
-        }
-    };
-    let _last_lines = log::start();
     let options_for_reload = options.clone();
-    match serve(move || plan(&options_for_reload), planned, master::MasterMetrics::default(), pending(), true) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(%error, "the master failed");
-            ExitCode::FAILURE
-        }
-    }
+    let plan_again = move || plan(&options_for_reload);
+    run_role("master", plan(options), |planned| {
+        serve(plan_again, planned, master::MasterMetrics::default(), pending(), true)
+    })
 }
 
 /// Serves until a signal stops the process, or `stopped` resolves. A master without other roles notifies the service

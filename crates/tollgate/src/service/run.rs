@@ -1,9 +1,11 @@
 //! `tollgate run`: runs all roles of a settings file in one process.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::command::{GateOptions, run_gate, run_gate_beside};
+use super::log;
 use super::master::{MasterOptions, run_master};
 use super::watch_alone::run_watch;
 use crate::cli::WRONG;
@@ -39,6 +41,25 @@ pub(crate) fn run_roles(options: &RunOptions) -> ExitCode {
                 path.display()
             );
             ExitCode::from(WRONG)
+        }
+    }
+}
+
+/// Serves a role until it ends. `planned` is the plan, or the errors of the settings.
+pub(super) fn run_role<P>(role: &str, planned: Result<P, String>, serve: impl FnOnce(P) -> io::Result<()>) -> ExitCode {
+    let plan = match planned {
+        Ok(plan) => plan,
+        Err(message) => {
+            print_error!("{}", message.trim_end());
+            return ExitCode::from(WRONG);
+        }
+    };
+    let _last_lines = log::start();
+    match serve(plan) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(%error, "the {role} failed");
+            ExitCode::FAILURE
         }
     }
 }

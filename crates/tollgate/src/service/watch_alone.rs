@@ -13,9 +13,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tollgate_gatekeeper::clock::Clock;
 
 use super::admin_service::{AdminService, config_of, console_of};
-use super::{log, reload, systemd};
+use super::run::run_role;
+use super::{reload, systemd};
 use crate::admin::{self, Console, MonitoredRole};
-use crate::cli::WRONG;
 use crate::settings::Settings;
 
 /// A watch without a gate, for the admin address.
@@ -43,21 +43,7 @@ fn plan(path: &Path) -> Result<AdminService, String> {
 
 /// Serves the watch of this file until the process is stopped.
 pub(super) fn run_watch(path: &Path) -> ExitCode {
-    let admin_service = match plan(path) {
-        Ok(admin_service) => admin_service,
-        Err(message) => {
-            print_error!("{}", message.trim_end());
-            return ExitCode::from(WRONG);
-        }
-    };
-    let _last_lines = log::start();
-    match serve(path, admin_service) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(%error, "the watch failed");
-            ExitCode::FAILURE
-        }
-    }
+    run_role("watch", plan(path), |admin_service| serve(path, admin_service))
 }
 
 fn serve(path: &Path, mut admin_service: AdminService) -> io::Result<()> {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::record::Record;
 use crate::durable::{self, FrameError};
 
-const MARK: &[u8] = b"tollgate watch 2\n";
+const MARK: &[u8] = b"tollgate watch 3\n";
 /// A larger file is not a journal of ours.
 const BYTES_MAX: u64 = 1 << 30;
 /// Smaller files are not rewritten, because that saves too little.

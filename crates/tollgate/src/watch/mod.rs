@@ -408,7 +408,7 @@ impl Watch {
         journaled: &mut JournaledState,
         at: Moment,
         id: &str,
-        entries: impl ExactSizeIterator<Item = &'a Entry<'a>>,
+        entries: impl Iterator<Item = &'a Entry<'a>>,
     ) -> Result<(), NotPersisted> {
         self.append(journaled, |bytes| Record::write_report(bytes, at, id, entries))
     }

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use foldhash::quality::RandomState;
+use serde::{Deserialize, Serialize};
 use tollgate_core::time::{Moment, Span};
-use tollgate_core::watch::{self as core, Episode, Omissions, Refusals, SavedCount};
+use tollgate_core::watch::{self as core, CountKind, Episode, Omissions, Refusals, SavedCount};
 
-use super::record::{Entry, Record};
+use super::escape::{escape_key, unescape_key};
+use super::record::{Entry, Record, nanos};
 
 /// Number of cleared flags that are kept.
 const PAST_FLAGS_MAX: usize = 10_000;
@@ -22,11 +24,12 @@ const LOGINS_MAX: usize = 100;
 pub(crate) const LOGGED_IN: &str = "logged in as";
 
 /// A flag on an account, set or cleared.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Flag {
     /// The account.
     pub(crate) account: String,
     /// When the flag was set.
+    #[serde(with = "nanos")]
     pub(crate) flagged_at: Moment,
     /// Refusals within the window at that moment.
     pub(crate) rejected: u64,
@@ -35,17 +38,19 @@ pub(crate) struct Flag {
 }
 
 /// How a flag was cleared.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cleared {
+    #[serde(with = "nanos")]
     pub(crate) at: Moment,
     pub(crate) by: String,
     pub(crate) note: String,
 }
 
 /// A change by an operator.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Change {
     /// Time of the change.
+    #[serde(with = "nanos")]
     pub(crate) at: Moment,
     /// Name that the operator gave.
     pub(crate) by: String,
@@ -145,8 +150,9 @@ impl WatchState {
             Record::Reported { id } => {
                 self.reports.insert(&id);
             }
-            Record::Count { tallied, name, at, count } => {
-                self.core.restore_count(SavedCount { kind: tallied, name: &name, at: at.min(now), count });
+            Record::Count { is_of_account, name, at, count } => {
+                let kind = if is_of_account { CountKind::Accounts } else { CountKind::View };
+                self.core.restore_count(SavedCount { kind, name: &unescape_key(&name), at: at.min(now), count });
             }
             Record::Change(change) => {
                 if change.what.starts_with(LOGGED_IN) {
@@ -204,8 +210,9 @@ impl WatchState {
 
     /// Writes all state as records, in an order in which [`Self::replay`] accepts them.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
-        for SavedCount { kind: tallied, name, at, count } in self.core.saved_counts() {
-            Record::Count { tallied, name: name.to_vec(), at, count }.write(out);
+        for SavedCount { kind, name, at, count } in self.core.saved_counts() {
+            let (is_of_account, name) = (kind == CountKind::Accounts, escape_key(name).into_owned());
+            Record::Count { is_of_account, name, at, count }.write(out);
         }
         for flag in self.past.iter().rev().cloned().chain(self.flags()) {
             Record::Flag(flag).write(out);
