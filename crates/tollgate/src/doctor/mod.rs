@@ -155,9 +155,9 @@ fn live(client: &AdminClient, class: &str, top: u16) -> Result<(), AdminError> {
 }
 
 fn refresh(client: &AdminClient, view: &mut View, top: u16) -> Result<(), AdminError> {
-    let answer = buckets(client, view.class(), top)?;
+    let answer = buckets(client, &view.class, top)?;
     let detail = match view.opened() {
-        Some(key) => Some(client.get(&format!("/api/v1/key?class={}&key={}", encoded(view.class()), encoded(key)))?),
+        Some(key) => Some(client.get(&format!("/api/v1/key?class={}&key={}", encoded(&view.class), encoded(key)))?),
         None => None,
     };
     view.take(&client.get("/api/v1/status")?, &client.get("/api/v1/history?step=1&last=240")?, &answer, detail);

@@ -52,7 +52,7 @@ enum SortOrder {
 /// State of the view.
 pub(super) struct View {
     host: String,
-    class: String,
+    pub(crate) class: String,
     classes: Vec<String>,
     status: Value,
     samples: Vec<Value>,
@@ -91,10 +91,6 @@ impl View {
             is_helping: false,
             trouble: None,
         }
-    }
-
-    pub(super) fn class(&self) -> &str {
-        &self.class
     }
 
     /// The key whose page is open.
@@ -546,7 +542,7 @@ mod tests {
         assert_eq!(view.press(KeyPress::Char('q')), KeyEffect::Nothing);
         assert_eq!((view.opened(), view.shown().len()), (None, 2));
         assert_eq!(view.press(KeyPress::Tab), KeyEffect::Figures);
-        assert_eq!(view.class(), "ip/24");
+        assert_eq!(view.class, "ip/24");
         assert_eq!(view.press(KeyPress::Down), KeyEffect::Nothing);
         assert_eq!(view.press(KeyPress::Char('q')), KeyEffect::Leave);
         assert_eq!(view.press(KeyPress::Interrupt), KeyEffect::Leave);

@@ -19,8 +19,9 @@ pub(super) struct DoorConnections {
 /// The usage of a connection, which determines when it is closed for another.
 pub(super) struct Usage {
     /// Whether the connection has carried a valid, authorized call.
-    is_useful: Cell<bool>,
+    pub(crate) is_useful: Cell<bool>,
     is_serving: Cell<bool>,
+    /// The time of the last start or end of a call.
     used_at: Cell<Instant>,
     replaced: Notify,
 }
@@ -29,11 +30,6 @@ impl Usage {
     /// Records a valid, authorized call.
     pub(super) fn is_of_use(&self) {
         self.is_useful.set(true);
-    }
-
-    /// Whether the connection has carried a valid, authorized call.
-    pub(super) fn is_useful(&self) -> bool {
-        self.is_useful.get()
     }
 
     /// Records the start or the end of a call.
@@ -52,7 +48,7 @@ impl Usage {
         self.used_at.set(Instant::now());
     }
 
-    /// The time of the last start or end of a call.
+    /// The time of the last call.
     pub(super) fn used_at(&self) -> Instant {
         self.used_at.get()
     }

@@ -28,7 +28,8 @@ pub(crate) struct MasterMetrics {
     delayed: Gauge<u64, AtomicU64>,
     bounds: Family<DomainLabel, Gauge<u64, AtomicU64>>,
     overshoots: Family<DomainLabel, Gauge<u64, AtomicU64>>,
-    redis_copy: RedisCopyMetrics,
+    /// The metrics of the state on Redis.
+    pub(super) redis_copy: RedisCopyMetrics,
 }
 
 /// The metrics of the state on Redis. Clones share the same values.
@@ -170,11 +171,6 @@ impl MasterMetrics {
         let help = "Largest number of excess requests of one client in the last minute";
         registry.register("over_admission_observed", help, self.overshoots.clone());
         self.redis_copy.register(registry);
-    }
-
-    /// The metrics of the state on Redis.
-    pub(super) fn redis_copy(&self) -> &RedisCopyMetrics {
-        &self.redis_copy
     }
 
     /// The current status.

@@ -75,7 +75,7 @@ pub(crate) async fn run(
     let control = bind(settings.control).await?;
     let clock = Clock::start();
     let statsd = settings.statsd.map(Statsd::to).transpose()?;
-    let mut on_redis = settings.redis_copy.map(|pages| RedisCopy::new(pages, metrics.redis_copy().clone()));
+    let mut on_redis = settings.redis_copy.map(|pages| RedisCopy::new(pages, metrics.redis_copy.clone()));
     let state: Shared = Rc::new(RefCell::new(MasterState::new(settings.domains, clock, metrics, statsd)));
     if let Some(directory) = &settings.state_dir {
         let named = |error: io::Error| {

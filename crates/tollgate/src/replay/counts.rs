@@ -100,7 +100,7 @@ impl ReplayCounts {
         decision: &Decision,
         player: &Player,
     ) {
-        let now = player.now();
+        let now = player.now;
         let line = request.line();
         let cost = known_cost.unwrap_or(Span::ZERO);
         self.requests += 1;
@@ -116,7 +116,7 @@ impl ReplayCounts {
         column.refused += done.refused;
         column.cost = column.cost + cost;
         column.cost_admitted = column.cost_admitted + if done.refused == 0 { cost } else { Span::ZERO };
-        column.band = column.band.max(player.band());
+        column.band = column.band.max(player.band);
         if !done.is_nothing() {
             self.add_throttled(request, decision, done, now);
         }
@@ -139,7 +139,7 @@ impl ReplayCounts {
         throttled.done.add(done);
         throttled.last = now;
         if done.refused > 0 {
-            let calm = throttled.last_refused.is_none_or(|last| now.since(last) > self.watched.calm());
+            let calm = throttled.last_refused.is_none_or(|last| now.since(last) > self.watched.calm);
             throttled.episodes += u64::from(calm);
             throttled.last_refused = Some(now);
             self.watched.refused((rule, hash), now, || KeyName::of(class, request));

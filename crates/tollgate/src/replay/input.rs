@@ -26,7 +26,8 @@ pub(super) struct Input {
     start: usize,
     end: usize,
     ended: bool,
-    packed: bool,
+    /// Whether the input is compressed.
+    pub(crate) packed: bool,
     bytes_read: Arc<AtomicU64>,
     bytes_total: Option<u64>,
     /// The file to read again, if there is one.
@@ -124,11 +125,6 @@ impl Input {
     /// The beginning of the input, as far as it has been read.
     pub(super) fn head(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
-    }
-
-    /// Whether the input is compressed.
-    pub(super) fn packed(&self) -> bool {
-        self.packed
     }
 
     /// The number of bytes read from the source, before decompression, and their total if it is known.

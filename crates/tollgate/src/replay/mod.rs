@@ -190,7 +190,7 @@ fn survey(options: &ReplayOptions, input: &mut Input, format: Format) -> Result<
         }
     }
     input.rewind().map_err(failed)?;
-    let lateness = survey.lateness();
+    let lateness = survey.lateness;
     Ok((survey.pricing(options.cores, options.estimate), lateness))
 }
 
@@ -245,13 +245,13 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     fn print_decisions(mut self) -> Result<(), ReplayError> {
-        let names: Vec<_> = self.player.limiter().rules().map(|rule| rule.name.clone()).collect();
+        let names: Vec<_> = self.player.limiter.rules().map(|rule| rule.name.clone()).collect();
         let mut line = DecisionLine::new(names.iter().map(String::as_str));
         let mut output = Vec::with_capacity(2 * OUTPUT_BYTES);
         let mut stdout = io::stdout().lock();
         let outcome = self.read(|request, cost, player| {
             let decision = player.play(request, cost.unwrap_or(Span::ZERO));
-            line.write(&decision, request.line().at, player.now(), &mut output);
+            line.write(&decision, request.line().at, player.now, &mut output);
             if output.len() >= OUTPUT_BYTES {
                 stdout.write_all(&output).map_err(write_failure)?;
                 output.clear();
@@ -270,15 +270,15 @@ impl Reading<'_> {
                 terminal_text::plural(self.lines, "line")
             );
         }
-        if self.sorted.moved() > 0 {
-            eprintln!("{} out of order, sorted by time", terminal_text::plural(self.sorted.moved(), "line"));
+        if self.sorted.moved > 0 {
+            eprintln!("{} out of order, sorted by time", terminal_text::plural(self.sorted.moved, "line"));
         }
         outcome
     }
 
     fn print_summary(mut self, settings: &Settings) -> Result<(), ReplayError> {
-        let classes: Vec<_> = self.player.limiter().rules().map(|rule| rule.class.clone()).collect();
-        let mut tally = ReplayCounts::new(classes, watched(settings, self.player.limiter()));
+        let classes: Vec<_> = self.player.limiter.rules().map(|rule| rule.class.clone()).collect();
+        let mut tally = ReplayCounts::new(classes, watched(settings, &self.player.limiter));
         self.read(|request, cost, player| {
             let decision = player.play(request, cost.unwrap_or(Span::ZERO));
             tally.add(request, cost, &decision, player);
@@ -288,11 +288,11 @@ impl Reading<'_> {
         let source = RecordingSource {
             file: terminal_text::shown(self.options.file.as_os_str().as_encoded_bytes()),
             format: self.format,
-            gzip: self.input.packed(),
+            gzip: self.input.packed,
             configured: self.options.config.is_some(),
             lines: self.lines,
             unreadable: self.unreadable,
-            sorted: self.sorted.moved(),
+            sorted: self.sorted.moved,
         };
         let nothing_read = source.lines > 0 && source.unreadable.lines == source.lines;
         let summary = Summary::new(source, &self.player, &self.pricing, tally);

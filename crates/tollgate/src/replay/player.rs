@@ -25,14 +25,18 @@ const IN_FLIGHT_MAX: usize = 1 << 16;
 
 /// The limiter, the clock and the band of a recording.
 pub(super) struct Player {
-    limiter: Limiter,
+    /// The limiter.
+    pub(crate) limiter: Limiter,
     /// The time of the first line on the recording's clock.
-    origin: Option<Moment>,
-    now: Moment,
-    band: Band,
+    pub(crate) origin: Option<Moment>,
+    /// The time since the first line.
+    pub(crate) now: Moment,
+    /// The band of the backend.
+    pub(crate) band: Band,
     work: Option<RequestsInFlight>,
     accounts: Option<Accounts>,
-    backwards: u64,
+    /// The number of lines with an earlier time than the line before.
+    pub(crate) backwards: u64,
 }
 
 /// The accounts of the recording, if a rule uses flags. Flags are set during the replay, as in a gate.
@@ -84,34 +88,9 @@ impl Player {
         }
     }
 
-    /// The limiter.
-    pub(super) const fn limiter(&self) -> &Limiter {
-        &self.limiter
-    }
-
-    /// The time since the first line.
-    pub(super) const fn now(&self) -> Moment {
-        self.now
-    }
-
     /// The time on the recording's clock.
     pub(super) fn clock(&self) -> Moment {
         self.origin.unwrap_or(Moment::ZERO) + self.now.since(Moment::ZERO)
-    }
-
-    /// The time of the first line on the recording's clock.
-    pub(super) const fn origin(&self) -> Option<Moment> {
-        self.origin
-    }
-
-    /// The band of the backend.
-    pub(super) const fn band(&self) -> Band {
-        self.band
-    }
-
-    /// The number of lines with an earlier time than the line before.
-    pub(super) const fn backwards(&self) -> u64 {
-        self.backwards
     }
 
     /// The number of requests that ended early, because too many were in flight.

@@ -21,7 +21,8 @@ const CALM_MIN: Span = Span::from_secs(3600);
 /// The watch, and the refusals that have not been reported to it.
 pub(super) struct ReplayWatch {
     watch: Watch<RandomState>,
-    calm: Span,
+    /// The time without a refusal after which an episode is over.
+    pub(crate) calm: Span,
     /// The classes of the rules, by index.
     classes: Vec<String>,
     report: HashMap<(usize, u64), (KeyName, u64), FixedState>,
@@ -63,11 +64,6 @@ impl ReplayWatch {
             self.send();
         }
         self.flagged.contains(&hash)
-    }
-
-    /// The time without a refusal after which an episode is over.
-    pub(super) const fn calm(&self) -> Span {
-        self.calm
     }
 
     /// Records a refusal by the rule with this index. `name` is called if the key with this hash is not in the report

@@ -23,7 +23,8 @@ pub(super) struct SortedLines {
     heap: BinaryHeap<Reverse<BufferedLine>>,
     next: u64,
     bytes: usize,
-    moved: u64,
+    /// The number of lines that were moved before an earlier line.
+    pub(crate) moved: u64,
     spare: Vec<Vec<u8>>,
 }
 
@@ -52,11 +53,6 @@ impl SortedLines {
     /// Whether any line is out of order.
     pub(super) const fn is_needed(&self) -> bool {
         !self.window.is_zero()
-    }
-
-    /// The number of lines that were moved before an earlier line.
-    pub(super) const fn moved(&self) -> u64 {
-        self.moved
     }
 
     /// Adds a line.

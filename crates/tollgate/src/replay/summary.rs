@@ -210,10 +210,10 @@ pub(super) struct RecordingSource {
 
 impl Summary {
     pub(super) fn new(source: RecordingSource, player: &Player, pricing: &Pricing, tally: ReplayCounts) -> Self {
-        let origin = player.origin().unwrap_or(Moment::ZERO);
-        let rules: Vec<_> = player.limiter().rules().collect();
+        let origin = player.origin.unwrap_or(Moment::ZERO);
+        let rules: Vec<_> = player.limiter.rules().collect();
         let at_ms = |since_origin: Moment| (origin + since_origin.since(Moment::ZERO)).as_nanos() / 1_000_000;
-        let span = player.now().since(Moment::ZERO);
+        let span = player.now.since(Moment::ZERO);
         let costs = tally.without_cost < tally.requests;
         let total = if costs { tally.cost.as_nanos() } else { tally.requests };
         let cores = pricing.cores.map(|(cores, _)| cores);
@@ -225,7 +225,7 @@ impl Summary {
             configured: source.configured,
             lines: source.lines,
             requests: tally.requests,
-            first_at_ms: player.origin().map(|origin| origin.as_nanos() / 1_000_000),
+            first_at_ms: player.origin.map(|origin| origin.as_nanos() / 1_000_000),
             span_ms: millis(span),
             cost_ms: costs.then(|| millis(tally.cost)),
             pricing: PricingSummary::new(pricing),
@@ -288,15 +288,15 @@ impl Unreadable {
 
 impl Oddities {
     fn new(player: &Player, tally: &ReplayCounts, sorted: u64) -> Self {
-        let tables = 0..player.limiter().rules().len();
+        let tables = 0..player.limiter.rules().len();
         Self {
             sorted,
-            out_of_order: player.backwards(),
+            out_of_order: player.backwards,
             without_cost: tally.without_cost,
             garbled: tally.garbled,
             named_clients: tally.named_clients,
             cut_short: player.cut_short(),
-            evicted: tables.filter_map(|place| player.limiter().table(place)).map(|table| table.evicted).sum(),
+            evicted: tables.filter_map(|place| player.limiter.table(place)).map(|table| table.evicted).sum(),
         }
     }
 }

@@ -25,7 +25,8 @@ const SECRET_BYTES_MAX: u64 = 4096;
 /// Settings of the admin address and the watch that are in force.
 #[derive(Clone, Debug)]
 pub(super) struct AdminService {
-    listen: SocketAddr,
+    /// The admin address.
+    pub(crate) listen: SocketAddr,
     admin: Option<settings::Admin>,
     watch: settings::WatchSettings,
     /// Redis server through which flags are shared.
@@ -41,11 +42,6 @@ impl AdminService {
         }
         let redis = settings.redis.clone().filter(|_| settings.watch.state == FlagState::Redis);
         Ok(Self { listen, admin: settings.admin.clone(), watch: settings.watch.clone(), redis })
-    }
-
-    /// The admin address.
-    pub(super) fn listen(&self) -> SocketAddr {
-        self.listen
     }
 
     /// Creates the watch, which counts the refusals in `feed` and publishes flags in `flagged`, and starts its tasks.

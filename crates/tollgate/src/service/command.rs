@@ -150,7 +150,7 @@ fn serve_requests(
     master: Option<&RunningMaster>,
 ) -> io::Result<()> {
     let admin_service = plan.admin_service;
-    let admin = runtime.block_on(admin::bind(admin_service.listen()))?;
+    let admin = runtime.block_on(admin::bind(admin_service.listen))?;
     // Everything that can fail happens before the gate accepts a request, which would otherwise be cut off.
     let guard = admin_service.guard()?;
     let doors = plan.doors.map(|doors| BoundDoors::bind(doors, plan.orders.door_threads)).transpose()?;
@@ -172,7 +172,7 @@ fn serve_requests(
         registry.register_collector(doors.metrics());
     }
     if let Some(master) = master {
-        master.metrics().register(&mut registry);
+        master.metrics.register(&mut registry);
     }
     if let Some(telemetry) = &telemetry {
         registry.register_collector(telemetry.metrics());

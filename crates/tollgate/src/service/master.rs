@@ -94,17 +94,13 @@ impl PlannedMaster {
 pub(super) struct RunningMaster {
     options: MasterOptions,
     startup: StartupSettings,
-    metrics: master::MasterMetrics,
+    /// Metrics of the master.
+    pub(crate) metrics: master::MasterMetrics,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl RunningMaster {
-    /// Metrics of the master.
-    pub(super) const fn metrics(&self) -> &master::MasterMetrics {
-        &self.metrics
-    }
-
     /// Settings of the master that wait for a restart. The master reads its file itself.
     pub(super) fn waiting(&self) -> Vec<&'static str> {
         plan(&self.options).map_or_else(|_| Vec::new(), |now| self.startup.waiting(&StartupSettings::of(&now)))
@@ -161,7 +157,7 @@ fn serve(
         if let Some(started) = running.admin_service {
             // Bind first: of two processes with the same admin address, the second must fail before it opens the
             // journal of the first.
-            let admin = admin::bind(started.listen()).await?;
+            let admin = admin::bind(started.listen).await?;
             let guard = started.guard()?;
             let mut registry = Registry::default();
             metrics.register(&mut registry);

@@ -52,7 +52,7 @@ fn serve(path: &Path, mut admin_service: AdminService) -> io::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hang_up = signal(SignalKind::hangup())?;
-        let listener = admin::bind(admin_service.listen()).await?;
+        let listener = admin::bind(admin_service.listen).await?;
         let guard = admin_service.guard()?;
         let watch = admin_service.watch(Arc::default(), Arc::default(), Clock::start())?;
         let console = console_of(Registry::default(), Arc::new(MonitoredWatch), watch, guard, config_of(Some(path)));

@@ -31,7 +31,8 @@ pub(super) struct Journal {
     path: PathBuf,
     /// `None` after a failed write.
     file: Option<File>,
-    bytes: u64,
+    /// Length of the file in bytes.
+    pub(crate) bytes: u64,
     /// Length in bytes after the last rewrite.
     bytes_after_rewrite: u64,
 }
@@ -110,11 +111,6 @@ impl Journal {
     /// Whether an earlier write failed.
     pub(super) fn is_broken(&self) -> bool {
         self.file.is_none()
-    }
-
-    /// Length of the file in bytes.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// Replaces all records.

@@ -270,7 +270,7 @@ impl Watch {
 
     /// Class whose keys are accounts.
     pub(crate) fn account_class(&self) -> String {
-        self.lock().state.account_class().to_owned()
+        self.lock().state.account_class.to_string()
     }
 
     /// Counters for the metrics.
@@ -312,7 +312,7 @@ impl Watch {
         let mut journaled = self.lock();
         if !entries.is_empty() {
             // Only refusals of accounts lead to flags, so only those are worth a write every second.
-            let of_account = |entry: &&Entry<'_>| entry.class == journaled.state.account_class();
+            let of_account = |entry: &&Entry<'_>| *entry.class == *journaled.state.account_class;
             let accounts: Vec<_> = entries.iter().filter(of_account).collect();
             if !accounts.is_empty() {
                 journaled.has_unwritten |= self.append_report(&mut journaled, now, "", accounts.into_iter()).is_err();
@@ -506,9 +506,9 @@ impl JournaledState {
             flags: self.state.flagged(),
             omissions: self.state.omissions(),
             feed_dropped: 0,
-            journal_bytes: self.journal.as_ref().map(Journal::bytes),
+            journal_bytes: self.journal.as_ref().map(|journal| journal.bytes),
             is_persisted: !is_to_survive || is_whole,
-            announcements_waiting: self.state.announcements().len(),
+            announcements_waiting: self.state.announcements.len(),
             flags_unshared: self.unshared.len(),
         }
     }

@@ -62,7 +62,7 @@ pub(crate) struct Change {
 
 /// Everything that the journal persists.
 pub(super) struct WatchState {
-    account_class: Box<str>,
+    pub(crate) account_class: Box<str>,
     core: core::Watch<RandomState>,
     /// Cleared flags, the latest first.
     past: VecDeque<Flag>,
@@ -71,7 +71,8 @@ pub(super) struct WatchState {
     /// Flags that follow from reports in the journal but are not in the journal themselves, because the process ended
     /// in between.
     unwritten: BTreeMap<String, Flag>,
-    announcements: VecDeque<(u64, String)>,
+    /// Pending announcements, the oldest first.
+    pub(crate) announcements: VecDeque<(u64, String)>,
     /// Number of the next announcement.
     next: u64,
 }
@@ -99,10 +100,6 @@ impl WatchState {
     /// The threshold and the window of flags.
     pub(super) fn flagging(&self) -> (u64, Span) {
         self.core.flagging()
-    }
-
-    pub(super) fn account_class(&self) -> &str {
-        &self.account_class
     }
 
     pub(super) fn has_report(&self, id: &str) -> bool {
@@ -186,11 +183,6 @@ impl WatchState {
     /// Flags that have to be written to the journal and announced now.
     pub(super) fn take_unwritten(&mut self) -> Vec<Flag> {
         std::mem::take(&mut self.unwritten).into_values().collect()
-    }
-
-    /// Pending announcements, the oldest first.
-    pub(super) fn announcements(&self) -> &VecDeque<(u64, String)> {
-        &self.announcements
     }
 
     /// Number of the next announcement.

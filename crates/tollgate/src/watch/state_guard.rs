@@ -47,7 +47,7 @@ impl Watch {
         if let Some(flagging) = self.flagging.swap(None) {
             let FlagPolicy { threshold, window, account_class } = &*flagging;
             // The counts of another account class must not return from the journal.
-            journaled.has_unwritten |= self.state_dir.is_some() && *journaled.state.account_class() != **account_class;
+            journaled.has_unwritten |= self.state_dir.is_some() && *journaled.state.account_class != **account_class;
             journaled.state.set_flagging(*threshold, *window, account_class);
         }
         StateGuard { watch: self, journaled }

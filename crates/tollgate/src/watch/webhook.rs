@@ -46,7 +46,7 @@ impl Watch {
     /// Record that queues an announcement after `after` others; `None` if no webhook is set or too many are pending.
     pub(super) fn announcement(&self, journaled: &JournaledState, after: usize, flag: &Flag) -> Option<Record> {
         self.webhook.load().as_ref()?;
-        if journaled.state.announcements().len() + after >= PENDING_MAX {
+        if journaled.state.announcements.len() + after >= PENDING_MAX {
             self.count(&self.counts.announcements_dropped);
             return None;
         }
@@ -56,7 +56,7 @@ impl Watch {
 
     /// The oldest pending announcement.
     fn next_announcement(&self) -> Option<(u64, String)> {
-        self.lock().state.announcements().front().cloned()
+        self.lock().state.announcements.front().cloned()
     }
 
     /// Removes an announcement that was accepted or given up.

@@ -131,7 +131,7 @@ pub(super) async fn converse(
         tokio::select! {
             ended = &mut served => break ended,
             () = &mut first_call, if awaits_first_call => {
-                if !usage.is_useful() && !services.has_health_call.get() {
+                if !usage.is_useful.get() && !services.has_health_call.get() {
                     tracing::debug!("a connection to the gRPC door made no call in time");
                     return;
                 }

@@ -123,8 +123,8 @@ async fn answer_all(
                 }
             }
             Err(error) => {
-                session.station().count(Count::Malformed);
-                Replies::new(out, session.version()).error(&format!("ERR Protocol error: {error}"));
+                session.station.count(Count::Malformed);
+                Replies::new(out, session.version).error(&format!("ERR Protocol error: {error}"));
                 break false;
             }
         }

@@ -12,8 +12,8 @@ use crate::token::Token;
 
 /// The state of a connection.
 pub(super) struct RespSession {
-    station: Rc<Station>,
-    version: RespVersion,
+    pub(crate) station: Rc<Station>,
+    pub(crate) version: RespVersion,
     /// Whether the client has authenticated with a certificate.
     has_certificate: bool,
     /// The token that the client has sent.
@@ -36,14 +36,6 @@ const COMMAND_NAME_BYTES_MAX: usize = 16;
 impl RespSession {
     pub(super) fn new(station: Rc<Station>, has_certificate: bool) -> Self {
         Self { station, version: RespVersion::Two, has_certificate, token: None, name: Vec::new() }
-    }
-
-    pub(super) fn station(&self) -> &Station {
-        &self.station
-    }
-
-    pub(super) fn version(&self) -> RespVersion {
-        self.version
     }
 
     /// Whether the client is authorized. After a change of the token, it has to send the new one.

@@ -54,18 +54,24 @@ pub(crate) use ticket::Ticket;
 
 /// Decides about requests, for all workers.
 pub(crate) struct Admission {
-    clock: Clock,
+    /// The decision clock.
+    pub(crate) clock: Clock,
     rules: ArcSwap<Rules>,
     claims: ArcSwap<Claims>,
     holds: Holds,
-    queues: Queues,
+    /// The queues of the backends.
+    pub(crate) queues: Queues,
     uploads: Arc<Uploads>,
-    load: Load,
-    route_hasher: RouteHasher,
+    /// The load of the backend.
+    pub(crate) load: Load,
+    /// The hash of routes, by which prices are learned.
+    pub(crate) route_hasher: RouteHasher,
     cores_milli: AtomicU32,
     reports_ignored: AtomicU64,
-    exemptions: Exemptions,
-    flagged: Arc<Flagged>,
+    /// The keys that an operator has exempted.
+    pub(crate) exemptions: Exemptions,
+    /// The flagged accounts, if rules use flags.
+    pub(crate) flagged: Arc<Flagged>,
     /// Uploads that a gate that only observes would have held and refused.
     uploads_would: [AtomicU64; 2],
 }
@@ -131,7 +137,7 @@ impl Admission {
         links: RemoteLinks<'_>,
     ) -> Result<(), SharedLimiterError> {
         let (before, domain) = (self.rules.load(), &*in_mode(domain, settings.mode));
-        let remote_state = RemoteState::new(domain, links, &self.clock, Some(before.remote_state()))
+        let remote_state = RemoteState::new(domain, links, &self.clock, Some(&before.remote_state))
             .map_err(SharedLimiterError::Sharing)?;
         let rules = before.succeeded_by(domain, remote_state, settings.hold).map_err(SharedLimiterError::Limiter)?;
         self.rules.store(Arc::new(rules));
@@ -151,7 +157,7 @@ impl Admission {
         let known = Arc::downgrade(self);
         Box::new(move |rule, identifier, instruction, now| {
             if let Some(admission) = known.upgrade() {
-                admission.rules().limiter().obey(rule, identifier, instruction, now);
+                admission.rules().limiter.obey(rule, identifier, instruction, now);
             }
         })
     }
@@ -167,11 +173,6 @@ impl Admission {
     /// The current time of the decision clock.
     pub(crate) fn now(&self) -> Moment {
         self.clock.now()
-    }
-
-    /// The decision clock.
-    pub(crate) fn clock(&self) -> &Clock {
-        &self.clock
     }
 
     /// The rules in force.
@@ -195,31 +196,6 @@ impl Admission {
         self.claims.load()
     }
 
-    /// The keys that an operator has exempted.
-    pub(crate) fn exemptions(&self) -> &Exemptions {
-        &self.exemptions
-    }
-
-    /// The flagged accounts, if rules use flags.
-    pub(crate) fn flagged(&self) -> &Arc<Flagged> {
-        &self.flagged
-    }
-
-    /// The queues of the backends.
-    pub(crate) fn queues(&self) -> &Queues {
-        &self.queues
-    }
-
-    /// The hash of routes, by which prices are learned.
-    pub(crate) fn route_hasher(&self) -> &RouteHasher {
-        &self.route_hasher
-    }
-
-    /// The load of the backend.
-    pub(crate) fn load(&self) -> &Load {
-        &self.load
-    }
-
     /// The number of requests that rules hold now.
     pub(crate) fn held(&self) -> u32 {
         self.holds.total()
@@ -228,7 +204,7 @@ impl Admission {
     /// The counts of a gate that only observes.
     pub(crate) fn observed(&self) -> ObservedCounts {
         let (status, rules) = (self.queues.status(), self.rules.load());
-        let by_rules = |kind: usize| rules.faces().iter().map(|face| face.counters.read(kind)).sum::<u64>();
+        let by_rules = |kind: usize| rules.faces.iter().map(|face| face.counters.read(kind)).sum::<u64>();
         let by_uploads = |kind: usize| self.uploads_would[kind].load(Ordering::Relaxed);
         ObservedCounts {
             is_observing: status.is_observing,
@@ -263,7 +239,7 @@ impl Admission {
     /// The user and priority of a request. A request without a user belongs to `tenant`.
     pub(crate) fn claim(&self, request: &RequestView<'_>, tenant: u64) -> Claim {
         let claims = self.claims.load();
-        let is_flagged = claims.looks_at_flags() && self.rules.load().is_flagged(request, &self.flagged);
+        let is_flagged = claims.looks_at_flags && self.rules.load().is_flagged(request, &self.flagged);
         claims.of(&RequestView { is_flagged, ..*request }, tenant)
     }
 
@@ -316,7 +292,7 @@ impl Admission {
 
     /// Waits until there is room for another upload.
     async fn begin_upload(&self, client: IpAddr, log: &EngagementLog) -> Result<Upload, Refused> {
-        let (hold, status) = (self.rules.load().hold(), self.queues.status());
+        let (hold, status) = (self.rules.load().hold, self.queues.status());
         let at_once = status.in_flight_max;
         let bound = |own: bool| match own {
             true => ("own-uploads", self.uploads.per_address_max()),
@@ -373,7 +349,7 @@ impl Admission {
                     self.tell_of_queue(client, log, Act::WouldHold, bound, standing.wait);
                 }
                 Notice::WouldRefuse(CoreRefusal { reason, standing, retry_after }) => {
-                    let bound = QueueBound::refusing(queue, reason, standing, self.rules.load().hold().max);
+                    let bound = QueueBound::refusing(queue, reason, standing, self.rules.load().hold.max);
                     queued = Some((Act::WouldRefuse, bound.reason));
                     self.tell_of_queue(client, log, Act::WouldRefuse, bound, retry_after);
                 }
@@ -384,7 +360,7 @@ impl Admission {
             if let Some(held) = held.take() {
                 std::mem::forget(held);
             }
-            let bound = QueueBound::refusing(queue, reason, standing, self.rules.load().hold().max);
+            let bound = QueueBound::refusing(queue, reason, standing, self.rules.load().hold.max);
             self.tell_of_queue(client, log, Act::Refuse, bound, backoff);
         }
         entered.map(|permit| (permit, queued))
@@ -399,7 +375,7 @@ impl Admission {
     /// The forecast of the queue for a request of `client`, for the route and site of `request` if there is one. Of
     /// several backends, the best one for the request counts.
     pub(crate) fn forecast(&self, client: IpAddr, request: Option<&impl Request>) -> Option<QueueForecast> {
-        let (route, hold_max) = (request.map(|request| self.route_hasher.key(request)), self.rules.load().hold().max);
+        let (route, hold_max) = (request.map(|request| self.route_hasher.key(request)), self.rules.load().hold.max);
         let claim = request.map_or_else(Claim::default, |request| self.claims.load().of(request, 0));
         let queues = match request {
             Some(request) => self.queues.at_host(request.host()),
@@ -476,7 +452,7 @@ impl Admission {
             reserved,
             charge: (!charge.is_empty()).then_some(charge),
             is_settled: false,
-            generation: rules.generation(),
+            generation: rules.generation,
             route: route.unwrap_or_else(|| self.route_hasher.key(request)),
             sending: None,
             permit: None,
@@ -500,8 +476,8 @@ impl Admission {
     ) -> Option<HoldSlot<'_>> {
         let index = decision.rule?;
         let mut key = KeyText::default();
-        rules.limiter().rule(index)?.class.write_key(request, &mut key);
-        self.holds.take(index, key.as_bytes(), rules.hold(), wait)
+        rules.limiter.rule(index)?.class.write_key(request, &mut key);
+        self.holds.take(index, key.as_bytes(), rules.hold, wait)
     }
 }
 

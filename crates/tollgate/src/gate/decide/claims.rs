@@ -43,7 +43,8 @@ pub(crate) struct Claims {
     user: Option<UserClass>,
     /// Priorities with the hashes of their names, in the order of matching.
     priorities: Vec<(Priority, u64)>,
-    looks_at_flags: bool,
+    /// Whether any priority depends on flags.
+    pub(crate) looks_at_flags: bool,
     /// The headers and cookies that users and priorities depend on.
     inputs: Inputs,
     hasher: RandomState,
@@ -68,11 +69,6 @@ impl Claims {
             looks_at_flags: domain.priorities.iter().any(Priority::looks_at_flags),
             hasher,
         }
-    }
-
-    /// Whether any priority depends on flags.
-    pub(crate) fn looks_at_flags(&self) -> bool {
-        self.looks_at_flags
     }
 
     /// The headers and cookies that users and priorities depend on.

@@ -48,7 +48,7 @@ impl OtherDomains {
                 domain.rules.iter_mut().for_each(|settings| settings.rule.mode = Mode::Observe);
             }
             let known = before.iter().find(|(name, _)| *name == domain.name).map(|(_, rules)| rules);
-            let remote_state = RemoteState::new(&domain, links, clock, known.map(|rules| rules.remote_state()))
+            let remote_state = RemoteState::new(&domain, links, clock, known.map(|rules| &rules.remote_state))
                 .map_err(SharedLimiterError::Sharing)?;
             let rules = match known {
                 Some(known) => known.succeeded_by(&domain, remote_state, settings.hold),

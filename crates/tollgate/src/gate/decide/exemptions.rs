@@ -67,7 +67,7 @@ impl Exemptions {
             return decision;
         }
         let mut spared = Decision { verdict: Verdict::Admit, ..decision };
-        for other in rules.limiter().explain(request, Toll::ONE, decision.band, now) {
+        for other in rules.limiter.explain(request, Toll::ONE, decision.band, now) {
             if other.verdict != Verdict::Admit && !self.covers(rules, request, &other, now) {
                 spared.tighten(other);
             }
@@ -77,7 +77,7 @@ impl Exemptions {
 
     /// Whether the key is exempt from the rule that decided.
     fn covers(&self, rules: &Rules, request: &impl Request, decision: &Decision, now: Moment) -> bool {
-        let Some(rule) = decision.rule.and_then(|place| rules.limiter().rule(place)) else { return false };
+        let Some(rule) = decision.rule.and_then(|place| rules.limiter.rule(place)) else { return false };
         let mut key = KeyText::default();
         rule.class.write_key(request, &mut key) && self.until(&rule.class.to_string(), key.as_bytes(), now).is_some()
     }

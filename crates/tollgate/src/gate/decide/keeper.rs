@@ -39,7 +39,7 @@ impl Keeper {
                 let is_over = stopped.recv_timeout(WRITE_EVERY) != Err(RecvTimeoutError::Timeout);
                 let written = file.write(&learned(&admission));
                 if let (Err(error), false) = (&written, has_failed) {
-                    let file = file.path().display();
+                    let file = file.path.display();
                     tracing::warn!(%file, %error, "cannot write what was learned about the backends");
                 }
                 has_failed = written.is_err();
@@ -62,11 +62,11 @@ impl Keeper {
 }
 
 fn learned(admission: &Admission) -> LearnedState {
-    LearnedState { key: admission.route_hasher().secret(), backends: admission.queues().learned() }
+    LearnedState { key: admission.route_hasher.secret(), backends: admission.queues.learned() }
 }
 
 fn restore(file: &LearnedFile, admission: &Admission) {
-    let path = file.path().display();
+    let path = file.path.display();
     let state = match file.read() {
         Ok(state) => state,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -78,10 +78,10 @@ fn restore(file: &LearnedFile, admission: &Admission) {
             return;
         }
     };
-    if !admission.route_hasher().restore(state.key) {
+    if !admission.route_hasher.restore(state.key) {
         return;
     }
-    let restored = state.backends.iter().filter(|(url, learned)| admission.queues().restore(url, learned));
+    let restored = state.backends.iter().filter(|(url, learned)| admission.queues.restore(url, learned));
     let (backends, prices) =
         restored.fold((0, 0), |(backends, prices), (_, learned)| (backends + 1, prices + learned.prices.len()));
     tracing::info!(file = %path, backends, prices, "restored what was learned about the backends");

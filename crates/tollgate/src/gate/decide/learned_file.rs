@@ -88,7 +88,7 @@ impl LearnedState {
 /// The file.
 #[derive(Debug)]
 pub(crate) struct LearnedFile {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     /// The checksum of the content that this process has written.
     written: Option<u64>,
 }
@@ -96,10 +96,6 @@ pub(crate) struct LearnedFile {
 impl LearnedFile {
     pub(crate) fn in_directory(directory: &Path) -> Self {
         Self { path: directory.join("gate.learned"), written: None }
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// The content of the file.
@@ -219,26 +215,26 @@ mod tests {
         assert_eq!(file.read().unwrap_err().kind(), io::ErrorKind::NotFound);
         file.write(&state()).unwrap();
         assert_eq!(file.read().unwrap(), state());
-        assert_eq!(fs::metadata(file.path()).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(&file.path).unwrap().mode() & 0o777, 0o600);
         // A second write does nothing if nothing has changed.
-        let inode = fs::metadata(file.path()).unwrap().ino();
+        let inode = fs::metadata(&file.path).unwrap().ino();
         file.write(&state()).unwrap();
-        assert_eq!(fs::metadata(file.path()).unwrap().ino(), inode);
+        assert_eq!(fs::metadata(&file.path).unwrap().ino(), inode);
         // A file of an interrupted write, or a link, is replaced and not written through.
         let (victim, new) = (folder.path().join("victim"), directory.join("gate.learned.new"));
         fs::write(&victim, "precious").unwrap();
         std::os::unix::fs::symlink(&victim, &new).unwrap();
         file.write(&LearnedState { key: [1, 2], ..state() }).unwrap();
         assert_eq!((fs::read_to_string(&victim).unwrap().as_str(), file.read().unwrap().key), ("precious", [1, 2]));
-        fs::set_permissions(file.path(), fs::Permissions::from_mode(0o644)).unwrap();
+        fs::set_permissions(&file.path, fs::Permissions::from_mode(0o644)).unwrap();
         assert!(file.read().is_err(), "others know the key");
-        fs::set_permissions(file.path(), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::set_permissions(&file.path, fs::Permissions::from_mode(0o600)).unwrap();
         let moved = folder.path().join("moved");
-        fs::rename(file.path(), &moved).unwrap();
-        std::os::unix::fs::symlink(&moved, file.path()).unwrap();
+        fs::rename(&file.path, &moved).unwrap();
+        std::os::unix::fs::symlink(&moved, &file.path).unwrap();
         assert!(file.read().is_err(), "a link");
-        fs::remove_file(file.path()).unwrap();
-        fs::create_dir(file.path()).unwrap();
+        fs::remove_file(&file.path).unwrap();
+        fs::create_dir(&file.path).unwrap();
         assert!(file.read().is_err(), "a directory");
     }
 }

@@ -18,7 +18,7 @@ pub(crate) fn by_rule<'a>(
     now: Moment,
 ) -> Option<Engagement<'a>> {
     let act = Act::of(decision)?;
-    let rule = rules.limiter().rule(decision.rule?)?;
+    let rule = rules.limiter.rule(decision.rule?)?;
     let (face, standing) = (rules.face(decision)?, rules.figures(decision)?);
     let key = Name::of(|writer| {
         rule.class.write_key(request, writer);

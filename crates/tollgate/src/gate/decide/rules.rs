@@ -33,11 +33,16 @@ const UNSEEN_IN_FLIGHT_MAX: u64 = 8;
 
 /// The rules of one domain.
 pub(crate) struct Rules {
-    limiter: Limiter,
-    remote_state: RemoteState,
-    faces: Vec<Face>,
-    hold: Hold,
-    has_open_limits: bool,
+    /// The limiter of these rules.
+    pub(crate) limiter: Limiter,
+    /// The shared state of rules.
+    pub(crate) remote_state: RemoteState,
+    /// The rules in order.
+    pub(crate) faces: Vec<Face>,
+    /// The bounds of held requests.
+    pub(crate) hold: Hold,
+    /// Whether any limit depends on the end of a request: an in-flight limit or a budget.
+    pub(crate) has_open_limits: bool,
     /// The minimum expected cost of a request to an unknown route, if there is a budget.
     unseen_cost: Option<Span>,
     account: Option<Class>,
@@ -45,7 +50,7 @@ pub(crate) struct Rules {
     inputs: Inputs,
     scaled: ScaledLimiters,
     /// The number of reloads before this one.
-    generation: u64,
+    pub(crate) generation: u64,
 }
 
 /// The parts of a rule that its users see.
@@ -155,11 +160,6 @@ impl Rules {
         &self.inputs
     }
 
-    /// The number of these rules in the sequence of reloads. A decision is valid only for the rules of its generation.
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation
-    }
-
     /// Whether the state of this gate is enough to decide about `request`. If so, call [`Self::decide`], otherwise
     /// [`Self::ask`].
     #[inline]
@@ -231,16 +231,6 @@ impl Rules {
         self.scaled.of(&self.limiter, factor)
     }
 
-    /// The shared state of rules.
-    pub(crate) fn remote_state(&self) -> &RemoteState {
-        &self.remote_state
-    }
-
-    /// The limiter of these rules.
-    pub(crate) fn limiter(&self) -> &Limiter {
-        &self.limiter
-    }
-
     /// Whether any rule has a budget, so that costs must be predicted.
     pub(crate) fn has_budget(&self) -> bool {
         self.unseen_cost.is_some()
@@ -252,11 +242,6 @@ impl Rules {
         if is_unseen { mean.max(self.unseen_cost.unwrap_or(Span::ZERO)) } else { mean }
     }
 
-    /// Whether any limit depends on the end of a request: an in-flight limit or a budget.
-    pub(crate) fn has_open_limits(&self) -> bool {
-        self.has_open_limits
-    }
-
     /// Whether the account of `request` is flagged, if any rule uses flags.
     #[inline]
     pub(crate) fn is_flagged(&self, request: &impl Request, flagged: &Flagged) -> bool {
@@ -264,16 +249,6 @@ impl Rules {
         let mut has_account = false;
         let name = Name::of(|writer| has_account = account.write_key(request, writer));
         has_account && flagged.contains(name.as_bytes())
-    }
-
-    /// The bounds of held requests.
-    pub(crate) fn hold(&self) -> Hold {
-        self.hold
-    }
-
-    /// The rules in order.
-    pub(crate) fn faces(&self) -> &[Face] {
-        &self.faces
     }
 
     /// Adds the cost of a request to the rule that decided about it.
@@ -421,9 +396,9 @@ mod tests {
         }
         let settings =
             Settings::parse("test.toml", &format!("{ONE_BUCKET}\n{}", ONE_BUCKET.replace("api", "new"))).unwrap();
-        let new = old.succeeded_by(&settings.domains[0], RemoteState::default(), old.hold()).unwrap();
-        assert_eq!(new.faces()[0].counters.read(1), 1);
+        let new = old.succeeded_by(&settings.domains[0], RemoteState::default(), old.hold).unwrap();
+        assert_eq!(new.faces[0].counters.read(1), 1);
         assert!(ask(&new).verdict.is_refusal());
-        assert_eq!((new.faces()[0].counters.read(1), new.faces()[1].counters.read(1)), (2, 0));
+        assert_eq!((new.faces[0].counters.read(1), new.faces[1].counters.read(1)), (2, 0));
     }
 }

@@ -38,7 +38,7 @@ impl AccessRecord {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             Self {
                 at: Moment::ZERO + Span::from(now),
-                began: worker.shared.stats.clock().now(),
+                began: worker.shared.stats.clock.now(),
                 wait: Span::ZERO,
                 cost: None,
                 decision: "none",
@@ -57,7 +57,7 @@ impl AccessRecord {
     pub(crate) fn refused(&mut self, refusal: &Refusal, wait: Span) {
         self.wait = wait;
         (self.decision, self.reason) = (Act::Refuse.as_str(), refusal.reason);
-        self.rule = refusal.by.as_ref().and_then(|(rules, decision)| Some((rules.generation(), decision.rule?)));
+        self.rule = refusal.by.as_ref().and_then(|(rules, decision)| Some((rules.generation, decision.rule?)));
     }
 
     /// The request is forwarded after this wait.
@@ -83,8 +83,8 @@ impl AccessRecord {
         let admission = &worker.shared.admission;
         let rules = self.rule.map(|_| admission.rules_now());
         let face = self.rule.and_then(|(generation, index)| {
-            let rules = rules.as_ref().filter(|rules| rules.generation() == generation)?;
-            rules.faces().get(index)
+            let rules = rules.as_ref().filter(|rules| rules.generation == generation)?;
+            rules.faces.get(index)
         });
         worker.access_log.write(&AccessEntry {
             at: self.at,
@@ -99,7 +99,7 @@ impl AccessRecord {
             }),
             status: if sent.has_begun { response.status } else { CLIENT_LEFT },
             body_bytes: sent.body_bytes,
-            duration: worker.shared.stats.clock().now().since(self.began),
+            duration: worker.shared.stats.clock.now().since(self.began),
             wait: self.wait,
             cost: self.cost,
             decision: self.decision,

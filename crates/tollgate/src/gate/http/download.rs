@@ -122,7 +122,7 @@ pub(crate) async fn download(
                 announced.take(data.len()).map_err(SideError::Backend)?;
                 client.spill(data, rest, overflow).await.map_err(SideError::Client)?;
                 overflow.set_stalled(false);
-                if overflow.was_full() {
+                if overflow.was_full {
                     held_up();
                 }
             }

@@ -127,8 +127,9 @@ pub(crate) async fn serve(
     let streams_max = settings.bounds.streams_max.min(if is_crowded { STREAMS_WHEN_CROWDED } else { u32::MAX });
     socket.timer.set(Way::In, settings.timeouts.head);
     let io = H2Io::new(socket.clone(), read_ahead, settings.timeouts.write);
-    let unsent = UnsentBytes::new(worker.shared.buffers.clone(), counted.address());
-    let (budget, written, is_blocked) = (ConnectionBudget::new(counted, io.received()), io.written(), io.is_blocked());
+    let unsent = UnsentBytes::new(worker.shared.buffers.clone(), counted.address);
+    let (budget, written, is_blocked) =
+        (ConnectionBudget::new(counted, io.received.clone()), io.written.clone(), io.is_blocked.clone());
     let handshake = Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)

@@ -178,7 +178,7 @@ impl ConnectionBudget {
     fn borrow(&self, bytes: usize) -> bool {
         let wanted = self.held() + bytes;
         let mut counted = self.counted.borrow_mut();
-        while wanted > CONSTANT + counted.borrowed() {
+        while wanted > CONSTANT + counted.borrowed {
             if !counted.borrow(BORROWED_STEP) {
                 return false;
             }
@@ -315,7 +315,7 @@ mod tests {
         assert!(budget.parked.get() + budget.served.get() < (512 << 10) + (100 << 10), "{}", budget.parked.get());
         drop(charges);
         assert_eq!((budget.parked.get(), budget.served.get(), budget.gathering.get()), (0, 0, 0));
-        assert_eq!(budget.counted.borrow().borrowed(), 0);
+        assert_eq!(budget.counted.borrow().borrowed, 0);
     }
 
     #[test]
@@ -373,11 +373,11 @@ mod tests {
             assert!(held.len() < 100, "no bound");
         }
         assert!((20..40).contains(&held.len()), "{}", held.len());
-        assert!(budget.counted.borrow().borrowed() > 0);
+        assert!(budget.counted.borrow().borrowed > 0);
         held.clear();
         assert!(serves(&budget));
         budget.trim();
-        assert_eq!((budget.held(), budget.counted.borrow().borrowed()), (0, 0));
+        assert_eq!((budget.held(), budget.counted.borrow().borrowed), (0, 0));
         budget.charge_head(&mut response(20, 50), false);
         assert_eq!(budget.held(), 0, "usual heads that are sent at once are not charged");
     }

@@ -20,32 +20,17 @@ pub(crate) struct H2Io {
     /// The longest wait for the peer to accept the next bytes.
     patience: Duration,
     /// Whether the peer reads nothing at the moment.
-    is_blocked: Rc<Cell<bool>>,
+    pub(crate) is_blocked: Rc<Cell<bool>>,
     /// Bytes that the peer has sent.
-    received: Rc<Cell<u64>>,
+    pub(crate) received: Rc<Cell<u64>>,
     /// Bytes that were sent to the peer.
-    written: Rc<Cell<u64>>,
+    pub(crate) written: Rc<Cell<u64>>,
 }
 
 impl H2Io {
     pub(crate) fn new(socket: Rc<Socket>, read_ahead: ReadBuffer, patience: Duration) -> Self {
         let (is_blocked, received, written) = Default::default();
         Self { socket, read_ahead, patience, is_blocked, received, written }
-    }
-
-    /// Counts the bytes that the peer sends.
-    pub(crate) fn received(&self) -> Rc<Cell<u64>> {
-        self.received.clone()
-    }
-
-    /// Counts the bytes that are sent to the peer.
-    pub(crate) fn written(&self) -> Rc<Cell<u64>> {
-        self.written.clone()
-    }
-
-    /// Whether the peer reads nothing at the moment.
-    pub(crate) fn is_blocked(&self) -> Rc<Cell<bool>> {
-        self.is_blocked.clone()
     }
 
     fn wrote(&mut self, polled: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {

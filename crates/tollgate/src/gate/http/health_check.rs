@@ -29,7 +29,7 @@ pub(crate) async fn run(worker: Rc<Worker>) {
             continue;
         };
         let settings = Rc::new(settings);
-        for backend in worker.shared.backends.load().all() {
+        for backend in &worker.shared.backends.load().all {
             let (backend, worker, settings) = (backend.clone(), worker.clone(), settings.clone());
             tokio::task::spawn_local(async move {
                 // A check that outlasts the interval would overlap with the next one.

@@ -114,7 +114,7 @@ impl Worker {
             pool: Pool::default(),
             h2_connections: h2::H2Connections::default(),
             counters: shared.counters[index].clone(),
-            engagements: EngagementLog::new(shared.stats.feed().clone(), shared.stats.refusals().clone()),
+            engagements: EngagementLog::new(shared.stats.feed.clone(), shared.stats.refusals.clone()),
             failures: FailureLog::default(),
             settings: RefCell::new(Rc::new(Settings::clone(&settings))),
             settings_seen: RefCell::new(settings),

@@ -46,7 +46,7 @@ impl GateMetrics {
             encoder,
             "tollgate_requests_at_backend",
             "Requests in flight at the backends",
-            self.0.admission.queues().status().in_flight,
+            self.0.admission.queues.status().in_flight,
         )?;
         let (memory, spool) = self.0.buffers.used();
         let help = "Bytes of responses in memory that slow clients have not read yet";
@@ -71,7 +71,7 @@ impl GateMetrics {
         self.encode_queue(encoder)?;
         self.encode_rules(encoder)?;
         self.encode_redis(encoder)?;
-        if let Some(masters) = self.0.admission.rules().remote_state().masters() {
+        if let Some(masters) = self.0.admission.rules().remote_state.masters() {
             master_metrics::encode(masters, encoder)?;
         }
         self.encode_backends(encoder)
@@ -94,12 +94,12 @@ impl GateMetrics {
         let help = "Requests of clients that did not fit into the statistics";
         counter(encoder, "tollgate_callers_unnamed", help, stats.spenders.unnamed())?;
         let help = "Keys that an operator has exempted";
-        gauge(encoder, "tollgate_exemptions", help, self.0.admission.exemptions().count() as u64)
+        gauge(encoder, "tollgate_exemptions", help, self.0.admission.exemptions.count() as u64)
     }
 
     fn encode_queue(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let admission = &self.0.admission;
-        let (queue, load) = (admission.queues().status(), admission.load());
+        let (queue, load) = (admission.queues.status(), &admission.load);
         gauge(encoder, "tollgate_requests_waiting", "Requests that wait in the queue", queue.waiting)?;
         gauge(encoder, "tollgate_in_flight_max", "In-flight limit of the backends", queue.in_flight_max)?;
         let help = "Band of the backends: 0 normal, 1 elevated, 2 critical";
@@ -132,7 +132,7 @@ impl GateMetrics {
         let help = "Requests that a rule held or refused, or would have";
         let mut decisions = encoder.encode_descriptor("tollgate_rule_decisions", help, None, MetricType::Counter)?;
         let rules = self.0.all_rules();
-        let faces = || rules.iter().flat_map(|(domain, rules)| rules.faces().iter().map(move |face| (domain, face)));
+        let faces = || rules.iter().flat_map(|(domain, rules)| rules.faces.iter().map(move |face| (domain, face)));
         for (domain, face) in faces() {
             let name = named_in(domain, &face.name);
             for (kind, verdict) in RuleCounters::KINDS.into_iter().enumerate() {
@@ -154,7 +154,7 @@ impl GateMetrics {
     /// The metrics of the shared store, if rules use one.
     fn encode_redis(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let rules = self.0.admission.rules();
-        let Some(sharing) = rules.remote_state().redis() else { return Ok(()) };
+        let Some(sharing) = rules.remote_state.redis() else { return Ok(()) };
         let counts = sharing.store().counts();
         let help = "Connections made to Redis";
         counter(encoder, "tollgate_redis_connects", help, counts.connects)?;
@@ -188,7 +188,7 @@ impl GateMetrics {
             let site = (!settings.sites.is_empty()).then_some(("site", site));
             std::iter::once(("backend", backend.url.to_string())).chain(site).collect::<Vec<_>>()
         };
-        let statuses: Vec<_> = backends.all().iter().map(|backend| (backend, backend.queue.status())).collect();
+        let statuses: Vec<_> = backends.all.iter().map(|backend| (backend, backend.queue.status())).collect();
         let metrics: [BackendMetric; 5] = [
             ("up", "Whether requests go to the backend", MetricType::Gauge, |backend, _| {
                 u64::from(backend.is_up().is_ok())

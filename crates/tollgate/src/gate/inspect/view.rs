@@ -121,8 +121,8 @@ impl Running {
                 WorkerCounters::NAMES.iter().position(|(known, _)| *known == name).expect("the name is one of them");
             shared.counters.iter().map(|counters| counters.read(place)).sum::<u64>()
         };
-        let (queue, settings) = (admission.queues().status(), shared.settings.load());
-        let held_by_rules: u64 = admission.rules().faces().iter().map(|face| face.counters.read(0)).sum();
+        let (queue, settings) = (admission.queues.status(), shared.settings.load());
+        let held_by_rules: u64 = admission.rules().faces.iter().map(|face| face.counters.read(0)).sum();
         Figures {
             requests: total("requests"),
             refused: total("requests_refused"),
@@ -134,10 +134,10 @@ impl Running {
             connections: shared.caps.total() as u64,
             toll_seconds: queue.toll_ns as f64 / 1e9,
             cores: f64::from(settings.all_cores().as_milli()) / 1000.0,
-            band: admission.load().band().as_str(),
-            sustained_ms: admission.load().sustained().as_millis_ceil(),
+            band: admission.load.band().as_str(),
+            sustained_ms: admission.load.sustained().as_millis_ceil(),
             edges_ms: (settings.bands.elevated().as_millis_ceil(), settings.bands.critical().as_millis_ceil()),
-            exemptions: admission.exemptions().count(),
+            exemptions: admission.exemptions.count(),
             unnamed: shared.stats.spenders.unnamed(),
             observed: admission.observed(),
         }
@@ -146,7 +146,7 @@ impl Running {
     /// Each backend.
     pub(crate) fn backends(&self) -> Vec<BackendInfo> {
         let (backends, settings) = (self.shared.backends.load(), self.shared.settings.load());
-        let shown = backends.all().iter().map(|backend| {
+        let shown = backends.all.iter().map(|backend| {
             let queue = backend.queue.status();
             BackendInfo {
                 url: backend.url.to_string(),
@@ -176,7 +176,7 @@ impl Running {
             class: face.class.clone(),
             counts: std::array::from_fn(|kind| face.counters.read(kind)),
         };
-        rules.iter().flat_map(|(domain, rules)| rules.faces().iter().map(|face| shown(domain, face))).collect()
+        rules.iter().flat_map(|(domain, rules)| rules.faces.iter().map(|face| shown(domain, face))).collect()
     }
 
     /// The response times so far, including the wait at the gate.
@@ -186,35 +186,35 @@ impl Running {
 
     /// The feed of refusals for the watch.
     pub(crate) fn feed(&self) -> std::sync::Arc<crate::watch::Feed> {
-        self.shared.stats.feed().clone()
+        self.shared.stats.feed.clone()
     }
 
     /// The set of flagged accounts, which the watch updates.
     pub(crate) fn flagged(&self) -> std::sync::Arc<crate::watch::Flagged> {
-        self.shared.admission.flagged().clone()
+        self.shared.admission.flagged.clone()
     }
 
     /// Whether the account of a request is flagged, if any rule uses flags.
     pub(crate) fn is_flagged(&self, request: &impl Request) -> bool {
         let admission = &self.shared.admission;
-        admission.rules().is_flagged(request, admission.flagged())
+        admission.rules().is_flagged(request, &admission.flagged)
     }
 
     /// The clock of all moments of this module.
     pub(crate) fn clock(&self) -> &tollgate_gatekeeper::clock::Clock {
-        self.shared.stats.clock()
+        &self.shared.stats.clock
     }
 
     /// Updates the rates of clients. Call it once a second.
     pub(crate) fn tick(&self) {
         let stats = &self.shared.stats;
-        stats.spenders.tick(stats.clock().now());
+        stats.spenders.tick(stats.clock.now());
     }
 
     /// The classes with statistics.
     pub(crate) fn classes(&self) -> Vec<String> {
         let mut classes: Vec<String> = Spenders::classes().map(str::to_owned).collect();
-        for face in self.shared.admission.rules().faces() {
+        for face in &self.shared.admission.rules().faces {
             if !classes.contains(&face.class) {
                 classes.push(face.class.clone());
             }
@@ -229,13 +229,13 @@ impl Running {
             return None;
         }
         let (stats, rules) = (&self.shared.stats, self.shared.admission.rules());
-        let now = stats.clock().now();
+        let now = stats.clock.now();
         let spenders = stats.spenders.top(class, most, now).unwrap_or_default();
-        let of_class = |rule: usize| rules.faces().get(rule).is_some_and(|face| face.class == class);
+        let of_class = |rule: usize| rules.faces.get(rule).is_some_and(|face| face.class == class);
         // A key that has use and was throttled is listed once, and so is a key that several rules throttled.
-        let is_one = spenders.is_empty() && (0..rules.faces().len()).filter(|&rule| of_class(rule)).count() == 1;
+        let is_one = spenders.is_empty() && (0..rules.faces.len()).filter(|&rule| of_class(rule)).count() == 1;
         let throttled_max = if is_one { most } else { usize::MAX };
-        let throttled = rules.limiter().throttled_by(of_class, throttled_max, now);
+        let throttled = rules.limiter.throttled_by(of_class, throttled_max, now);
         let mut buckets: Vec<Bucket> =
             spenders.into_iter().map(|shown| Bucket::of_spender(shown.key, shown.rates)).collect();
         let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
@@ -258,7 +258,7 @@ impl Running {
     /// The number of keys of a class whose requests wait at least this long on average.
     pub(crate) fn callers_waiting(&self, class: &str, least: Span) -> usize {
         let stats = &self.shared.stats;
-        let callers = stats.spenders.top(class, usize::MAX, stats.clock().now()).unwrap_or_default();
+        let callers = stats.spenders.top(class, usize::MAX, stats.clock.now()).unwrap_or_default();
         let least = least.as_nanos() as f64 / 1e9;
         callers.iter().filter(|caller| caller.rates.wait_secs() >= least).count()
     }
@@ -266,7 +266,7 @@ impl Running {
     /// The addresses with the most requests that would have been refused or held.
     pub(crate) fn would_throttle(&self, most: usize) -> Vec<(Vec<u8>, Rates)> {
         let stats = &self.shared.stats;
-        let callers = stats.spenders.top("ip/32", usize::MAX, stats.clock().now()).unwrap_or_default();
+        let callers = stats.spenders.top("ip/32", usize::MAX, stats.clock.now()).unwrap_or_default();
         let mut callers: Vec<_> = callers.into_iter().map(|shown| (shown.key, shown.rates)).collect();
         callers.retain(|(_, rates)| rates.would_refuse + rates.would_hold > 0);
         callers.sort_by_key(|(_, rates)| std::cmp::Reverse((rates.would_refuse, rates.would_hold)));
@@ -288,7 +288,7 @@ impl Running {
             (Some(network), Some(client)) => network.contains(client.address()),
             _ => *refusal.class == *class && *refusal.key == *key,
         };
-        self.shared.stats.refusals().find(is_meant, max, self.now())
+        self.shared.stats.refusals.find(is_meant, max, self.now())
     }
 
     /// The forecast of the queue for a request; none if its client is unknown. Without a route, for an average request.
@@ -299,10 +299,10 @@ impl Running {
 
     /// The decision of every rule that applies to a request.
     pub(crate) async fn explain(&self, request: &impl Request, toll: Option<Span>) -> Vec<Standing> {
-        let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load().band(), self.now());
+        let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load.band(), self.now());
         let toll = expected(toll);
-        let own = rules.limiter().explain(request, toll, band, now);
-        let explained = rules.remote_state().explain(rules.limiter(), own, request, toll, band).await;
+        let own = rules.limiter.explain(request, toll, band, now);
+        let explained = rules.remote_state.explain(&rules.limiter, own, request, toll, band).await;
         explained.into_iter().filter_map(|said| standing(&rules, said)).collect()
     }
 
@@ -318,32 +318,32 @@ impl Running {
     pub(crate) async fn standings_everywhere(&self, class: &Class, request: &impl Request) -> Vec<Standing> {
         let rules = self.shared.admission.rules();
         let own = self.own_words(&rules, |rule| rule.class.is_determined_by(class), request);
-        let band = self.shared.admission.load().band();
-        let explained = rules.remote_state().explain(rules.limiter(), own, request, Toll::ONE, band).await;
+        let band = self.shared.admission.load.band();
+        let explained = rules.remote_state.explain(&rules.limiter, own, request, Toll::ONE, band).await;
         explained.into_iter().filter_map(|said| standing(&rules, said)).collect()
     }
 
     fn own_words(&self, rules: &Rules, among: impl Fn(&Rule) -> bool, request: &impl Request) -> Vec<Decision> {
-        let (band, now) = (self.shared.admission.load().band(), self.now());
-        let asked = rules.limiter().rules().enumerate().filter(|(_, rule)| among(rule));
-        asked.filter_map(|(place, _)| rules.limiter().explain_rule(place, request, Toll::ONE, band, now)).collect()
+        let (band, now) = (self.shared.admission.load.band(), self.now());
+        let asked = rules.limiter.rules().enumerate().filter(|(_, rule)| among(rule));
+        asked.filter_map(|(place, _)| rules.limiter.explain_rule(place, request, Toll::ONE, band, now)).collect()
     }
 
     /// The decisions of the rules that throttled a key, from the state of this gate. They need no name of the key.
     pub(crate) fn standings_throttled(&self, callers: &[Throttled]) -> Vec<Standing> {
-        let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load().band(), self.now());
-        let words = callers.iter().filter_map(|caller| rules.limiter().explain_throttled(caller, Toll::ONE, band, now));
+        let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load.band(), self.now());
+        let words = callers.iter().filter_map(|caller| rules.limiter.explain_throttled(caller, Toll::ONE, band, now));
         words.filter_map(|decision| standing(&rules, Explained { decision, by: Authority::Own })).collect()
     }
 
     /// Deletes the state of a key for every rule of a class, here and in the shared store.
     pub(crate) async fn forget(&self, class: &str, request: &impl Request) -> Forgotten {
         let (rules, now) = (self.shared.admission.rules(), self.now());
-        let of_class = |place: usize| rules.faces().get(place).is_some_and(|face| face.class == class);
-        let places = (0..rules.faces().len()).filter(|place| of_class(*place));
-        let mut knew: Vec<usize> = places.filter(|place| rules.limiter().forget(*place, request, now)).collect();
+        let of_class = |place: usize| rules.faces.get(place).is_some_and(|face| face.class == class);
+        let places = (0..rules.faces.len()).filter(|place| of_class(*place));
+        let mut knew: Vec<usize> = places.filter(|place| rules.limiter.forget(*place, request, now)).collect();
         let mut unanswered = None;
-        for (place, known) in rules.remote_state().forget(rules.limiter(), request, of_class).await {
+        for (place, known) in rules.remote_state.forget(&rules.limiter, request, of_class).await {
             match known {
                 Ok(true) if !knew.contains(&place) => knew.push(place),
                 Ok(_) => {}
@@ -357,23 +357,23 @@ impl Running {
     /// name of the key.
     pub(crate) fn forget_throttled(&self, callers: &[Throttled]) -> usize {
         let (rules, now) = (self.shared.admission.rules(), self.now());
-        callers.iter().filter(|caller| rules.limiter().forget_throttled(caller, now)).count()
+        callers.iter().filter(|caller| rules.limiter.forget_throttled(caller, now)).count()
     }
 
     /// Whether any rule has its state in a shared store.
     pub(crate) fn shares_rules(&self) -> bool {
-        self.shared.admission.rules().remote_state().redis().is_some()
+        self.shared.admission.rules().remote_state.redis().is_some()
     }
 
     /// Whether a rule has this class.
     pub(crate) fn has_class(&self, class: &str) -> bool {
-        self.shared.admission.rules().faces().iter().any(|face| face.class == class)
+        self.shared.admission.rules().faces.iter().any(|face| face.class == class)
     }
 
     /// Exempts a key from the rules of a class for a while, or ends the exemption. Returns false if there are too many
     /// exemptions.
     pub(crate) fn exempt(&self, class: &str, key: &[u8], span: Option<Span>) -> bool {
-        let (exemptions, now) = (self.shared.admission.exemptions(), self.now());
+        let (exemptions, now) = (&self.shared.admission.exemptions, self.now());
         match span {
             Some(span) => exemptions.grant(class, key, now + span, now),
             None => {
@@ -385,16 +385,16 @@ impl Running {
 
     /// The keys of a class that are exempt.
     pub(crate) fn exempt_keys(&self, class: &str) -> Vec<Vec<u8>> {
-        self.shared.admission.exemptions().keys(class)
+        self.shared.admission.exemptions.keys(class)
     }
 
     /// The end of the exemption of a key.
     pub(crate) fn exempt_until(&self, class: &str, key: &[u8]) -> Option<Moment> {
-        self.shared.admission.exemptions().until(class, key, self.now())
+        self.shared.admission.exemptions.until(class, key, self.now())
     }
 
     fn now(&self) -> Moment {
-        self.shared.stats.clock().now()
+        self.shared.stats.clock.now()
     }
 }
 

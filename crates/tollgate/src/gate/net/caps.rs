@@ -100,12 +100,13 @@ pub(crate) enum NoRoom {
 #[derive(Debug)]
 pub(crate) struct CountedConnection {
     caps: Arc<[Shard]>,
-    address: Option<IpAddr>,
+    /// The address that is counted; none for a trusted proxy.
+    pub(crate) address: Option<IpAddr>,
     eviction: Arc<Eviction>,
     evicting: Arc<AtomicUsize>,
     borrowed_in_total: Arc<AtomicUsize>,
     /// Bytes that this connection has borrowed.
-    borrowed: usize,
+    pub(crate) borrowed: usize,
 }
 
 impl Caps {
@@ -233,19 +234,9 @@ impl CountedConnection {
         self.address.map_or(0, holding)
     }
 
-    /// The address that is counted; none for a trusted proxy.
-    pub(crate) fn address(&self) -> Option<IpAddr> {
-        self.address
-    }
-
     /// The handle that closes this connection.
     pub(crate) fn eviction(&self) -> Arc<Eviction> {
         self.eviction.clone()
-    }
-
-    /// Bytes that this connection has borrowed.
-    pub(crate) fn borrowed(&self) -> usize {
-        self.borrowed
     }
 
     /// Borrows bytes, if the limits of the address and of all connections permit it. A trusted proxy has no limit of
@@ -392,7 +383,7 @@ mod tests {
         drop(first);
         assert!(second.borrow(BORROWED_PER_ADDRESS_MAX - 1));
         second.give_back();
-        assert_eq!((second.borrowed(), caps.borrowed.load(Ordering::Relaxed)), (0, 0));
+        assert_eq!((second.borrowed, caps.borrowed.load(Ordering::Relaxed)), (0, 0));
         let mut all: Vec<_> = (0..8).map(client).collect();
         assert!(all.iter_mut().all(|counted| counted.borrow(BORROWED_PER_ADDRESS_MAX)));
         assert!(!second.borrow(1), "all is borrowed");

@@ -16,9 +16,12 @@ use crate::watch::Feed;
 
 /// The statistics of all workers.
 pub(crate) struct RequestStats {
-    clock: Clock,
-    feed: Arc<Feed>,
-    refusals: Arc<RefusalHistory>,
+    /// The clock of all moments of this module.
+    pub(crate) clock: Clock,
+    /// The feed of refusals for the watch.
+    pub(crate) feed: Arc<Feed>,
+    /// Recent refusals of each client.
+    pub(crate) refusals: Arc<RefusalHistory>,
     pub(crate) spenders: Spenders,
     /// Waits of requests before they were forwarded.
     pub(crate) waits: Histogram,
@@ -34,7 +37,8 @@ pub(crate) struct RequestStats {
 pub(crate) struct PendingStats {
     stats: Arc<RequestStats>,
     spender: Spender,
-    wait: Span,
+    /// The wait of the request before it was forwarded.
+    pub(crate) wait: Span,
     went: Moment,
     /// A second place for the cost, in nanoseconds.
     told: Option<Arc<AtomicU64>>,
@@ -54,21 +58,6 @@ impl RequestStats {
         })
     }
 
-    /// The clock of all moments of this module.
-    pub(crate) fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    /// The feed of refusals for the watch.
-    pub(crate) fn feed(&self) -> &Arc<Feed> {
-        &self.feed
-    }
-
-    /// Recent refusals of each client.
-    pub(crate) fn refusals(&self) -> &Arc<RefusalHistory> {
-        &self.refusals
-    }
-
     /// Counts a refused request of a client.
     pub(crate) fn refused<'a>(&self, client: IpAddr, agent: impl FnOnce() -> &'a [u8], now: Moment) {
         self.spenders.refused(client, agent, now);
@@ -85,11 +74,6 @@ impl RequestStats {
 }
 
 impl PendingStats {
-    /// The wait of the request before it was forwarded.
-    pub(crate) fn wait(&self) -> Span {
-        self.wait
-    }
-
     /// Stores the cost in `told` too, in nanoseconds.
     pub(crate) fn tell(&mut self, told: Arc<AtomicU64>) {
         self.told = Some(told);

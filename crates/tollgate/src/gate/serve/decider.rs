@@ -113,7 +113,7 @@ impl OpenCharge {
     fn refund(&mut self) {
         if let Some(charge) = self.charge.take() {
             // A refund of the unscaled limit would return more or less than was charged.
-            let limiter = self.scaled.as_deref().unwrap_or(self.rules.limiter());
+            let limiter = self.scaled.as_deref().unwrap_or(&self.rules.limiter);
             charge.refund(limiter, self.admission.now());
         }
     }
@@ -150,13 +150,13 @@ impl Ruling {
 
     /// Whether the rule that decided only observes.
     pub(crate) fn is_observed(&self) -> bool {
-        let rule = self.decision.rule.and_then(|place| self.open.rules.limiter().rule(place));
+        let rule = self.decision.rule.and_then(|place| self.open.rules.limiter.rule(place));
         rule.is_some_and(|rule| rule.mode == Mode::Observe)
     }
 
     /// Whether the request must be settled at its end: for an in-flight limit, or a budget without a known cost.
     pub(crate) fn is_open(&self) -> bool {
-        self.open.charge.is_some() && self.open.rules.has_open_limits()
+        self.open.charge.is_some() && self.open.rules.has_open_limits
     }
 
     /// The refusal for the client.
@@ -193,7 +193,7 @@ impl Decider {
     pub(crate) fn new(shared: Arc<Shared>, door_thread: usize) -> Self {
         let workers = shared.settings.load().workers.max(1);
         let counters = shared.counters.get(workers + door_thread).cloned().unwrap_or_default();
-        let log = EngagementLog::new(shared.stats.feed().clone(), shared.stats.refusals().clone());
+        let log = EngagementLog::new(shared.stats.feed.clone(), shared.stats.refusals.clone());
         Self { shared, counters, log }
     }
 
@@ -213,7 +213,7 @@ impl Decider {
 
     /// Records the load that an application reports: how long its work waits. Returns the band.
     pub(crate) fn report_load(&self, lag: Span) -> Band {
-        let load = self.admission().load();
+        let load = &self.admission().load;
         load.report(lag, self.now());
         load.band()
     }
@@ -237,7 +237,7 @@ impl Decider {
     /// Counts a refusal by a limit whose parameters came with the call, for the watch.
     pub(crate) fn refused_by_call(&self, class: &str, key: &[u8]) {
         self.counters.refused();
-        self.shared.stats.feed().refused(class, key);
+        self.shared.stats.feed.refused(class, key);
     }
 
     /// Counts a request that is decided by a limit whose parameters came with the call.
@@ -269,7 +269,7 @@ impl Decider {
         let rules = self.rules(domain)?;
         let is_local = rules.know(request);
         if is_local {
-            rules.limiter().give_back(request, count, self.now());
+            rules.limiter.give_back(request, count, self.now());
         }
         Ok(is_local)
     }
@@ -280,7 +280,7 @@ impl Decider {
         let rules = self.rules(domain)?;
         let is_local = rules.know(request);
         if is_local {
-            rules.limiter().charge_rest(request, count, self.now());
+            rules.limiter.charge_rest(request, count, self.now());
         }
         Ok(is_local)
     }
@@ -290,7 +290,7 @@ impl Decider {
     pub(crate) async fn decide(&self, inquiry: Inquiry<'_>, request: &impl Request) -> Result<Ruling, NoRuling> {
         let (admission, rules) = (self.admission(), self.rules(inquiry.domain)?);
         if let Some(name) = request.rule_name() {
-            let class = rules.limiter().rules_named(name).next().map(|rule| &rule.class);
+            let class = rules.limiter.rules_named(name).next().map(|rule| &rule.class);
             let class = class.ok_or(NoRuling::UnknownRule)?;
             // One key does not have the parts of a joined class.
             let is_ambiguous = inquiry.has_key && class.is_joined();
@@ -298,11 +298,11 @@ impl Decider {
                 return Err(NoRuling::NoKey);
             }
         }
-        let request = &Marked { request, is_flagged: rules.is_flagged(request, admission.flagged()) };
+        let request = &Marked { request, is_flagged: rules.is_flagged(request, &admission.flagged) };
         self.counters.request();
         let expected = self.expected(&rules, inquiry, request);
         let toll = Toll { count: inquiry.count, cpu: charged_cpu(inquiry.factor, expected) };
-        let (band, now) = (admission.load().band(), admission.now());
+        let (band, now) = (admission.load.band(), admission.now());
         let is_local = rules.know(request);
         let scaled = match inquiry.factor {
             Some(_) if !is_local => return Err(NoRuling::FactorOnRedis),
@@ -316,9 +316,9 @@ impl Decider {
             }
             None if is_local => rules.decide(request, toll, band, now),
             // In a box, so that decisions from local state do not carry the memory for it.
-            None => Box::pin(rules.ask(request, toll, band, admission.clock())).await,
+            None => Box::pin(rules.ask(request, toll, band, &admission.clock)).await,
         };
-        let limiter = scaled.as_deref().unwrap_or(rules.limiter());
+        let limiter = scaled.as_deref().unwrap_or(&rules.limiter);
         let mut limit = decision.rule.and_then(|place| Some(limiter.rule(place)?.limit));
         if let (Some(factor), Some(budget @ Limit::Budget(_))) = (inquiry.factor, &mut limit) {
             *budget = budget.scaled(factor).unwrap_or(*budget);
@@ -340,7 +340,7 @@ impl Decider {
     fn expected(&self, rules: &Rules, inquiry: Inquiry<'_>, request: &impl Request) -> Span {
         let admission = self.admission();
         let of_route = || match rules.has_budget() && inquiry.count > 0 {
-            true => admission.queues().expected(admission.route_hasher().key(request), request.host()).0,
+            true => admission.queues.expected(admission.route_hasher.key(request), request.host()).0,
             false => Span::ZERO,
         };
         inquiry.cpu.unwrap_or_else(of_route)
@@ -356,7 +356,7 @@ impl Decider {
         let (admission, now) = (self.admission(), ruling.at);
         let decision = &mut ruling.decision;
         let open = &mut ruling.open;
-        *decision = admission.exemptions().spare(&open.rules, request, *decision, now);
+        *decision = admission.exemptions.spare(&open.rules, request, *decision, now);
         let mut held = None;
         if let Verdict::Hold(until) = decision.verdict {
             if inquiry.on_hold == OnHold::Wait {
@@ -397,14 +397,14 @@ impl Decider {
         let admission = self.admission();
         let claim = {
             let claims = admission.claims();
-            let is_flagged = claims.looks_at_flags() && ticket.open.rules.is_flagged(request, admission.flagged());
+            let is_flagged = claims.looks_at_flags && ticket.open.rules.is_flagged(request, &admission.flagged);
             claims.of(&Marked { request, is_flagged }, tenant_of(request))
         };
-        let entering = Entering { address: client, claim, route: admission.route_hasher().key(request), bytes: 0 };
+        let entering = Entering { address: client, claim, route: admission.route_hasher.key(request), bytes: 0 };
         let queue = {
             let backends = self.shared.backends.load();
             let picked = backends.of(request.host()).pick(entering);
-            picked.map_or_else(|| admission.queues().first(), |backend| backend.queue.clone())
+            picked.map_or_else(|| admission.queues.first(), |backend| backend.queue.clone())
         };
         match admission.enter_queue(&queue, entering, &self.log).await {
             Ok((permit, _)) => {

@@ -113,7 +113,7 @@ impl Running {
         mask::set_off(settings.show_values);
         let counts = Arc::<LogCounts>::default();
         let access_log = settings.access_log.as_ref().map(|log| LogWriter::open(log, &counts)).transpose()?;
-        let backends = SiteBackends::new(&settings, None, |url| admission.queues().of(url));
+        let backends = SiteBackends::new(&settings, None, |url| admission.queues.of(url));
         let shared = Arc::new(Shared {
             backends: ArcSwap::from_pointee(backends),
             caps: Caps::new(connections_max),
@@ -168,7 +168,7 @@ impl Running {
         self.reload_rules(&orders)?;
         self.shared.access_log.store(access_log);
         let (settings, waiting) = settled(&old, orders.gate);
-        let queue_of = |url: &_| self.shared.admission.queues().of(url);
+        let queue_of = |url: &_| self.shared.admission.queues.of(url);
         let backends = SiteBackends::new(&settings, Some(&self.shared.backends.load()), queue_of);
         self.shared.backend_tls.store(backend_tls);
         self.shared.backends.store(Arc::new(backends));
@@ -239,7 +239,7 @@ impl Running {
         let reload = |redis: Option<&RedisLink>| {
             let links = RemoteLinks { redis, masters: wanted.as_ref() };
             let domains = &self.shared.domains;
-            let others = domains.read(&orders.other_domains, &orders.gate, links, admission.clock());
+            let others = domains.read(&orders.other_domains, &orders.gate, links, &admission.clock);
             let others = others.map_err(io::Error::other)?;
             admission.reload(&orders.domain, &orders.gate, links).map_err(io::Error::other)?;
             domains.take_over(others);
@@ -271,7 +271,7 @@ impl Running {
         if let Some(same) = before.filter(|masters| masters.is_for(wanted)) {
             return Ok(Some(same.clone()));
         }
-        Masters::open(wanted, self.shared.admission.clock()).map(Some)
+        Masters::open(wanted, &self.shared.admission.clock).map(Some)
     }
 
     /// Reads certificates again if their files have changed.
@@ -294,7 +294,7 @@ impl Running {
         let backends = self.shared.backends.load();
         // Without a backend this process forwards nothing, but it serves doors. A site whose backends are down must not
         // take the others out of service.
-        *self.phase.borrow() == Phase::Serving && (backends.all().is_empty() || backends.can_serve())
+        *self.phase.borrow() == Phase::Serving && (backends.all.is_empty() || backends.can_serve())
     }
 
     /// The longest time for requests in flight when the gate stops.

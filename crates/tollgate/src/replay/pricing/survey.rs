@@ -20,7 +20,7 @@ pub(in crate::replay) struct Survey {
     recorded: Span,
     newest: Moment,
     /// The largest distance of a line from an earlier line with a later time.
-    lateness: Span,
+    pub(crate) lateness: Span,
     /// Whether the order of lines follows the logged time, or the logged time plus the duration.
     logged_order: Order,
     end_order: Order,
@@ -63,11 +63,6 @@ impl Survey {
             dice: 0x7011_6a7e,
             route: Class::parse("path").expect("a known class"),
         }
-    }
-
-    /// The largest distance of a line from an earlier line with a later time.
-    pub(in crate::replay) const fn lateness(&self) -> Span {
-        self.lateness
     }
 
     /// Adds a request.

@@ -25,6 +25,6 @@ impl Drop for HeldByQueue<'_> {
         let (now, allowed) = (admission.now(), queue.status().in_flight_max);
         let (act, reason, backoff) = (Act::Hold, "backend-busy", now.since(*since));
         let done = QueueAct { act, reason, observed: u64::from(*position), allowed, backoff };
-        log.tell(&Engagement::by_queue(*client, admission.load().band(), done), now);
+        log.tell(&Engagement::by_queue(*client, admission.load.band(), done), now);
     }
 }

@@ -40,7 +40,8 @@ pub(crate) struct Ticket {
     pub(super) is_settled: bool,
     /// The generation of the rules that decided.
     pub(super) generation: u64,
-    pub(super) route: RouteKey,
+    /// The route of the request.
+    pub(crate) route: RouteKey,
     /// The upload, if the body was not complete when the request was forwarded.
     pub(super) sending: Option<Sending>,
     pub(super) permit: Option<Permit>,
@@ -50,7 +51,7 @@ pub(crate) struct Ticket {
     /// The act of the queue, done or only observed, and its reason.
     pub(super) queued: Option<(Act, &'static str)>,
     /// The cost, once it is settled.
-    pub(super) toll: Option<Span>,
+    pub(crate) toll: Option<Span>,
     /// The act of the queue, or else of a rule, in observe mode.
     pub(super) would: Option<Act>,
 }
@@ -59,11 +60,6 @@ impl Ticket {
     /// Adds the request to the statistics when it is settled.
     pub(crate) fn seen_by(&mut self, account: PendingStats) {
         self.account = Some(account);
-    }
-
-    /// The route of the request.
-    pub(crate) fn route(&self) -> RouteKey {
-        self.route
     }
 
     /// The decision, and the rule that made it.
@@ -84,16 +80,11 @@ impl Ticket {
         (by_rule.map_or("admit", Act::as_str), self.decision.reason.as_str(), rule)
     }
 
-    /// The cost, once it is settled; none if the backend received nothing of the request.
-    pub(crate) fn toll(&self) -> Option<Span> {
-        self.toll
-    }
-
     /// The rules that decided, unless a reload has replaced them: the index of a rule is valid only within its
     /// generation.
     fn rules(&self) -> Option<Guard<Arc<Rules>>> {
         let rules = self.admission.rules.load();
-        (rules.generation() == self.generation).then_some(rules)
+        (rules.generation == self.generation).then_some(rules)
     }
 
     /// The request is sent to the backend. Further calls change nothing: a retry is the same request.
@@ -127,7 +118,7 @@ impl Ticket {
     pub(crate) fn reported_load(&self, report: Result<Option<Span>, InvalidDuration>) {
         match report {
             Ok(None) => {}
-            Ok(Some(lag)) => self.admission.load().report(lag, self.admission.clock.now()),
+            Ok(Some(lag)) => self.admission.load.report(lag, self.admission.clock.now()),
             Err(InvalidDuration) => {
                 self.admission.reports_ignored.fetch_add(1, Ordering::Relaxed);
             }

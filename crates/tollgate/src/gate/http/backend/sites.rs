@@ -12,7 +12,7 @@ use crate::settings::{BackendUrl, Gate as Settings};
 #[derive(Debug)]
 pub(crate) struct SiteBackends {
     /// Each backend once; several sites may share one.
-    all: Vec<Arc<Backend>>,
+    pub(crate) all: Vec<Arc<Backend>>,
     sites: Vec<SiteGroup>,
     /// The backends for the hosts of no site.
     others: Backends,
@@ -63,10 +63,5 @@ impl SiteBackends {
     /// Whether there is a backend with this id.
     pub(crate) fn has(&self, id: u64) -> bool {
         self.all.iter().any(|backend| backend.id == id)
-    }
-
-    /// Each backend once.
-    pub(crate) fn all(&self) -> &[Arc<Backend>] {
-        &self.all
     }
 }

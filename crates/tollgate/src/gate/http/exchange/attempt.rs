@@ -222,7 +222,7 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
             return;
         }
         let Some(ticket) = &self.ticket else { return };
-        let asked = FailedRequest { route: ticket.route().route, client: self.client };
+        let asked = FailedRequest { route: ticket.route.route, client: self.client };
         let backends = self.inbound.worker.shared.backends.load();
         self.backends(&backends).answer_failed(&slot.backend, error.as_str(), asked);
     }

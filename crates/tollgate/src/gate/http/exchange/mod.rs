@@ -222,7 +222,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         self.client = peer.client(request, settings);
         strip_nominated(&mut request.fields);
         shared.admission.unify(&mut request.fields);
-        self.since = shared.stats.clock().now();
+        self.since = shared.stats.clock.now();
         self.trace = trace::begin(worker, peer, &RequestView::new(self.client, request));
         if shared.backends.load().is_unknown(host_of(&request.authority)) {
             worker.counters.misdirected();
@@ -303,7 +303,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         if self.inbound.request.expects_continue() {
             return Ok(false);
         }
-        let clock = self.inbound.worker.shared.stats.clock();
+        let clock = &self.inbound.worker.shared.stats.clock;
         let began = clock.now();
         let gathered = self.body.gather(self.inbound.request.length, is_awaited).await;
         // The gate waited for the client: that is no wait of the request.
@@ -340,7 +340,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         let pick = |entering| {
             let backends = worker.shared.backends.load();
             picked = backends.of(view.host()).pick(entering).cloned();
-            picked.as_ref().map_or_else(|| admission.queues().first(), |backend| backend.queue.clone())
+            picked.as_ref().map_or_else(|| admission.queues.first(), |backend| backend.queue.clone())
         };
         or_departure(pin!(admission.take_turn(ticket, turn, pick, log)), self.body).await?.map_err(End::Refused)?;
         match admission.recheck(ticket, &view, log) {
@@ -361,7 +361,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         let mut account = shared.stats.admitted(self.client, user_agent(request), self.since);
         trace::goes(&mut self.trace, ticket, &mut account, request);
         if let Some(record) = &mut self.access_record {
-            record.admitted(ticket, account.wait());
+            record.admitted(ticket, account.wait);
         }
         ticket.seen_by(account);
         self.body.forwarded();
@@ -445,7 +445,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
             None => ticket.end(),
         }
         if let Some(record) = &mut self.access_record {
-            record.cost(ticket.toll());
+            record.cost(ticket.toll);
         }
     }
 
@@ -586,7 +586,7 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         worker.counters.refused();
         trace::refused(&mut self.trace, refusal);
         if let Some(record) = &mut self.access_record {
-            record.refused(refusal, stats.clock().now().since(self.since));
+            record.refused(refusal, stats.clock.now().since(self.since));
         }
         let random = spread_of(self.client, worker.timers.now_ms());
         let answer = OwnAnswer::refuse(refusal, request, response, &settings.pages, random);

@@ -113,7 +113,7 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
                 AttemptEnd::ClientFailed { error, has_begun, outcome: None }
             }
             Err(SideError::Client(error)) => {
-                if overflow.was_full() {
+                if overflow.was_full {
                     ticket.held_up();
                 }
                 overflow.clear();

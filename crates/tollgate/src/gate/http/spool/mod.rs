@@ -101,7 +101,7 @@ pub(crate) struct Overflow<'a> {
     read_deadline: Deadline,
     is_closed: bool,
     /// Whether there was no room at some time, so that the gate stopped reading from the backend.
-    was_full: bool,
+    pub(crate) was_full: bool,
     /// Whether there is no room now. It is counted in the budget.
     is_stalled: bool,
 }
@@ -190,11 +190,6 @@ impl<'a> Overflow<'a> {
         if std::mem::replace(&mut self.is_stalled, is_stalled) != is_stalled {
             self.buffers.budget.set_stalled(self.client, is_stalled);
         }
-    }
-
-    /// Whether there was no room at some time, so that the backend may have waited for the client.
-    pub(crate) fn was_full(&self) -> bool {
-        self.was_full
     }
 
     /// Takes as many bytes as there is room for.
