@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::Method;
 
 use crate::http_client::{HttpClient, HttpRequest};
+use crate::settings::WebUrl;
 
 /// Timeout from connecting to the end of the response.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -20,9 +21,9 @@ pub(crate) struct Poster {
 }
 
 impl Poster {
-    /// Creates a poster for a path of a host and port. With TLS, its certificate must be trusted by this system.
-    pub(crate) fn new(tls: bool, authority: &str, path: &str) -> io::Result<Self> {
-        Ok(Self { client: HttpClient::new(tls, authority)?, path: path.to_owned() })
+    /// Creates a poster. With TLS, the certificate of the server must be trusted by this system.
+    pub(crate) fn new(url: WebUrl) -> io::Result<Self> {
+        Ok(Self { client: HttpClient::new(url.tls, &url.authority)?, path: url.path })
     }
 
     /// Host and port.

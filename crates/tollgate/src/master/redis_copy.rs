@@ -8,13 +8,15 @@
 //! The copy never blocks the master. A scan takes a fixed part of its thread's time, no task waits for Redis, and a
 //! master that cannot read the copy starts without it and loads it later.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tollgate_core::time::Span;
 use tollgate_gatekeeper::shared::{FencedPages, FinishedTerm, Unanswered, WriteOutcome};
 
 use super::Shared;
-use super::metrics::RedisCopyMetrics;
+use super::metrics::RedisCopyCounts;
 use super::page::{self, StatePage};
 use crate::durable::{self, FieldReader};
 
@@ -33,7 +35,7 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// The copy of the state on Redis.
 pub(super) struct RedisCopy {
     pages: FencedPages,
-    metrics: RedisCopyMetrics,
+    counts: Arc<Mutex<RedisCopyCounts>>,
     /// The digest of each page as written. `None` before the term has begun.
     written: Option<Vec<u64>>,
     is_restored: bool,
@@ -59,8 +61,8 @@ impl From<Unanswered> for ScanStop {
 }
 
 impl RedisCopy {
-    pub(super) fn new(pages: FencedPages, metrics: RedisCopyMetrics) -> Self {
-        Self { pages, metrics, written: None, is_restored: false, scanned: Instant::now(), is_failing: false }
+    pub(super) fn new(pages: FencedPages, counts: Arc<Mutex<RedisCopyCounts>>) -> Self {
+        Self { pages, counts, written: None, is_restored: false, scanned: Instant::now(), is_failing: false }
     }
 
     /// Loads the state of the previous master, if Redis responds in time.
@@ -91,7 +93,7 @@ impl RedisCopy {
                     RETRY_MIN
                 }
                 Err(ScanStop::Superseded) => {
-                    self.metrics.superseded();
+                    self.counts.lock().is_superseded = true;
                     tracing::error!(
                         "another master has taken over the state on Redis: this master no longer writes it"
                     );
@@ -114,7 +116,11 @@ impl RedisCopy {
     }
 
     fn note_failure(&mut self, why: Unanswered) {
-        self.metrics.failed(why.as_str(), self.scanned.elapsed());
+        {
+            let mut counts = self.counts.lock();
+            *counts.failures.entry(why.as_str()).or_default() += 1;
+            counts.age_seconds = self.scanned.elapsed().as_secs_f64();
+        }
         if !std::mem::replace(&mut self.is_failing, true) {
             tracing::warn!(why = why.as_str(), "the state cannot be written to Redis; the master continues without it");
         }
@@ -127,7 +133,7 @@ impl RedisCopy {
         if let Some(legacy) = legacy.filter(|_| !self.is_restored) {
             let restored = self.take_over(&legacy, state).await?;
             tracing::info!(restored, "loaded the state from Redis");
-            self.metrics.restored(restored);
+            self.counts.lock().restored += restored;
         }
         self.is_restored = true;
         self.written = Some(Vec::new());
@@ -168,7 +174,10 @@ impl RedisCopy {
         }
         check_written(self.pages.finish(number as u32).await?)?;
         self.scanned = began;
-        self.metrics.scanned();
+        {
+            let mut counts = self.counts.lock();
+            (counts.walks, counts.age_seconds) = (counts.walks + 1, 0.0);
+        }
         if std::mem::take(&mut self.is_failing) {
             tracing::info!("the state is written to Redis again");
         }
@@ -192,7 +201,7 @@ impl RedisCopy {
         if let Some(written) = &mut self.written {
             written[number] = page.digest;
         }
-        self.metrics.wrote();
+        self.counts.lock().pages += 1;
         Ok(())
     }
 }

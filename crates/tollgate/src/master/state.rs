@@ -13,7 +13,7 @@ use tollgate_wire::smockron;
 use tollgate_wire::zmtp::Connection;
 
 use super::clock::Clock;
-use super::metrics::{MasterMetrics, StateTotals, UnpublishedCounts};
+use super::metrics::{MasterCounts, MasterMetrics};
 use super::statsd::Statsd;
 
 /// The state of all limits, with the clock, the subscribers and the counters.
@@ -21,7 +21,7 @@ pub(super) struct MasterState {
     master: Master<RandomState>,
     clock: Clock,
     subscribers: Vec<Rc<Subscriber>>,
-    counts: UnpublishedCounts,
+    counts: MasterCounts,
     metrics: MasterMetrics,
     census: DelayCensus,
     statsd: Option<Statsd>,
@@ -71,7 +71,7 @@ impl MasterState {
             master,
             clock,
             subscribers: Vec::new(),
-            counts: UnpublishedCounts::default(),
+            counts: MasterCounts::default(),
             metrics,
             census: DelayCensus::default(),
             statsd,
@@ -186,7 +186,7 @@ impl MasterState {
                 dropped += u64::from(!subscriber.post(&own));
             }
         }
-        self.counts.orders_dropped(dropped);
+        self.counts.orders_dropped += dropped;
     }
 
     pub(super) fn welcome(&mut self, subscriber: Rc<Subscriber>) {
@@ -220,28 +220,28 @@ impl MasterState {
 
     /// Publishes the counters as metrics.
     fn publish(&mut self) {
-        let (gates, lag) = self.master.gates(self.clock.read().now);
-        let original_gates = self.original_gates();
-        let totals = StateTotals {
-            identifiers: self.master.identifiers(),
-            forgotten: self.master.evicted_with_debt(),
-            gates,
-            original_gates,
-            lag_ms: lag.as_millis_ceil(),
-            subscribers: self.subscribers.len(),
-        };
-        self.metrics.publish(&mut self.counts, totals);
-        if let Some(statsd) = &mut self.statsd {
-            statsd.send();
-        }
         let now = self.clock.read().now;
-        self.master.overshoots(original_gates, now).for_each(|overshoot| self.metrics.publish_domain(&overshoot));
+        let ((gates, lag), original_gates) = (self.master.gates(now), self.original_gates());
+        self.counts.identifiers = self.master.identifiers() as u64;
+        self.counts.forgotten = self.master.evicted_with_debt();
+        self.counts.gates = gates as u64;
+        self.counts.original_gates = original_gates as u64;
+        self.counts.lag_ms = lag.as_millis_ceil();
+        self.counts.subscribers = self.subscribers.len() as u64;
+        for overshoot in self.master.overshoots(original_gates, now) {
+            let domain = String::from_utf8_lossy(overshoot.name).into_owned();
+            self.counts.overshoots.insert(domain, [overshoot.bound, overshoot.overshoot]);
+        }
         let to = self.census.from + CENSUS_SLOTS;
         self.census.delayed += self.master.delayed(self.census.from..to, now);
         self.census.from = to;
         if to >= self.master.slots() {
-            self.metrics.publish_delayed(self.census.delayed);
+            self.counts.delayed = self.census.delayed as u64;
             self.census = DelayCensus::default();
+        }
+        self.metrics.publish(&self.counts);
+        if let Some(statsd) = &mut self.statsd {
+            statsd.send();
         }
     }
 }

@@ -154,7 +154,7 @@ pub(super) struct AdminReload {
 }
 
 fn announced_to(webhook: &Webhook) -> io::Result<WebhookSettings> {
-    let Webhook { tls, authority, path, secret_file } = webhook.clone();
+    let Webhook { url, secret_file } = webhook.clone();
     let wrong = |message: String| io::Error::other(format!("the secret file {}: {message}", secret_file.display()));
     let read = bounded_file::read(&secret_file, SECRET_BYTES_MAX);
     let secret = Zeroizing::new(read.map_err(|error| wrong(error.to_string()))?);
@@ -162,7 +162,7 @@ fn announced_to(webhook: &Webhook) -> io::Result<WebhookSettings> {
     if secret.is_empty() {
         return Err(wrong("is empty".to_owned()));
     }
-    Ok(WebhookSettings { tls, authority, path, secret })
+    Ok(WebhookSettings { url, secret })
 }
 
 /// Creates the state of the admin address.

@@ -58,7 +58,7 @@ pub(crate) use pages::{ErrorPages, Page, PagePart};
 pub(crate) use priority::{Precedence, Priority};
 pub(crate) use ratelimit::{ServedDomain, ServedLimits, is_identified};
 pub(crate) use reference::reference;
-pub(crate) use roles::{Admin, FlagState, Graphite, Master, Redis, WatchSettings, Webhook};
+pub(crate) use roles::{Admin, FlagState, Graphite, Master, Redis, WatchSettings, WebUrl, Webhook};
 pub(crate) use rule::{RuleSettings, StateLocation};
 pub(crate) use schema::schema;
 pub(crate) use site::Site;

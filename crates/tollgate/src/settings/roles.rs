@@ -111,12 +111,7 @@ impl Choice for FlagState {
 /// The receiver of changes of flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Webhook {
-    /// Whether the connection uses TLS.
-    pub(crate) tls: bool,
-    /// Host and port.
-    pub(crate) authority: String,
-    /// The path.
-    pub(crate) path: String,
+    pub(crate) url: WebUrl,
     /// The file with the secret that signs the requests.
     pub(crate) secret_file: PathBuf,
 }
@@ -257,11 +252,13 @@ table! {
 }
 
 /// An HTTP or HTTPS URL.
-#[derive(Clone, Debug)]
-pub(super) struct WebUrl {
-    pub(super) tls: bool,
-    pub(super) authority: String,
-    pub(super) path: String,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WebUrl {
+    /// Whether the connection uses TLS.
+    pub(crate) tls: bool,
+    /// Host and port.
+    pub(crate) authority: String,
+    pub(crate) path: String,
 }
 
 text_value!(WebUrl, "a URL", "https://hooks.example/flags", |url| {
@@ -425,10 +422,8 @@ impl WatchTable {
         // In the canonical form, so that it compares equal to the class of a rule.
         let account = self.account();
         let secret_file = self.webhook_secret_file.map(|path| path.value);
-        let webhook = self.webhook.map(|url| url.value).zip(secret_file).map(|(url, secret_file)| {
-            let WebUrl { tls, authority, path } = url;
-            Webhook { tls, authority, path, secret_file }
-        });
+        let webhook = self.webhook.map(|url| url.value).zip(secret_file);
+        let webhook = webhook.map(|(url, secret_file)| Webhook { url, secret_file });
         WatchSettings {
             webhook,
             flag_threshold: if self.flags.value { self.flag_threshold.value.get() } else { NEVER },

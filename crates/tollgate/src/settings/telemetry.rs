@@ -15,12 +15,8 @@ const MILLION: u32 = 1_000_000;
 /// The OpenTelemetry receiver, and the data that it gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TelemetrySettings {
-    /// Whether the connection uses TLS.
-    pub(crate) tls: bool,
-    /// Host and port.
-    pub(crate) authority: String,
-    /// The prefix of the paths.
-    pub(crate) path: String,
+    /// The receiver; its path is the prefix of the paths.
+    pub(crate) url: WebUrl,
     /// The interval between two transmissions of metrics.
     pub(crate) every: Span,
     /// The share of traced requests, in millionths. None: no traces.
@@ -59,11 +55,8 @@ impl TelemetryTable {
             );
         }
         let every = nonzero(&self.every, errors)?;
-        let WebUrl { tls, authority, path } = self.otlp?.value;
         Some(TelemetrySettings {
-            tls,
-            authority,
-            path,
+            url: self.otlp?.value,
             every,
             traces_millionths: self.traces.map(|traces| traces.value.0),
             service: self.service.value.0,

@@ -14,7 +14,7 @@ use super::tracer::{FinishedRequest, Tracer};
 use crate::bounded_file;
 use crate::metric::{collector, counter};
 use crate::post::Poster;
-use crate::settings;
+use crate::settings::{self, WebUrl};
 
 /// The maximum number of requests in one export.
 const BATCH_MAX: usize = 512;
@@ -50,8 +50,8 @@ impl TelemetryExporter {
         let (tracer, finished) =
             settings.traces_millionths.map(|share| Tracer::new(share, counts.requests_dropped.clone())).unzip();
         let poster = |end: &str| {
-            let path = format!("{}{end}", settings.path.trim_end_matches('/'));
-            Poster::new(settings.tls, &settings.authority, &path)
+            let path = format!("{}{end}", settings.url.path.trim_end_matches('/'));
+            Poster::new(WebUrl { path, ..settings.url.clone() })
         };
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let sender = Sender {

@@ -5,6 +5,7 @@ use tollgate_core::watch::WatchSettings;
 use tollgate_gatekeeper::clock::{Clock, Hand};
 
 use super::*;
+use crate::settings::WebUrl;
 
 fn watch(directory: Option<&Path>) -> (Watch, Hand) {
     let (clock, hand) = Clock::by_hand();
@@ -151,12 +152,8 @@ fn fault_43_the_gate_starts_with_an_unusable_directory() {
 }
 
 fn somebody() -> WebhookSettings {
-    WebhookSettings {
-        tls: false,
-        authority: "192.0.2.1:80".to_owned(),
-        path: "/".to_owned(),
-        secret: b"secret".to_vec().into(),
-    }
+    let url = WebUrl { tls: false, authority: "192.0.2.1:80".to_owned(), path: "/".to_owned() };
+    WebhookSettings { url, secret: b"secret".to_vec().into() }
 }
 
 #[test]

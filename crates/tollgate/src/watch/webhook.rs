@@ -19,6 +19,7 @@ use super::state::Flag;
 use super::{JournaledState, Watch};
 use crate::hex;
 use crate::post::Poster;
+use crate::settings::WebUrl;
 
 /// Bound of pending announcements.
 const PENDING_MAX: usize = 1024;
@@ -32,12 +33,7 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Address and key of the webhook.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct WebhookSettings {
-    /// Whether the connection uses TLS.
-    pub(crate) tls: bool,
-    /// Host and port.
-    pub(crate) authority: String,
-    /// Path of the request.
-    pub(crate) path: String,
+    pub(crate) url: WebUrl,
     /// Key of the HMAC signature.
     pub(crate) secret: Zeroizing<Vec<u8>>,
 }
@@ -104,10 +100,10 @@ async fn send(watch: &Watch, body: &str) -> Option<bool> {
         let settings = watch.webhook.load_full()?;
         let Err(error) = post(&settings, body).await else { return Some(true) };
         if attempt == 1 {
-            tracing::warn!(to = settings.authority, %error, "webhook failed: retrying the announcement for an hour");
+            tracing::warn!(to = settings.url.authority, %error, "webhook failed: retrying the announcement for an hour");
         }
         if attempt == ATTEMPTS_MAX {
-            tracing::warn!(to = settings.authority, %error, "webhook failed for an hour: the announcement is dropped");
+            tracing::warn!(to = settings.url.authority, %error, "webhook failed for an hour: the announcement is dropped");
             break;
         }
         tokio::time::sleep(pause).await;
@@ -117,10 +113,9 @@ async fn send(watch: &Watch, body: &str) -> Option<bool> {
 }
 
 async fn post(settings: &WebhookSettings, body: &str) -> io::Result<()> {
-    let WebhookSettings { tls, authority, path, secret } = settings;
-    let signature = format!("sha256={}", signature(secret, body));
+    let signature = format!("sha256={}", signature(&settings.secret, body));
     let fields = [("Content-Type", "application/json"), ("X-Tollgate-Signature", signature.as_str())];
-    match Poster::new(*tls, authority, path)?.post(&fields, body.as_bytes()).await? {
+    match Poster::new(settings.url.clone())?.post(&fields, body.as_bytes()).await? {
         200..=299 => Ok(()),
         status => Err(io::Error::other(format!("answered {status}"))),
     }

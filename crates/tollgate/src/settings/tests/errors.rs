@@ -411,7 +411,7 @@ fn a_url_to_post_to_needs_a_valid_host_and_port() {
         [("http://h", "h:80"), ("https://h/x?y", "h:443"), ("http://[::1]/", "[::1]:80"), ("http://[::1]:9", "[::1]:9")]
     {
         let settings = read(&format!("[telemetry]\notlp = '{url}'\n"));
-        assert_eq!(settings.telemetry.unwrap().authority, authority);
+        assert_eq!(settings.telemetry.unwrap().url.authority, authority);
     }
 }
 
