@@ -85,12 +85,12 @@ impl MonitoredGate {
             "share": rates.map(|rates| thousandths(rates.cores() / cores.max(0.001))),
             "requests_per_second": rates.map(|rates| thousandths(rates.requests_per_sec())),
             "wait_ms": rates.map(|rates| thousandths(rates.wait_secs() * 1000.0)),
-            "cpu_ms": rates.map(|rates| rates.toll_ns / 1_000_000),
-            "requests": rates.map(|rates| rates.requests),
-            "held": rates.map_or(held, |rates| rates.held.max(held)),
-            "refused": rates.map_or(refused, |rates| rates.refused.max(refused)),
-            "would_hold": rates.map_or(0, |rates| rates.would_hold),
-            "would_refuse": rates.map_or(0, |rates| rates.would_refuse),
+            "cpu_ms": rates.map(|rates| rates.total.toll_ns / 1_000_000),
+            "requests": rates.map(|rates| rates.total.requests),
+            "held": rates.map_or(held, |rates| rates.total.held.max(held)),
+            "refused": rates.map_or(refused, |rates| rates.total.refused.max(refused)),
+            "would_hold": rates.map_or(0, |rates| rates.total.would_hold),
+            "would_refuse": rates.map_or(0, |rates| rates.total.would_refuse),
             "first_seen": first.map(|first| self.date(first)),
             "last_seen": last.map(|last| self.date(last)),
             "idle_ms": last.map(|last| now.since(last).as_nanos() / 1_000_000),
@@ -102,7 +102,7 @@ impl MonitoredGate {
     fn observed(&self, observed: &ObservedCounts) -> Value {
         let clients = if observed.requests > 0 { self.gate.would_throttle(OBSERVED_CLIENTS) } else { Vec::new() };
         let clients = clients.into_iter().map(|(key, rates)| {
-            json!({ "key": escape_key(&key), "would_hold": rates.would_hold, "would_refuse": rates.would_refuse })
+            json!({ "key": escape_key(&key), "would_hold": rates.total.would_hold, "would_refuse": rates.total.would_refuse })
         });
         json!({
             "requests": observed.requests,

@@ -22,7 +22,7 @@ use super::health::{HealthCheck, HealthTable};
 use super::pages::{ErrorPages, PagesTable};
 use super::shape::Shape;
 use super::site::Site;
-use super::table::{Entries, Located, Value, table};
+use super::table::{Located, Value, defaults, table};
 use super::timeouts::{Timeouts, TimeoutsTable};
 use super::trusted::{self, TrustedEntry};
 use super::value::{BackendUrl, Choice, HeaderName, ListenAddress, OneOrMany, Size, Thousandths};
@@ -313,8 +313,7 @@ const MEMORY_MIN: u64 = 64 << 10;
 
 impl Default for Gate {
     fn default() -> Self {
-        let (empty, mut errors) = (toml::de::DeTable::new(), ErrorCollector::default());
-        GateTable::read_entries(Entries::new(&empty, 0..0, &mut errors)).resolve(&mut ErrorCollector::default())
+        defaults::<GateTable>().resolve(&mut ErrorCollector::default())
     }
 }
 

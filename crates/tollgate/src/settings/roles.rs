@@ -18,7 +18,7 @@ use super::limit::nonzero;
 use super::link::PublicKeyValue;
 use super::secret::shown_scheme;
 use super::suggestion::did_you_mean;
-use super::table::{Located, table};
+use super::table::{Located, defaults, table};
 use super::trusted::{TrustedEntry, networks};
 use super::value::{Choice, ListenAddress, Name, OneOrMany, split_port, text_value};
 use crate::bounded_file;
@@ -46,17 +46,7 @@ pub(crate) struct Master {
 
 impl Default for Master {
     fn default() -> Self {
-        let at = |port| SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, port));
-        Self {
-            accounting: at(10004),
-            control: at(10005),
-            key_file: None,
-            gates: Vec::new(),
-            gates_without_keys: NetworkSet::default(),
-            statsd: None,
-            state_dir: None,
-            books: None,
-        }
+        defaults::<MasterTable>().resolve(false, &mut ErrorCollector::default())
     }
 }
 

@@ -173,12 +173,19 @@ impl<'read> Entries<'read> {
 
     /// The value, or the default if the key is absent or its value was reported as an error.
     pub(super) fn or_default<T: Value>(&mut self, key: &str, default: &'static str) -> Located<T> {
-        self.optional(key).unwrap_or_else(|| {
-            let value = DeValue::parse(default).expect("a test parses the defaults of all tables");
-            let read = T::read(&value, &mut ErrorCollector::default());
-            Located { value: read.expect("a test parses the defaults of all tables"), span: self.span.clone() }
-        })
+        self.optional(key).unwrap_or_else(|| Located { value: parse_default(default), span: self.span.clone() })
     }
+}
+
+/// Parses the default of a key.
+fn parse_default<T: Value>(text: &str) -> T {
+    let value = DeValue::parse(text).expect("a test parses the defaults of all tables");
+    T::read(&value, &mut ErrorCollector::default()).expect("a test parses the defaults of all tables")
+}
+
+/// An empty table: the defaults of its keys.
+pub(super) fn defaults<T: Value>() -> T {
+    parse_default("{}")
 }
 
 /// Keys that were removed, and their replacements.

@@ -86,10 +86,15 @@ pub(crate) trait Spill {
 /// Whether the response may be buffered. An endless response may not, because buffering it frees no backend, and the
 /// backend may forbid it.
 pub(crate) fn is_bufferable(response: &ResponseHead) -> bool {
-    let media = response.fields.find(b"content-type").unwrap_or_default();
-    let is_media = |name: &[u8]| media.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
+    let is_media = |name: &[u8]| has_media_type(response, name);
     let forbidden = response.fields.find(b"x-accel-buffering").is_some_and(|value| value.eq_ignore_ascii_case(b"no"));
     response.status != 101 && !forbidden && !is_media(b"text/event-stream") && !is_media(b"application/grpc")
+}
+
+/// Whether the media type of a response begins with `name`.
+pub(crate) fn has_media_type(response: &ResponseHead, name: &[u8]) -> bool {
+    let media = response.fields.find(b"content-type").unwrap_or_default();
+    media.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
 }
 
 /// Reads a response from its backend to the end. Calls `held_up` when there was no room for it, so that the backend may

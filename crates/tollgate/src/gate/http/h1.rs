@@ -15,12 +15,11 @@ use super::download::Spill;
 use super::exchange::{After, Exchange, Inbound};
 use super::forward;
 use super::h1_body::{BodyReader, BodyWriter};
-use super::halves::{ClientBody, GATHERED_MAX, Reply, Sent, UNSURE_MAX};
+use super::halves::{ClientBody as _, Reply, Sent};
 use super::scratch::Scratch;
 use super::spool::Overflow;
 use super::tunnel;
 use super::worker::Worker;
-use crate::gate::decide::flow::PAUSE_MAX;
 use crate::gate::decide::identify::ConnectionPeer;
 use crate::gate::net::buffer::{LARGE, ReadBuffer};
 use crate::gate::net::pace::Pace;
@@ -326,25 +325,5 @@ impl Sink for H1Reply<'_> {
 
     async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), PeerError> {
         self.body.end(trailers).await
-    }
-}
-
-impl ClientBody for BodyReader<'_> {
-    async fn gather(&mut self, _length: Length, is_awaited: bool) -> Result<bool, PeerError> {
-        // The pace of a client bounds the wait in any case.
-        let (pause_max, unsure_max) = if is_awaited { (Duration::MAX, Duration::MAX) } else { (PAUSE_MAX, UNSURE_MAX) };
-        BodyReader::gather(self, GATHERED_MAX, pause_max, unsure_max).await
-    }
-
-    fn gathered(&self) -> Vec<u8> {
-        BodyReader::gathered(self)
-    }
-
-    async fn departure(&mut self) -> PeerError {
-        BodyReader::departure(self).await
-    }
-
-    fn has_ended(&self) -> bool {
-        BodyReader::has_ended(self)
     }
 }

@@ -8,6 +8,8 @@ use tollgate_wire::http1::{Fields, Length};
 
 use super::body::{PeerError, Piece, Rest, Sink, Source};
 use super::download::Grace;
+use super::halves::{ClientBody, GATHERED_MAX, UNSURE_MAX};
+use crate::gate::decide::flow::PAUSE_MAX;
 use crate::gate::net::buffer::ReadBuffer;
 use crate::gate::net::pace::{Pace, PaceMeter};
 use crate::gate::net::socket::Socket;
@@ -48,56 +50,6 @@ impl<'a> BodyReader<'a> {
         Self { socket, buffer, decoder, length, meter: PaceMeter::new(pace), lent: 0, ended }
     }
 
-    /// Whether the whole body has been read, so that the next bytes belong to another message.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended
-    }
-
-    /// Buffers the whole body, if it is no longer than `bytes_max`, and returns whether it is complete.
-    ///
-    /// A body with a known length is awaited like any other. Without one, its client may be waiting for a part of the
-    /// response, so the wait ends after a pause of `pause_max`, and after `unsure_max`.
-    pub(crate) async fn gather(
-        &mut self,
-        bytes_max: usize,
-        pause_max: Duration,
-        unsure_max: Duration,
-    ) -> Result<bool, PeerError> {
-        self.give_back();
-        let whole = match self.length {
-            Length::Fixed(left) => left <= bytes_max as u64 && self.gather_fixed(left).await?,
-            Length::Chunked => {
-                let gathered = tokio::time::timeout(unsure_max, self.gather_chunks(bytes_max, pause_max)).await;
-                gathered.unwrap_or(Ok(false))?
-            }
-            Length::Empty | Length::UntilClose => self.ended,
-        };
-        self.socket.timer.clear(Way::In);
-        Ok(whole)
-    }
-
-    /// The body that was gathered, decoded.
-    pub(crate) fn gathered(&self) -> Vec<u8> {
-        let bytes = self.buffer.bytes();
-        match self.length {
-            Length::Fixed(length) => bytes[..bytes.len().min(usize::try_from(length).unwrap_or(usize::MAX))].to_vec(),
-            Length::Chunked => {
-                let (mut scout, mut seen, mut body) = (Decoder::default(), 0, Vec::new());
-                loop {
-                    match scout.decode(&bytes[seen..]) {
-                        Ok(Step::Data(range)) => {
-                            body.extend_from_slice(&bytes[seen + range.start..seen + range.end]);
-                            seen += range.end;
-                        }
-                        Ok(Step::More(used)) if used > 0 => seen += used,
-                        _ => return body,
-                    }
-                }
-            }
-            Length::Empty | Length::UntilClose => Vec::new(),
-        }
-    }
-
     async fn gather_fixed(&mut self, length: u64) -> Result<bool, PeerError> {
         while (self.buffer.bytes().len() as u64) < length {
             let (began_ms, timer) = (self.socket.timer.now_ms(), &self.socket.timer);
@@ -132,26 +84,6 @@ impl<'a> BodyReader<'a> {
                     Ok(Err(broken)) => return Err(broken),
                     Err(_) => return Ok(false),
                 }
-            }
-        }
-    }
-
-    /// Waits until the peer leaves, once the body is complete. Bytes that come in the meantime are kept for the next
-    /// message.
-    pub(crate) async fn departure(&mut self) -> PeerError {
-        self.give_back();
-        self.socket.timer.clear(Way::In);
-        loop {
-            if self.buffer.is_full() {
-                // Nothing more can be read, and an event cannot be awaited while bytes are unread.
-                while !self.socket.is_closed_by_peer() {
-                    tokio::time::sleep(DEPARTURE_CHECK).await;
-                }
-                return PeerError::Gone;
-            }
-            match self.socket.read(self.buffer).await {
-                Ok(0) | Err(_) => return PeerError::Gone,
-                Ok(_) => {}
             }
         }
     }
@@ -225,6 +157,73 @@ impl<'a> BodyReader<'a> {
             },
             Length::Empty => Ok(None),
         }
+    }
+}
+
+impl ClientBody for BodyReader<'_> {
+    /// A body with a known length is awaited like any other. Without one, its client may be waiting for a part of the
+    /// response, so the wait ends after a pause.
+    async fn gather(&mut self, _length: Length, is_awaited: bool) -> Result<bool, PeerError> {
+        // The pace of a client bounds the wait in any case.
+        let (pause_max, unsure_max) = if is_awaited { (Duration::MAX, Duration::MAX) } else { (PAUSE_MAX, UNSURE_MAX) };
+        self.give_back();
+        let whole = match self.length {
+            Length::Fixed(left) => left <= GATHERED_MAX as u64 && self.gather_fixed(left).await?,
+            Length::Chunked => {
+                let gathered = tokio::time::timeout(unsure_max, self.gather_chunks(GATHERED_MAX, pause_max)).await;
+                gathered.unwrap_or(Ok(false))?
+            }
+            Length::Empty | Length::UntilClose => self.ended,
+        };
+        self.socket.timer.clear(Way::In);
+        Ok(whole)
+    }
+
+    /// The body that was gathered, decoded.
+    fn gathered(&self) -> Vec<u8> {
+        let bytes = self.buffer.bytes();
+        match self.length {
+            Length::Fixed(length) => bytes[..bytes.len().min(usize::try_from(length).unwrap_or(usize::MAX))].to_vec(),
+            Length::Chunked => {
+                let (mut scout, mut seen, mut body) = (Decoder::default(), 0, Vec::new());
+                loop {
+                    match scout.decode(&bytes[seen..]) {
+                        Ok(Step::Data(range)) => {
+                            body.extend_from_slice(&bytes[seen + range.start..seen + range.end]);
+                            seen += range.end;
+                        }
+                        Ok(Step::More(used)) if used > 0 => seen += used,
+                        _ => return body,
+                    }
+                }
+            }
+            Length::Empty | Length::UntilClose => Vec::new(),
+        }
+    }
+
+    /// Waits until the peer leaves, once the body is complete. Bytes that come in the meantime are kept for the next
+    /// message.
+    async fn departure(&mut self) -> PeerError {
+        self.give_back();
+        self.socket.timer.clear(Way::In);
+        loop {
+            if self.buffer.is_full() {
+                // Nothing more can be read, and an event cannot be awaited while bytes are unread.
+                while !self.socket.is_closed_by_peer() {
+                    tokio::time::sleep(DEPARTURE_CHECK).await;
+                }
+                return PeerError::Gone;
+            }
+            match self.socket.read(self.buffer).await {
+                Ok(0) | Err(_) => return PeerError::Gone,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// Whether the whole body has been read, so that the next bytes belong to another message.
+    fn has_ended(&self) -> bool {
+        self.ended
     }
 }
 

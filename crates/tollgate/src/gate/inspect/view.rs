@@ -268,8 +268,8 @@ impl Running {
         let stats = &self.shared.stats;
         let callers = stats.spenders.top("ip/32", usize::MAX, stats.clock.now()).unwrap_or_default();
         let mut callers: Vec<_> = callers.into_iter().map(|shown| (shown.key, shown.rates)).collect();
-        callers.retain(|(_, rates)| rates.would_refuse + rates.would_hold > 0);
-        callers.sort_by_key(|(_, rates)| std::cmp::Reverse((rates.would_refuse, rates.would_hold)));
+        callers.retain(|(_, rates)| rates.total.would_refuse + rates.total.would_hold > 0);
+        callers.sort_by_key(|(_, rates)| std::cmp::Reverse((rates.total.would_refuse, rates.total.would_hold)));
         callers.truncate(most);
         callers
     }

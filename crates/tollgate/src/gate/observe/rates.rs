@@ -25,17 +25,8 @@ pub(crate) struct Spent {
 /// The use of one key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rates {
-    /// Requests so far.
-    pub(crate) requests: u64,
-    /// Requests that were refused.
-    pub(crate) refused: u64,
-    /// Requests that waited.
-    pub(crate) held: u64,
-    /// Requests that a gate or rule that only observes would have held and refused.
-    pub(crate) would_hold: u64,
-    pub(crate) would_refuse: u64,
-    /// CPU time so far, in nanoseconds.
-    pub(crate) toll_ns: u64,
+    /// Totals since the key was first seen.
+    pub(crate) total: Spent,
     /// The first and the last request.
     pub(crate) first: Option<Moment>,
     pub(crate) last: Moment,
@@ -47,18 +38,25 @@ pub(crate) struct Rates {
     served: f64,
 }
 
+impl Spent {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.refused += other.refused;
+        self.held += other.held;
+        self.would_hold += other.would_hold;
+        self.would_refuse += other.would_refuse;
+        self.toll_ns = self.toll_ns.saturating_add(other.toll_ns);
+        self.wait_ns = self.wait_ns.saturating_add(other.wait_ns);
+    }
+}
+
 impl Rates {
     /// Adds the use of the second before `now`.
     pub(crate) fn add(&mut self, spent: Spent, now: Moment) {
         *self = self.at(now);
         self.first.get_or_insert(now.before(Span::from_secs(1)));
         self.last = now;
-        self.requests += spent.requests;
-        self.refused += spent.refused;
-        self.held += spent.held;
-        self.would_hold += spent.would_hold;
-        self.would_refuse += spent.would_refuse;
-        self.toll_ns = self.toll_ns.saturating_add(spent.toll_ns);
+        self.total.add(spent);
         self.toll += spent.toll_ns as f64 / 1e9;
         self.count += spent.requests as f64;
         self.wait += spent.wait_ns as f64 / 1e9;
@@ -144,7 +142,7 @@ mod tests {
         }
         let later = rates.at(Moment::from_millis(90_000));
         assert!(later.cores() < 0.03, "{}", later.cores());
-        assert_eq!(later.requests, 600);
+        assert_eq!(later.total.requests, 600);
     }
 
     #[test]

@@ -279,18 +279,6 @@ fn prune<K: Eq + Hash + Clone, V>(
     }
 }
 
-impl Spent {
-    fn add(&mut self, other: Self) {
-        self.requests += other.requests;
-        self.refused += other.refused;
-        self.held += other.held;
-        self.would_hold += other.would_hold;
-        self.would_refuse += other.would_refuse;
-        self.toll_ns = self.toll_ns.saturating_add(other.toll_ns);
-        self.wait_ns = self.wait_ns.saturating_add(other.wait_ns);
-    }
-}
-
 fn network(client: IpAddr, place: usize) -> Network {
     let (_, v4, v6) = NETWORKS[place];
     Network::of(client, if client.is_ipv4() { v4 } else { v6 })
@@ -329,7 +317,7 @@ mod tests {
         assert!((crawler.cores() - 0.7).abs() < 0.05, "{}", crawler.cores());
         assert!((crawler.requests_per_sec() - 2.0).abs() < 0.1, "{}", crawler.requests_per_sec());
         assert!((crawler.wait_secs() - 0.02).abs() < 0.001);
-        assert_eq!((crawler.requests, crawler.held), (40, 40));
+        assert_eq!((crawler.total.requests, crawler.total.held), (40, 40));
         assert!(spenders.top("cookie:sid", 10, second(20)).is_none());
     }
 
@@ -371,7 +359,7 @@ mod tests {
         }
         for class in ["ip/32", "ip/16", "user-agent"] {
             let [caller] = &spenders.top(class, 10, second(3)).unwrap()[..] else { panic!("one caller") };
-            let Rates { requests, refused, held, toll_ns, .. } = caller.rates;
+            let Spent { requests, refused, held, toll_ns, .. } = caller.rates.total;
             assert_eq!((requests, refused, held, toll_ns), (15, 12, 3, 300_000_000), "{class}");
         }
     }
@@ -387,10 +375,13 @@ mod tests {
         }
         let addresses = spenders.top("ip/32", 100, second(3)).unwrap();
         assert_eq!(addresses.len(), 32);
-        let all: u64 = addresses.iter().map(|shown| shown.rates.refused).sum();
+        let all: u64 = addresses.iter().map(|shown| shown.rates.total.refused).sum();
         assert!((285_000..315_000).contains(&all), "{all}");
         for SpenderRates { rates, .. } in addresses {
-            assert!(rates.requests == rates.refused && (8_000..11_000).contains(&rates.refused), "{}", rates.refused);
+            assert!(
+                rates.total.requests == rates.total.refused && (8_000..11_000).contains(&rates.total.refused),
+                "{rates:?}"
+            );
         }
     }
 
@@ -420,7 +411,7 @@ mod tests {
         spenders.tick(second(10));
         for class in Spenders::classes() {
             let [caller] = &spenders.top(class, 10, second(10)).unwrap()[..] else { panic!("one caller") };
-            assert_eq!((caller.rates.requests, caller.rates.toll_ns), (4000, 4_000_000_000), "{class}");
+            assert_eq!((caller.rates.total.requests, caller.rates.total.toll_ns), (4000, 4_000_000_000), "{class}");
         }
     }
 
@@ -433,7 +424,7 @@ mod tests {
         spenders.tick(second(2));
         let top = spenders.top("user-agent", 10, second(2)).unwrap();
         assert!(top[0].rates.cores() > 0.0);
-        assert_eq!(top[0].rates.requests, 1);
+        assert_eq!(top[0].rates.total.requests, 1);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use tollgate_wire::http1::{Length, ResponseHead};
 
 use crate::gate::http::body::{PeerError, Piece, Source};
 use crate::gate::http::h1_body::{BodyReader, BodyWriter};
-use crate::gate::http::halves::{BackendAnswer, Forward};
+use crate::gate::http::halves::{BackendAnswer, ClientBody as _, Forward};
 use crate::gate::net::buffer::{LARGE, ReadBuffer};
 use crate::gate::net::pace::Pace;
 use crate::gate::net::socket::Socket;

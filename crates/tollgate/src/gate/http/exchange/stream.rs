@@ -19,7 +19,7 @@ use super::attempt::AttemptEnd;
 use crate::gate::decide::admission::{Outcome, Ticket};
 use crate::gate::http::backend::Backend;
 use crate::gate::http::body::{PeerError, Piece, SideError};
-use crate::gate::http::download::{self, download};
+use crate::gate::http::download::{self, download, has_media_type};
 use crate::gate::http::halves::{BackendAnswer, ClientBody, Forward, Reply};
 use crate::gate::http::report;
 use crate::gate::http::spool::Overflow;
@@ -83,7 +83,7 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
             backend.succeeded();
             {
                 let mut ticket = shared.borrow_mut();
-                ticket.answers(response.status, is_grpc(response));
+                ticket.answers(response.status, has_media_type(response, b"application/grpc"));
                 ticket.reported(report::take(&mut response.fields, &settings.toll));
                 ticket.reported_load(report::take_load(&mut response.fields, settings.load_header.as_deref()));
                 ticket.tell(&mut response.fields);
@@ -91,7 +91,7 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
             let keep = keep && is_uploaded.get() && !worker.is_draining();
             reply.begin(response, keep).map_err(SideError::Client)?;
             has_begun.set(true);
-            if is_event_stream(response) {
+            if has_media_type(response, b"text/event-stream") {
                 // It lasts as long as its client likes, and is no work at the backend: it is settled here.
                 is_endless.set(true);
                 shared.borrow_mut().done(Outcome::Answered);
@@ -159,21 +159,6 @@ impl UploadMeter for TicketMeter<'_, '_> {
     fn complete(&mut self) {
         self.0.borrow_mut().sent();
     }
-}
-
-/// Whether the response is an event stream, which costs what it carries and not how long it is open.
-fn is_event_stream(response: &ResponseHead) -> bool {
-    has_media_type(response, b"text/event-stream")
-}
-
-/// Whether the client may go on sending during the response.
-fn is_grpc(response: &ResponseHead) -> bool {
-    has_media_type(response, b"application/grpc")
-}
-
-fn has_media_type(response: &ResponseHead, name: &[u8]) -> bool {
-    let media = response.fields.find(b"content-type").unwrap_or_default();
-    media.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
 }
 
 /// Fails if the backend switches to a protocol that the client did not ask for.
