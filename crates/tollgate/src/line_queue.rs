@@ -1,7 +1,7 @@
 //! A bounded queue of lines in front of an output that may block, such as a pipe that is not read or a disk that hangs.
 //!
-//! Threads append lines; one thread takes all of them at once and writes them. The lock is never held during a write, so
-//! an output that hangs delays nobody: the queue fills up, and further lines are dropped.
+//! Threads append lines; one thread takes all of them at once and writes them. The lock is never held during a write,
+//! so an output that hangs delays no other thread: the queue fills up, and further lines are dropped.
 
 use std::time::Duration;
 
@@ -100,8 +100,8 @@ impl LineQueue {
         self.changed.notify_all();
     }
 
-    /// Waits until all lines are written and, if the queue is closed, the thread has ended. The number of unwritten lines
-    /// if that takes longer than `timeout`.
+    /// Waits until all lines are written and, if the queue is closed, the thread has ended. Returns the number of
+    /// unwritten lines if that takes longer than `timeout`.
     pub(crate) fn finish(&self, timeout: Duration) -> Result<(), u64> {
         let is_busy = |state: &mut LineQueueState| match state.is_closed {
             true => !state.has_ended,

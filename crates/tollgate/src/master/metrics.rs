@@ -1,7 +1,7 @@
 //! Metrics of a master.
 //!
-//! An atomic counter costs more than applying a report to the state. Events are therefore counted in plain memory, and a
-//! copy of all values is published a few times a second.
+//! An atomic counter costs more than applying a report to the state. Events are therefore counted in plain memory, and
+//! a copy of all values is published a few times a second.
 
 use std::collections::BTreeMap;
 use std::fmt;
