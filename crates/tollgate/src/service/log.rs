@@ -154,7 +154,8 @@ mod tests {
             (&*log).write_all(LINE).unwrap();
         }
         let dropped = log.dropped.load(Ordering::Relaxed);
-        assert!((1900..2000).contains(&dropped), "{dropped}");
+        // The queue holds 1,048 lines, and the pipe 65.
+        assert!((1886..=1952).contains(&dropped), "{dropped}");
         let written = 3000 - dropped;
         let lines = BufReader::new(reader).lines().take(usize::try_from(written).unwrap());
         assert!(lines.map_while(Result::ok).all(|line| line.len() == 999));
