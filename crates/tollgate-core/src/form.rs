@@ -36,14 +36,15 @@ pub(crate) fn write_decoded(text: &[u8], sink: &mut impl KeySink) {
 }
 
 /// Whether PHP reads the cookie or parameter `name` as `known`: a space, `.` and `[` are `_`, spaces at the beginning
-/// are dropped, and what follows a `[` is the index into an array. Versions before 7.4.11 also decode names of cookies.
+/// are dropped, what follows a `[` is the index into an array, and a NUL ends the name. Versions before 7.4.11 also
+/// decode names of cookies.
 pub(crate) fn is_same_php_variable(known: &[u8], name: &[u8]) -> bool {
     let variable = |byte: u8| if matches!(byte, b' ' | b'.' | b'[') { b'_' } else { byte };
     let mut name = decoded(name).skip_while(|&byte| byte == b' ');
     let mut known = decoded(known).skip_while(|&byte| byte == b' ');
     loop {
         match (known.next(), name.next()) {
-            (None, None | Some(b'[')) => return true,
+            (None, None | Some(b'[' | 0)) => return true,
             (Some(a), Some(b)) if variable(a) == variable(b) => {}
             _ => return false,
         }

@@ -174,6 +174,7 @@ mod tests {
             "my_sid[]",
             "my_sid[a]b",
             "my%5fsid",
+            "my_sid%00x",
             "my%5Fsid",
             "my+sid",
             "%20my_sid",

@@ -112,7 +112,7 @@ impl NormalPath {
         }
         let is_odd = found.escapes || found.parameters || found.slashes || dots.current || dots.empty;
         self.has_host = decoded.starts_with(b"//");
-        self.is_ambiguous = found.nul
+        self.is_ambiguous = found.ends_early
             || found.slash_in_parameters
             || (self.has_host && found.has_slash_in_first_segment(decoded))
             || (dots.parent && is_odd)
@@ -201,7 +201,9 @@ struct Found {
     slash_in_parameters: bool,
     /// Where the first slash is that was written as one and follows a name.
     first_segment_end: Option<usize>,
-    nul: bool,
+    /// A NUL, at which some servers cut the path, or a line feed. `$` in regular expressions of Python, PHP and Perl matches
+    /// before a line feed at the end, so their routers find the route without it.
+    ends_early: bool,
 }
 
 impl Found {
@@ -229,7 +231,7 @@ fn decode(path: &[u8], out: &mut Vec<u8>) -> Found {
         let Some(last) = out.last_mut() else { continue };
         found.escapes |= decoded && !is_escaped(*last);
         match *last {
-            0 => found.nul = true,
+            0 | b'\n' => found.ends_early = true,
             b';' => (found.parameters, in_parameters) = (true, true),
             b'/' if !decoded => {
                 in_parameters = false;
@@ -461,6 +463,8 @@ mod tests {
             (b"/login;%2fx", "ambiguous"),
             (b"/login%3b%252fx", "ambiguous"),
             (b"/login%00.css", "ambiguous"),
+            (b"/login%0A", "ambiguous"),
+            (b"/login%250a", "ambiguous"),
             (b"//a%2fb/login", "ambiguous"),
             (b"//a\\b/login", "ambiguous"),
             (b"/.//a/login", "ambiguous"),

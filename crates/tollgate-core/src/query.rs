@@ -86,6 +86,8 @@ mod tests {
             "/?api_key[]=1",
             "/?api_key%5Ba]=1&api_key=1",
             "/?api[key=1",
+            "/?api_key%00=1",
+            "/?api.key%00x=1",
         ] {
             assert_eq!(value(target, "api_key"), twice, "{target}");
         }

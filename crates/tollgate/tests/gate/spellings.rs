@@ -9,7 +9,7 @@ fn gate(backend: &Backend, condition: &str) -> Gate {
 }
 
 /// Spellings that some backend interprets as `/login`.
-const LOGIN: [&str; 23] = [
+const LOGIN: [&str; 24] = [
     "/login",
     "/%6cogin",
     "/%6Cogin?next=/",
@@ -33,6 +33,7 @@ const LOGIN: [&str; 23] = [
     "///a:80/login/",
     "/%2fa/%6cogin",
     "http://site//a/login",
+    "/login%0a",
 ];
 
 #[test]
@@ -177,7 +178,7 @@ fn a_cookie_that_php_confuses_with_that_of_a_rule_is_not_forwarded() {
     let gate = counting(&backend, "cookie:my_sid");
     assert_eq!(left(&gate, "Cookie: my_sid=k; my.other=1\r\n"), Some(99));
     assert_eq!(backend.requests().pop().unwrap().field("cookie"), Some("my_sid=k; my.other=1"));
-    for name in ["my.sid", "my sid", "my[sid", "my_sid[]", "my%5fsid"] {
+    for name in ["my.sid", "my sid", "my[sid", "my_sid[]", "my%5fsid", "my_sid%00x"] {
         assert_eq!(left(&gate, &format!("Cookie: {name}=k; a=1\r\n")), None, "{name}");
         assert_eq!(backend.requests().pop().unwrap().field("cookie"), Some("a=1"), "{name}");
     }
