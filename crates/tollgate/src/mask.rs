@@ -1,4 +1,4 @@
-//! Masks values of headers and cookies in logs and in the console.
+//! Masks values of headers, cookies and JSON bodies in logs and in the console.
 //!
 //! These values are often secrets, such as API keys and session IDs, which any reader of the log or the console could
 //! use. They are shown as their first characters and a digest: `sk_l*3f9a01c2d4e5b607`. The digest is keyed with a
@@ -48,7 +48,7 @@ pub(crate) fn set_account_class(class: &str) {
     *MASK.account_class.write() = class;
 }
 
-/// Masks the value of a header or a cookie.
+/// Masks the value of a header, a cookie or a JSON body.
 pub(crate) fn value(value: &[u8]) -> Cow<'_, [u8]> {
     if MASK.is_off.load(Ordering::Relaxed) { Cow::Borrowed(value) } else { Cow::Owned(masked(value).into_bytes()) }
 }
@@ -76,12 +76,13 @@ pub(crate) fn each_cookie(text: &[u8], mut replace: impl FnMut(&str, &[u8]) -> V
     pairs.collect::<Vec<_>>().join(&b';')
 }
 
-/// Whether keys of a class contain values of headers or cookies. User agents are not secret.
+/// Whether keys of a class contain values of headers, cookies or JSON bodies. User agents are not secret. Query
+/// parameters are not masked, because the access log has them in the path.
 fn is_secret(class: &str) -> bool {
     let is_public = |name: &str| matches!(name, "user-agent" | "host");
     let is_secret = |part: &str| match part.trim().split_once(':') {
         Some(("header", name)) => !is_public(name),
-        Some(("cookie", _)) => true,
+        Some(("cookie" | "json", _)) => true,
         _ => false,
     };
     class.split('+').any(is_secret) && *MASK.account_class.read() != class
@@ -126,8 +127,8 @@ mod tests {
     }
 
     #[test]
-    fn keys_with_headers_or_cookies_are_masked() {
-        for class in ["header:x-api-key", "cookie:sid", "ip/24+header:x-api-key", "path+cookie:sid"] {
+    fn keys_with_headers_cookies_or_json_values_are_masked() {
+        for class in ["header:x-api-key", "cookie:sid", "json:/i", "ip/24+header:x-api-key", "path+cookie:sid"] {
             let shown = key(class, b"0123456789").into_owned();
             assert!(is_masked(&shown) && is_shown_as(class, b"0123456789", &shown), "{class}");
         }

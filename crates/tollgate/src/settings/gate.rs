@@ -74,7 +74,7 @@ pub(crate) struct Gate {
     pub(crate) pressure: Option<PathBuf>,
     /// Active health checks. None: the outcome of client requests decides.
     pub(crate) health: Option<HealthCheck>,
-    /// Whether values of headers and cookies are shown unmasked.
+    /// Whether values of headers, cookies and JSON bodies are shown unmasked.
     pub(crate) show_values: bool,
     /// Buffers for responses to slow clients.
     pub(crate) buffer: ResponseBuffer,
@@ -223,11 +223,11 @@ table! {
         bands: BandsTable = "{}",
         /// Active health checks of the backends.
         health: HealthTable = "{}",
-        /// Whether keys from headers and cookies are shown in the log, in the console and by the admin address. They
-        /// may be API keys and session ids, so they are masked by default: at most four characters and a keyed digest,
-        /// such as `sk_l*3f9a01c2d4e5b607`. Commands and the admin API accept the masked form while the gate knows the
-        /// key; it changes with every start of the gate. Keys of `watch.account_class` are accounts, and are not
-        /// masked.
+        /// Whether keys from headers, cookies and JSON bodies are shown in the log, in the console and by the admin
+        /// address. They may be API keys and session ids, so they are masked by default: at most four characters and a
+        /// keyed digest, such as `sk_l*3f9a01c2d4e5b607`. Commands and the admin API accept the masked form while the
+        /// gate knows the key; it changes with every start of the gate. Keys of `watch.account_class` are accounts, and
+        /// are not masked.
         show_values: bool = "false",
         /// Buffers for responses to slow clients.
         buffer: BufferTable = "{}",

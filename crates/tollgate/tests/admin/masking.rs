@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Gate, eventually};
+use crate::support::{Gate, ask, eventually};
 
 const SECRET: &str = "sk_live_0123456789abcdef";
 const BY_KEY: &str =
@@ -64,6 +64,62 @@ fn a_key_is_explained_cleared_and_exempted_by_its_masked_form() {
         for text in shown.iter().chain(&gate.log()) {
             assert!(!text.contains("0123456789"), "{text}");
         }
+    }
+}
+
+/// The digest has a key of the process: without it, a reader of the log could find the value by trying.
+#[test]
+fn each_process_masks_with_a_key_of_its_own() {
+    let shown = [(); 2].map(|()| {
+        let gate = Gate::start(BY_KEY);
+        (0..2).for_each(|_| drop(gate.request("/", &[("x-api-key", SECRET)])));
+        name(&gate, "header:x-api-key")
+    });
+    assert!(shown[0][..5] == shown[1][..5] && shown[0] != shown[1], "{shown:?}");
+}
+
+/// A token of the JSON body, as Sharkey's clients send it.
+#[test]
+fn a_value_of_a_json_body_is_masked_and_cleared_by_its_masked_form() {
+    let gate = Gate::start(&BY_KEY.replace("header:x-api-key", "json:/i"));
+    let body = json!({ "i": SECRET }).to_string();
+    let send = || ask(gate.address, "POST", "/", &[("Content-Type", "application/json")], &body).status;
+    assert_eq!([send(), send()], [200, 429]);
+    let name = name(&gate, "json:/i");
+    assert!(name.starts_with("sk_l*"), "{name}");
+    let which = json!({ "class": "json:/i", "key": name, "note": "a test" });
+    assert_eq!(gate.post("/api/v1/key/clear", &which).json()["rules"], 1);
+    assert_eq!([send(), send()], [200, 429]);
+    gate.logged(&name);
+    let shown = ["/api/v1/audit", "/api/v1/episodes", "/api/v1/buckets?class=json:/i"].map(|path| gate.get(path).body);
+    for text in shown.iter().chain(&gate.log()) {
+        assert!(!text.contains("0123456789"), "{text}");
+    }
+}
+
+/// The gate itself has no state for a key that another program reports.
+#[test]
+fn a_reported_key_is_found_by_its_masked_form() {
+    let gate = Gate::start(BY_KEY);
+    let entry = json!({ "class": "header:x-api-key", "key": SECRET, "rejected": 7 });
+    assert_eq!(gate.post("/api/v1/rejections", &json!({ "id": "r1", "entries": [entry] })).status, 202);
+    let shown = gate.json("/api/v1/episodes")["episodes"][0]["key"].as_str().unwrap().to_owned();
+    assert!(shown.starts_with("sk_l*"), "{shown}");
+    let page = gate.json(&format!("/api/v1/key?{}", query(&[("class", "header:x-api-key"), ("key", &shown)])));
+    assert_eq!(page["episode"]["rejected"], 7, "{page}");
+}
+
+#[test]
+fn the_access_log_has_no_values_of_headers_and_cookies() {
+    for format in ["json", "combined"] {
+        let access_log = format!("access_log = {{ output = \"FOLDER/access.log\", format = \"{format}\" }}\n");
+        let gate = Gate::start(&format!("{access_log}{BY_KEY}{BY_COOKIE}"));
+        let cookie = format!("sid={SECRET}");
+        let ask = || gate.request("/page", &[("x-api-key", SECRET), ("cookie", &cookie)]).status;
+        assert_eq!([ask(), ask()], [200, 429]);
+        let log = || std::fs::read_to_string(gate.path().join("access.log")).unwrap_or_default();
+        eventually("both requests are logged", || log().lines().count() == 2);
+        assert!(log().contains("/page") && !log().contains("0123456789"), "{}", log());
     }
 }
 
