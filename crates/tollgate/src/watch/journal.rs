@@ -350,6 +350,10 @@ mod tests {
         for path in [&path, &aside] {
             assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o600, "{}", path.display());
         }
+        // A journal without damage is not rewritten.
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+        drop(open(folder.path()));
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     }
 
     #[test]

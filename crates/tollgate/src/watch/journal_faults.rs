@@ -94,6 +94,31 @@ fn a_record_is_synced_before_it_is_acknowledged() {
     assert_eq!(acknowledged, 6);
 }
 
+/// Otherwise a loss of power after a rewrite could leave an empty journal, or the one before.
+#[test]
+fn a_rewritten_journal_is_synced_before_it_replaces_the_old_one_and_its_name_before_the_next_acknowledgement() {
+    if !has_strace() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let directory = format!("<{}>", folder.path().display());
+    let (mut is_synced, mut is_named, mut renames) = (true, true, 0);
+    for call in traced("writer_that_is_killed", folder.path()) {
+        if call.contains("rename(") && call.contains("/watch.journal.new") {
+            assert!(is_synced, "{call}");
+            is_named = false;
+            renames += 1;
+        } else if call.contains("/watch.journal.new") {
+            is_synced = call.contains("sync(");
+        } else if call.contains("fsync(") && call.contains(&directory) {
+            is_named = true;
+        } else if call.contains("write(") && call.contains(ACKNOWLEDGED.trim_end()) {
+            assert!(is_named, "{call}");
+        }
+    }
+    assert_eq!(renames, 2, "when it is created, and after the third record");
+}
+
 #[test]
 fn opener_of_a_damaged_journal() {
     if let Some(directory) = child_directory() {

@@ -73,6 +73,27 @@ fn a_journal_that_is_too_large_is_renamed_instead_of_copied() {
     flag(&gate, "u1");
 }
 
+/// The length of the first record is damaged, so that nothing after it can be read.
+#[test]
+fn a_damaged_journal_is_copied_and_logged_before_it_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().display().to_string();
+    let [journal, aside] = ["watch.journal", "watch.damaged"].map(|name| folder.path().join(name));
+    let gate = start_at(&home);
+    flag(&gate, "u1");
+    gate.kill();
+    let mut bytes = std::fs::read(&journal).unwrap();
+    let length_at = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    bytes[length_at] ^= 1;
+    std::fs::write(&journal, &bytes).unwrap();
+    let gate = start_at(&home);
+    let line = gate.logged("a file is damaged: saved a copy");
+    assert!(line.contains("watch.journal") && line.contains("watch.damaged"), "{line}");
+    assert!(std::fs::read(&aside).unwrap() == bytes);
+    assert_eq!(gate.json("/api/v1/flags")["total"], 0);
+    flag(&gate, "u2");
+}
+
 /// Temporary gates, such as those of tests, leave no files behind.
 #[test]
 fn a_gate_on_port_0_persists_nothing() {
