@@ -222,12 +222,19 @@ fn clients_without_the_token_that_never_read_do_not_keep_others_out() {
         while (&stream).write_all(&b"PING\r\n".repeat(10_000)).is_ok() {}
         stream
     };
-    let _deaf = [deaf(), deaf()];
+    let deaf = [deaf(), deaf()];
     let stream = TcpStream::connect(door).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut client = Client(BufReader::new(stream));
     assert_eq!(client.ask("AUTH a-token-for-the-doors"), "+OK");
     assert_eq!(client.ask("PING"), "+PONG");
+    // One of them is closed at once, long before the time in which it has to read.
+    let is_closed = |mut stream: &TcpStream| {
+        stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        let end = stream.read_to_end(&mut Vec::new());
+        !end.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    assert_eq!(deaf.iter().filter(|stream| is_closed(stream)).count(), 1);
 }
 
 fn redis_cli(door: SocketAddr, arguments: &[&str]) -> String {

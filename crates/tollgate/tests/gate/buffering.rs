@@ -201,7 +201,9 @@ fn with_a_full_spool_clients_that_do_not_read_block_the_backend_for_a_few_second
     let gate = gate(two_workers(), "buffer = { memory = \"1MiB\", spool = \"2MiB\" }\nhold = { max = \"20s\" }");
     let slow = [1, 2].map(|client| not_reading(&gate, client, "/big"));
     eventually("both are at the backend", || gate.metric("tollgate_backend_in_flight") == 2);
+    let began = Instant::now();
     eventually("both are cut off", || gate.metric("tollgate_connections") == 0);
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert_others_are_served(&gate);
     drop(slow);
 }

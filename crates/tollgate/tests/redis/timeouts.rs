@@ -1,6 +1,6 @@
 //! Redis decides from the first request on, and rules configure the behaviour after the deadline.
 
-use std::io::copy;
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
@@ -17,23 +17,29 @@ fn config(backend: &Backend, url: &str, redis: &str, rules: &str) -> String {
     format!("[gate]\nworkers = 2\nbackend = \"{}\"\n[redis]\nurl = \"{url}\"\n{redis}\n{rules}", backend.url())
 }
 
-/// A relay to `port` on which connecting takes this long.
-fn slow_way(port: u16, delay: Duration) -> SocketAddr {
+/// A relay to `port` on which connecting and each reply take this much longer.
+fn slow_way(port: u16, connecting: Duration, reply: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
             spawn(move || {
-                sleep(delay);
+                sleep(connecting);
                 let server = TcpStream::connect(("127.0.0.1", port)).unwrap();
-                let carry = |mut from: TcpStream, mut to: TcpStream| {
+                let carry = |mut from: TcpStream, mut to: TcpStream, delay: Duration| {
                     spawn(move || {
-                        let _ = copy(&mut from, &mut to);
+                        let mut bytes = [0; 65536];
+                        while let Ok(length @ 1..) = from.read(&mut bytes) {
+                            sleep(delay);
+                            if to.write_all(&bytes[..length]).is_err() {
+                                break;
+                            }
+                        }
                         let _ = to.shutdown(Shutdown::Write);
                     });
                 };
-                carry(client.try_clone().unwrap(), server.try_clone().unwrap());
-                carry(server, client);
+                carry(client.try_clone().unwrap(), server.try_clone().unwrap(), Duration::ZERO);
+                carry(server, client, reply);
             });
         }
     });
@@ -44,7 +50,7 @@ fn slow_way(port: u16, delay: Duration) -> SocketAddr {
 fn a_gate_listens_when_its_connections_to_redis_are_made() {
     let _alone = alone();
     let (backend, server) = (Backend::saying("ok"), RedisServer::start(&[]));
-    let way = slow_way(server.port(), Duration::from_millis(300));
+    let way = slow_way(server.port(), Duration::from_millis(300), Duration::ZERO);
     let gate = Gate::start(&config(&backend, &format!("redis://{way}"), "", BUCKET));
     assert_eq!((gate.get("/").status, gate.metric("tollgate_redis_decisions_total")), (200, 1));
 }
@@ -64,9 +70,10 @@ fn a_gate_listens_without_redis_after_a_bounded_wait() {
 fn two_gates_that_have_just_started_admit_together_what_the_limit_says() {
     let _alone = alone();
     let (backend, server) = (Backend::saying("ok"), RedisServer::start(&[]));
-    // A rule that waits, because this machine may be slower than any deadline.
+    // Every reply comes after the deadline, as on a busy machine. The rule waits for it.
+    let way = slow_way(server.port(), Duration::ZERO, Duration::from_millis(120));
     let rule = format!("{BUCKET}on_timeout = 'wait'\n");
-    let start = || Gate::start(&config(&backend, &server.url(), "wait = '60s'", &rule));
+    let start = || Gate::start(&config(&backend, &format!("redis://{way}"), "wait = '60s'", &rule));
     let gates = &[start(), start()];
     let admitted: usize = std::thread::scope(|scope| {
         let asking: Vec<_> = (0..600).map(|number| scope.spawn(move || gates[number % 2].get("/").status)).collect();
