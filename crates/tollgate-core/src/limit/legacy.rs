@@ -74,6 +74,9 @@ mod tests {
         assert_eq!(bucket_of((10, 5_000), Some(1_000)), (10, 2, Span::from_millis(1_000)));
         assert_eq!(bucket_of((4_096, 2_000), None), (4_096, 2, Span::from_millis(1)));
         assert_eq!(bucket_of((300, 3_600_000), Some(1_000)), (300, 1, Span::from_millis(12_000)));
+        // 142.9 ms and 142.5 ms are rounded half up.
+        assert_eq!(bucket_of((7, 1_000), None), (7, 1, Span::from_millis(143)));
+        assert_eq!(bucket_of((2, 285), None), (2, 1, Span::from_millis(143)));
     }
 
     #[test]

@@ -185,6 +185,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_key_without_a_counterpart_is_noted() {
+        let imported =
+            translate("server:\n  workers: 4\ndomains:\n  default:\n    rate: 1/sec\n    burst: 10\n").unwrap();
+        assert!(imported.notes.iter().any(|note| note.starts_with("`server.workers`")), "{:?}", imported.notes);
+    }
+
+    #[test]
     fn the_original_file_becomes_a_master_with_the_same_limits() {
         let text = "server:\n  listen: \"0.0.0.0\"\ndatastore:\n  host: localhost\ndomains:\n  default:\n    rate: \"1/sec\"\n    burst: 10\n  \
                     uploads:\n    rate: \"5 per 10 min\"\n    burst: 30m\nstats:\n  host: localhost\n";

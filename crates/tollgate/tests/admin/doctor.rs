@@ -33,7 +33,7 @@ fn callers(gate: &Gate) {
         gate.request("/", &[("X-Forwarded-For", client), ("User-Agent", "tester")]);
     }
     let token = format!("Bearer {TOKEN}");
-    for (class, requests) in [("ip/32", [5, 1]), ("ip/24", [5, 1]), ("user-agent", [6, 0])] {
+    for (class, requests) in [("ip/32", [5, 1]), ("ip/24", [5, 1]), ("ip/16", [5, 1]), ("user-agent", [6, 0])] {
         eventually("both are seen", || {
             let path = format!("/api/v1/buckets?class={class}");
             let seen = ask(gate.admin, "GET", &path, &[("Authorization", &token)], "").json();
@@ -71,14 +71,18 @@ fn the_table_is_printed_once_with_a_valid_token() {
     assert_eq!((cells[7], cells[8]), ("3", "203.0.113.7/32"), "{row}");
     assert_eq!(table.lines().count(), 4 + 2 + 1, "{table}");
 
-    let (code, table, _) = said(
-        &tollgate(&["doctor", "--once", "--bucket", "Slash24"], gate.admin)
-            .env("TOLLGATE_TOKEN", TOKEN)
-            .output()
-            .unwrap(),
-    );
-    assert_eq!(code, Some(0));
-    assert!(table.starts_with("Bucket: ip/24\n") && table.contains(" 203.0.113.0/24 "), "{table}");
+    // The names of Tempomat's doctor.
+    for (bucket, class, key) in [
+        ("Slash32", "ip/32", "203.0.113.7/32"),
+        ("Slash24", "ip/24", "203.0.113.0/24"),
+        ("Slash16", "ip/16", "203.0.0.0/16"),
+        ("UserAgent", "user-agent", "tester"),
+    ] {
+        let mut doctor = tollgate(&["doctor", "--once", "--bucket", bucket], gate.admin);
+        let (code, table, _) = said(&doctor.env("TOLLGATE_TOKEN", TOKEN).output().unwrap());
+        assert_eq!(code, Some(0), "{bucket}");
+        assert!(table.starts_with(&format!("Bucket: {class}\n")) && table.contains(&format!(" {key} ")), "{table}");
+    }
     let wrong = tollgate(&["doctor", "--once"], gate.admin).env("TOLLGATE_TOKEN", "wrong").output().unwrap();
     assert_eq!(said(&wrong).0, Some(1));
     let absent = tollgate(&["doctor", "--once", "--token-file", "/nowhere/token"], gate.admin).output().unwrap();

@@ -82,6 +82,16 @@ fn recent_episodes_are_listed_by_their_last_refusal() {
     assert_eq!(listed(), ["oldest", "newest", "older"]);
 }
 
+#[test]
+fn flags_are_listed_the_latest_first() {
+    let gate = Gate::start("");
+    for account in ["b", "a", "c"] {
+        assert_eq!(report(&gate, account, &[("user", account, 1000)]), 202);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(flagged(&gate), ["c", "a", "b"]);
+}
+
 /// A report of 16 MiB takes many times as much memory while it is parsed: 256 at once would exhaust a gate's memory.
 #[test]
 fn few_reports_are_processed_at_once_and_one_address_gets_half_of_the_permits() {

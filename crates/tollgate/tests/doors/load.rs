@@ -18,6 +18,14 @@ fn a_reported_load_raises_the_band_and_an_operator_can_pin_it() {
     let report = |lag_ms: f64| post(door, "/v1/load", &json!({"lag_ms": lag_ms}))["band"].clone();
     eventually("the band is elevated", || report(120.5) == "elevated");
     assert_eq!(check(door, &json!({}))["band"], "elevated");
+    // The value that decided is shown and logged, so that the band can be explained.
+    let status: Value = serde_json::from_str(&doors.admin("/api/v1/status")).unwrap();
+    assert_eq!(status["band"]["sustained_ms"], 121, "{status}");
+    let line: Value = serde_json::from_str(&doors.logged("the band has changed")).unwrap();
+    assert_eq!(
+        (&line["band"], &line["was"], &line["sustained_ms"]),
+        (&json!("elevated"), &json!("normal"), &json!(121))
+    );
     doors.rewrite(&config("bands = { pin = 'critical' }\n"));
     doors.signal("HUP");
     doors.logged("settings reloaded");

@@ -25,11 +25,16 @@ pub(crate) const RULE: &str = "[[rule]]\nname = \"each\"\nclass = \"header:x-key
 impl Gate {
     /// Starts a gate with these settings.
     pub(crate) fn start(settings: &str) -> Self {
+        Self::start_with("", settings)
+    }
+
+    /// A gate with further lines in `[gate]`.
+    pub(crate) fn start_with(lines: &str, settings: &str) -> Self {
         let [listen, admin] = free_addresses();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tollgate.toml");
         let text = format!(
-            "[gate]\nlisten = \"{listen}\"\nbackend = \"http://{}\"\nworkers = 1\n[admin]\nlisten = \"{admin}\"\n{settings}",
+            "[gate]\nlisten = \"{listen}\"\nbackend = \"http://{}\"\nworkers = 1\n{lines}[admin]\nlisten = \"{admin}\"\n{settings}",
             backend()
         );
         std::fs::write(&file, text).unwrap();
@@ -82,16 +87,21 @@ impl Client {
 
     /// The status of the response to a request with this key, and its `Retry-After`.
     pub(crate) fn get(&mut self, key: &str) -> (u16, Option<f64>) {
-        self.ask("/", key)
+        self.ask("/", ("x-key", key))
+    }
+
+    /// The status of the response to a request that a proxy forwards for this client.
+    pub(crate) fn get_for(&mut self, client: &str) -> u16 {
+        self.ask("/", ("x-forwarded-for", client)).0
     }
 
     /// The status of the response to a request that costs 20 ms of the backend's CPU time.
     pub(crate) fn get_dear(&mut self, key: &str) -> u16 {
-        self.ask(DEAR, key).0
+        self.ask(DEAR, ("x-key", key)).0
     }
 
-    fn ask(&mut self, path: &str, key: &str) -> (u16, Option<f64>) {
-        write!(self.0.get_mut(), "GET {path} HTTP/1.1\r\nhost: x\r\nx-key: {key}\r\n\r\n").unwrap();
+    fn ask(&mut self, path: &str, (name, value): (&str, &str)) -> (u16, Option<f64>) {
+        write!(self.0.get_mut(), "GET {path} HTTP/1.1\r\nhost: x\r\n{name}: {value}\r\n\r\n").unwrap();
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         let status = line.split(' ').nth(1).unwrap().parse().unwrap();

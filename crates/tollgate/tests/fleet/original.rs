@@ -180,8 +180,12 @@ fn the_documented_gate_reports_whole_addresses_to_an_original_master() {
     let (_, config) = config.split_once("[[rule]]").unwrap();
     let original = Original::start_at(Libzmq::Current, free_addresses(), 5000, &[]);
     let link = format!("\"{}\"\ncontrol = \"{}\"", original.accounting, original.control);
-    let gate = Gate::start(&format!("[[rule]]{}", config.replace("\"127.0.0.1:10004\"", &link)));
+    let rule = format!("[[rule]]{}", config.replace("\"127.0.0.1:10004\"", &link));
+    let gate = Gate::start_with("trusted_proxies = \"127.0.0.1\"\n", &rule);
     gate.until_linked(original.accounting);
-    assert_eq!(gate.client().get("any").0, 200);
-    assert_eq!(original.report()[..3], ["64656661756c7400", "4143434550544544", "3132372e302e302e31"]);
+    for client in ["127.0.0.1", "2001:db8::1:2:3:4"] {
+        assert_eq!(gate.client().get_for(client), 200);
+        let identifier: String = client.bytes().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(original.report()[..3], ["64656661756c7400", "4143434550544544", &identifier]);
+    }
 }

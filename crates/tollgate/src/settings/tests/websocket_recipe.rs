@@ -88,7 +88,7 @@ fn a_device_that_waits_as_announced_is_admitted_and_calm_forgives_it() {
 fn warm_up_ends_after_30_seconds_and_no_band_counts_before() {
     let rule = reconnect();
     let mut early = device_at(&rule, 0);
-    assert_eq!(early.flap(&rule, Band::Critical).0, 20, "the ceiling");
+    assert_eq!(early.flap(&rule, Band::Critical), (20, 10), "the ceiling, and the wait of the normal band");
     let mut late = device_at(&rule, 30);
     (0..5).for_each(|_| assert_eq!(late.reconnect(&rule, Band::Normal).verdict, Verdict::Admit));
     assert_eq!(late.reconnect(&rule, Band::Normal).reason, Reason::OverLimit);
