@@ -276,6 +276,7 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("./package", TEST, "    ./package\n"),
     ("./package deb", TEST, "    ./package deb\n"),
     ("./test", ".ci/run", "exec ./test\n"),
+    ("./test full", TEST, "run_parts \"${parts[@]}\""),
     ("cargo run --release -- demo", TEST, "cargo run -q --locked --release -- demo"),
     ("curl --haproxy-protocol http://127.0.0.1:8888", PROXY_TESTS, "\"--haproxy-protocol\""),
     ("curl http://127.0.0.1:8888", PROXY_TESTS, "fn curl("),
