@@ -158,7 +158,7 @@ fn is_normal(path: &[u8]) -> bool {
             b'/' if after_slash => return false,
             b'.' if after_slash && is_dots(&path[at..]) => return false,
             b'%' => match escape(&path[at..]) {
-                Some(escaped) if escaped != 0 && escaped != b'%' && is_escaped(escaped) => {
+                Some(escaped) if !matches!(escaped, 0 | b'\n' | b'%') && is_escaped(escaped) => {
                     if path[at + 1..at + 3].iter().any(u8::is_ascii_lowercase) {
                         return false;
                     }
