@@ -7,7 +7,7 @@ use super::messages::{OVER_LIMIT, RateLimitRequest, RateLimitResponse};
 use super::unit;
 
 /// Parses a call.
-pub(in crate::doors) fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
+pub(crate) fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err("not a JSON object".to_owned());
     }
@@ -15,7 +15,7 @@ pub(in crate::doors) fn request(body: &[u8]) -> Result<RateLimitRequest, String>
 }
 
 /// Writes an answer, and whether it is over the limit.
-pub(in crate::doors) fn response(response: &RateLimitResponse) -> (Vec<u8>, bool) {
+pub(crate) fn response(response: &RateLimitResponse) -> (Vec<u8>, bool) {
     let text = serde_json::to_vec(response).expect("every field has a JSON form");
     (text, response.overall_code == OVER_LIMIT)
 }
