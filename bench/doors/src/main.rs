@@ -64,15 +64,18 @@ fn main() {
     let servers = Servers::start(tollgate, arguments.throttlecrab.as_deref()).unwrap();
     tollgate_storm::cpu::pin(LOAD_CORE).unwrap();
     let span = Duration::from_secs(arguments.seconds);
-    for (name, target, contenders) in [
-        ("resp-16", "at least 1.3 times Redis and 1.2 times throttlecrab", servers.resp(16)),
-        ("resp-1", "at least Redis and 1.2 times throttlecrab", servers.resp(1)),
-        ("http", "at least 0.8 times nginx", servers.http()),
-        ("rls", "at least 0.8 times the empty service", servers.rls()),
+    println!(
+        "| call | server | calls/s | Tollgate / it | target | CPU per call | p50 at half load | p99, target 1 ms |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for (name, call, targets, contenders) in [
+        ("resp-16", "`CL.THROTTLE`, pipelines of 16", &[1.3, 1.2][..], servers.resp(16)),
+        ("resp-1", "`CL.THROTTLE`, single calls", &[1.0, 1.2], servers.resp(1)),
+        ("http", "`POST /v1/check`", &[0.8], servers.http()),
+        ("rls", "`ShouldRateLimit`", &[0.8], servers.rls()),
     ] {
         if arguments.only.iter().any(|only| only == name) {
-            println!("\n{name}: {target}; p99 below 1 ms at half load\n");
-            print_table(&measure(&contenders, arguments.rounds, span));
+            print_rows(call, targets, &measure(&contenders, arguments.rounds, span));
         }
     }
 }
@@ -97,25 +100,31 @@ fn measure<'a>(contenders: &[(&'a Server, Call)], rounds: usize, span: Duration)
     rows
 }
 
-/// Prints medians, and the ratio to each other server in the same round.
-fn print_table(rows: &[(&str, Vec<Sample>)]) {
-    println!("| server | calls/s | Tollgate / it, same round | CPU per call | p50 | p99 at half load |");
-    println!("|---|---|---|---|---|---|");
+/// Prints medians, and for each other server the ratio in the same round with its target.
+fn print_rows(call: &str, targets: &[f64], rows: &[(&str, Vec<Sample>)]) {
     let ours = &rows[0].1;
-    for (name, samples) in rows {
+    for (place, (name, samples)) in rows.iter().enumerate() {
         let of = |value: fn(&Sample) -> f64| median(samples.iter().map(value));
-        let ratios: Vec<f64> = ours.iter().zip(samples).map(|(our, its)| our.per_second / its.per_second).collect();
-        let (low, high) =
-            ratios.iter().fold((f64::MAX, 0.0_f64), |(low, high), ratio| (low.min(*ratio), high.max(*ratio)));
+        let ratios = ours.iter().zip(samples).map(|(our, its)| our.per_second / its.per_second).collect::<Vec<_>>();
+        let (call, ratio, target) = match place.checked_sub(1) {
+            None => (call, String::new(), String::new()),
+            Some(other) => ("", with_range(&ratios, 2), targets[other].to_string()),
+        };
+        let p99: Vec<f64> = samples.iter().map(|sample| sample.p99_us).collect();
         println!(
-            "| {name} | {:.0} | {:.2} [{low:.2}-{high:.2}] | {:.2} us | {:.0} us | {:.0} us |",
+            "| {call} | {name} | {:.0} | {ratio} | {target} | {:.2} us | {:.0} us | {} us |",
             of(|sample| sample.per_second),
-            median(ratios.iter().copied()),
             of(|sample| sample.cpu_us),
             of(|sample| sample.p50_us),
-            of(|sample| sample.p99_us),
+            with_range(&p99, 0),
         );
     }
+}
+
+/// The median, with the smallest and largest value.
+fn with_range(values: &[f64], digits: usize) -> String {
+    let (low, high) = values.iter().fold((f64::MAX, 0.0_f64), |(low, high), value| (low.min(*value), high.max(*value)));
+    format!("{:.digits$} [{low:.digits$}-{high:.digits$}]", median(values.iter().copied()))
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
