@@ -20,6 +20,7 @@ mod hardening;
 mod health;
 mod hex;
 mod http_client;
+mod http_date;
 mod import;
 mod init;
 mod key_counts;

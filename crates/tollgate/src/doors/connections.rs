@@ -4,10 +4,10 @@
 //! the bound closes an existing one without a call in progress: first those that never sent a valid call, and among
 //! equals the one that has been idle the longest.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
-use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 /// The connections of one thread.
@@ -21,9 +21,10 @@ pub(super) struct Usage {
     /// Whether the connection has carried a valid, authorized call.
     pub(crate) is_useful: Cell<bool>,
     is_serving: Cell<bool>,
-    /// The time of the last start or end of a call.
+    /// The time at which the last call ended, or the connection began.
     used_at: Cell<Instant>,
-    replaced: Notify,
+    /// The task of the connection, which ends if another connection takes its place.
+    task: OnceCell<AbortHandle>,
 }
 
 impl Usage {
@@ -35,27 +36,24 @@ impl Usage {
     /// Records the start or the end of a call.
     pub(super) fn set_serving(&self, is_serving: bool) {
         self.is_serving.set(is_serving);
-        self.used_at.set(Instant::now());
+        if !is_serving {
+            self.touch();
+        }
     }
 
-    /// Whether a call is in progress.
-    pub(super) fn is_serving(&self) -> bool {
-        self.is_serving.get()
-    }
-
-    /// Records that a call begins to arrive.
+    /// Records a call that ends without having been in progress.
     pub(super) fn touch(&self) {
         self.used_at.set(Instant::now());
     }
 
-    /// The time of the last call.
+    /// The time at which the last call ended.
     pub(super) fn used_at(&self) -> Instant {
         self.used_at.get()
     }
 
-    /// Waits until this connection must close for another.
-    pub(super) async fn replaced(&self) {
-        self.replaced.notified().await;
+    /// Sets the task of the connection.
+    pub(super) fn runs_in(&self, task: AbortHandle) {
+        let _ = self.task.set(task);
     }
 }
 
@@ -91,7 +89,7 @@ impl DoorConnections {
             is_useful: Cell::new(false),
             is_serving: Cell::new(false),
             used_at: Cell::new(Instant::now()),
-            replaced: Notify::new(),
+            task: OnceCell::new(),
         });
         self.all.borrow_mut().push(usage.clone());
         Some((DoorConnection { connections: self.clone(), usage }, is_full))
@@ -102,7 +100,9 @@ impl DoorConnections {
         let candidates = all.iter().enumerate().filter(|(_, usage)| !usage.is_serving.get());
         let least = candidates.min_by_key(|(_, usage)| (usage.is_useful.get(), usage.used_at.get()));
         let Some((place, _)) = least else { return false };
-        all.swap_remove(place).replaced.notify_one();
+        if let Some(task) = all.swap_remove(place).task.get() {
+            task.abort();
+        }
         true
     }
 
@@ -124,12 +124,14 @@ mod tests {
         let (useful, _) = connections.enter().unwrap();
         useful.usage.is_of_use();
         let (silent, _) = connections.enter().unwrap();
+        let task = tokio::spawn(std::future::pending::<()>());
+        silent.usage.runs_in(task.abort_handle());
         let (busy, is_full) = connections.enter().unwrap();
         busy.usage.set_serving(true);
         assert!(!is_full);
         let (new, replaces) = connections.enter().unwrap();
         assert!(replaces && connections.count() == 3);
-        tokio::time::timeout(std::time::Duration::from_secs(5), silent.usage.replaced()).await.unwrap();
+        assert!(task.await.unwrap_err().is_cancelled());
         new.usage.set_serving(true);
         useful.usage.set_serving(true);
         assert!(connections.enter().is_none(), "all have a call in progress");

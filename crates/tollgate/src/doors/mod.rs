@@ -5,6 +5,7 @@
 //!
 //! - [`mod@thread`]: one thread with its own runtime, listeners and connections.
 //! - [`station`]: the state of one thread, and references to the state of all threads.
+//! - [`buffer`]: reads and writes of a connection.
 //! - [`connections`]: bounds the connections of a thread.
 //! - [`tls`]: certificates of a door and of its clients.
 //! - [`tickets`]: the charges of admitted requests, until their end is reported.
@@ -14,6 +15,7 @@
 //! - [`mod@log`]: costs from the access log of a proxy.
 //! - [`metrics`]: the metrics of the doors.
 
+mod buffer;
 mod connections;
 mod grpc;
 mod http;

@@ -13,6 +13,7 @@ use super::grpc::QuotaRegistry;
 use super::metrics::{Count, DoorCounters};
 use super::tickets::{TicketId, Tickets};
 use crate::gate::{Decider, DoorTicket};
+use crate::http_date::HttpDate;
 use crate::settings::ServedLimits;
 use crate::token::Token;
 
@@ -38,6 +39,7 @@ pub(super) struct Station {
     limits: DoorLimits,
     counters: Arc<DoorCounters>,
     token: Arc<ArcSwapOption<Token>>,
+    date: HttpDate,
 }
 
 impl Station {
@@ -49,7 +51,7 @@ impl Station {
         counters: Arc<DoorCounters>,
         token: Arc<ArcSwapOption<Token>>,
     ) -> Rc<Self> {
-        Rc::new(Self { decider, index, tickets, ticket_deadline, limits, counters, token })
+        Rc::new(Self { decider, index, tickets, ticket_deadline, limits, counters, token, date: HttpDate::new() })
     }
 
     /// Whether clients need a token.
@@ -104,7 +106,7 @@ impl Station {
     }
 
     /// Stores a ticket until it is settled or its deadline passes.
-    pub(super) fn keep(&self, ticket: DoorTicket, is_open: bool, deadline: Option<Span>) -> TicketId {
+    pub(super) fn keep(&self, ticket: Box<DoorTicket>, is_open: bool, deadline: Option<Span>) -> TicketId {
         let deadline = self.decider.now() + deadline.unwrap_or(self.ticket_deadline);
         let (id, evicted) = self.tickets.keep(self.index, ticket, is_open, deadline);
         if let Some(evicted) = evicted {
@@ -115,7 +117,7 @@ impl Station {
     }
 
     /// Removes and returns the ticket with this name.
-    pub(super) fn take(&self, name: &str) -> Option<DoorTicket> {
+    pub(super) fn take(&self, name: &str) -> Option<Box<DoorTicket>> {
         self.tickets.take(name)
     }
 
@@ -138,10 +140,16 @@ impl Station {
     /// Settles the expired tickets of this thread. Must be called several times a second.
     pub(super) fn tick(&self) {
         self.decider.tick();
+        self.date.refresh();
         self.tickets.expire(self.index, self.decider.now(), |ticket| {
             self.count(Count::TicketExpired);
             self.decider.expire(ticket);
         });
+    }
+
+    /// The date for HTTP, as of the last tick.
+    pub(super) fn date(&self) -> Rc<str> {
+        self.date.get()
     }
 
     /// Milliseconds since the Unix epoch.

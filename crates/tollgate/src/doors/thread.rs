@@ -96,7 +96,9 @@ async fn accept(listener: tokio::net::TcpListener, door: Rc<Door>, connections: 
                     door.station.count(Count::ConnectionClosedForAnother);
                 }
                 let _ = stream.set_nodelay(true);
-                tokio::task::spawn_local(serve_connection(stream, address, door.clone(), connection));
+                let usage = connection.usage.clone();
+                let task = tokio::task::spawn_local(serve_connection(stream, address, door.clone(), connection));
+                usage.runs_in(task.abort_handle());
             }
             Err(error) => {
                 tracing::debug!(%error, "a door cannot accept a connection");
@@ -107,25 +109,19 @@ async fn accept(listener: tokio::net::TcpListener, door: Rc<Door>, connections: 
 }
 
 async fn serve_connection(stream: TcpStream, address: SocketAddr, door: Rc<Door>, connection: DoorConnection) {
-    let served = async {
-        match &door.tls {
-            None => door.converse(stream, DoorPeer { address, has_certificate: false }, &connection.usage).await,
-            Some(tls) => match tls.accept(stream).await {
-                Ok(stream) => {
-                    let peer = DoorPeer { address, has_certificate: tls.asks_for_certificate };
-                    // In a box, so that connections without TLS do not carry the memory for it.
-                    Box::pin(door.converse(stream, peer, &connection.usage)).await;
-                }
-                Err(error) => {
-                    door.station.count(Count::HandshakeFailed);
-                    tracing::debug!(%address, %error, "a TLS handshake with a door failed");
-                }
-            },
-        }
-    };
-    tokio::select! {
-        () = served => {}
-        () = connection.usage.replaced() => {}
+    match &door.tls {
+        None => door.converse(stream, DoorPeer { address, has_certificate: false }, &connection.usage).await,
+        Some(tls) => match tls.accept(stream).await {
+            Ok(stream) => {
+                let peer = DoorPeer { address, has_certificate: tls.asks_for_certificate };
+                // In a box, so that connections without TLS do not carry the memory for it.
+                Box::pin(door.converse(stream, peer, &connection.usage)).await;
+            }
+            Err(error) => {
+                door.station.count(Count::HandshakeFailed);
+                tracing::debug!(%address, %error, "a TLS handshake with a door failed");
+            }
+        },
     }
 }
 

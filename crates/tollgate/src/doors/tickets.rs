@@ -6,7 +6,6 @@
 //! own, so that they cannot evict the others.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -44,7 +43,7 @@ struct TicketStore {
 struct KeptTicket {
     secret: u64,
     deadline: Moment,
-    ticket: DoorTicket,
+    ticket: Box<DoorTicket>,
 }
 
 /// The name of a ticket.
@@ -56,13 +55,18 @@ pub(super) struct TicketId {
     secret: u64,
 }
 
-impl fmt::Display for TicketId {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{:x}-{:x}-{:x}-{:016x}", self.shard, self.room, self.slot, self.secret)
-    }
-}
-
 impl TicketId {
+    /// Writes the name.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        for number in [self.shard as u64, self.room as u64, self.slot.into(), self.secret] {
+            let digits = (u64::BITS - number.leading_zeros()).div_ceil(4).max(1);
+            let digit = |place: u32| b"0123456789abcdef"[(number >> (4 * place) & 15) as usize];
+            out.extend((0..digits).rev().map(digit));
+            out.push(b'-');
+        }
+        out.pop();
+    }
+
     fn parse(name: &str) -> Option<Self> {
         if name.len() > NAME_BYTES_MAX {
             return None;
@@ -98,10 +102,10 @@ impl Tickets {
     pub(super) fn keep(
         &self,
         shard: usize,
-        ticket: DoorTicket,
+        ticket: Box<DoorTicket>,
         is_open: bool,
         deadline: Moment,
-    ) -> (TicketId, Option<DoorTicket>) {
+    ) -> (TicketId, Option<Box<DoorTicket>>) {
         let room = usize::from(!is_open);
         let mut all = self.shard(shard);
         all.issued += 1;
@@ -111,13 +115,13 @@ impl Tickets {
     }
 
     /// Removes and returns the ticket with this name.
-    pub(super) fn take(&self, name: &str) -> Option<DoorTicket> {
+    pub(super) fn take(&self, name: &str) -> Option<Box<DoorTicket>> {
         let id = TicketId::parse(name).filter(|id| id.shard < self.shards.len() && id.room < 2)?;
         self.shard(id.shard).stores[id.room].take(id.slot, id.secret).map(|kept| kept.ticket)
     }
 
     /// Removes the expired tickets of a thread and passes them to `expired`.
-    pub(super) fn expire(&self, shard: usize, now: Moment, mut expired: impl FnMut(DoorTicket)) {
+    pub(super) fn expire(&self, shard: usize, now: Moment, mut expired: impl FnMut(Box<DoorTicket>)) {
         for room in 0..2 {
             let due = self.shard(shard).stores[room].due(now);
             for (slot, secret) in due {
@@ -197,7 +201,10 @@ mod tests {
     #[test]
     fn the_name_of_a_ticket_is_parsed_and_other_texts_are_refused() {
         let id = TicketId { shard: 3, room: 1, slot: 77, secret: u64::MAX };
-        assert_eq!(TicketId::parse(&id.to_string()), Some(id));
+        let mut name = Vec::new();
+        id.write(&mut name);
+        assert_eq!(name, b"3-1-4d-ffffffffffffffff");
+        assert_eq!(TicketId::parse("3-1-4d-ffffffffffffffff"), Some(id));
         for name in ["", "-", "0-0-0", "0-0-0-0-0", "0-0-0-x", "0-0-ffffffffffffffffff-0", &"0".repeat(49)] {
             assert_eq!(TicketId::parse(name), None, "{name}");
         }

@@ -9,6 +9,7 @@ mod clients;
 mod crowd;
 mod grpc;
 mod hostile;
+mod http1;
 mod load;
 mod log;
 mod resp;

@@ -1,12 +1,10 @@
 //! The response to a check: the fields of a decision, those of Sharkey's LimitInfo, rate limit headers and a ticket.
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderName, HeaderValue, Response};
 use tollgate_core::band::Band;
 use tollgate_core::time::Span;
 use tollgate_gatekeeper::limit_status::{self, Field};
 
-use super::body::Whole;
+use super::door_reply::DoorReply;
 use super::problem::DoorProblem;
 use crate::doors::station::Station;
 use crate::doors::tickets::TicketId;
@@ -14,6 +12,38 @@ use crate::gate::{Refusal, Ruling};
 
 /// `remaining` of a request without a limit: the largest integer that JavaScript represents exactly.
 const UNLIMITED: u64 = (1 << 53) - 1;
+/// The usual maximum size of the values of the rate limit headers, in bytes.
+const FIELDS_BYTES: usize = 128;
+
+/// The rate limit headers, with their values in one piece of memory.
+#[derive(Default)]
+struct LimitFields {
+    values: String,
+    /// Each field with the end of its value.
+    ends: [Option<(Field, usize)>; 5],
+}
+
+impl LimitFields {
+    /// Adds a field. Its value is ASCII.
+    fn push(&mut self, field: Field, value: &[u8]) {
+        if self.values.capacity() == 0 {
+            self.values.reserve(FIELDS_BYTES);
+        }
+        self.values.push_str(std::str::from_utf8(value).unwrap_or_default());
+        if let Some(free) = self.ends.iter_mut().find(|end| end.is_none()) {
+            *free = Some((field, self.values.len()));
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (Field, &str)> {
+        let mut start = 0;
+        self.ends.iter().flatten().map(move |(field, end)| {
+            let value = &self.values[start..*end];
+            start = *end;
+            (*field, value)
+        })
+    }
+}
 
 /// The response to a check, before serialisation.
 pub(super) struct CheckAnswer {
@@ -29,7 +59,7 @@ pub(super) struct CheckAnswer {
     clear: Span,
     level: u8,
     band: Band,
-    fields: Vec<(Field, Vec<u8>)>,
+    fields: LimitFields,
     retry_after_secs: Option<u64>,
     /// The ticket for reporting the end of the request.
     pub(super) ticket: Option<TicketId>,
@@ -41,12 +71,12 @@ impl CheckAnswer {
         let (decision, now) = (&ruling.decision, ruling.at);
         let is_blocked = decision.verdict.is_refusal();
         let info = decision.info.unwrap_or_default();
-        let mut fields = Vec::new();
+        let mut fields = LimitFields::default();
         if let Some(mut standing) = ruling.standing() {
             if is_blocked {
                 standing.remaining = 0;
             }
-            limit_status::write_fields(standing, is_blocked, |field, value| fields.push((field, value.to_vec())));
+            limit_status::write_fields(standing, is_blocked, |field, value| fields.push(field, value));
         }
         let retry_after = decision.verdict.retry_after(now);
         let has_end = is_blocked && !retry_after.is_zero();
@@ -87,7 +117,7 @@ impl CheckAnswer {
             remaining: Some(0),
             reset: retry_after,
             clear: retry_after,
-            fields: Vec::new(),
+            fields: LimitFields::default(),
             retry_after_secs: Some(retry_after.as_secs_ceil().max(1)),
             ..self
         }
@@ -108,7 +138,7 @@ impl CheckAnswer {
             clear: Span::ZERO,
             level: 0,
             band: Band::Normal,
-            fields: Vec::new(),
+            fields: LimitFields::default(),
             retry_after_secs: None,
             ticket: None,
         }
@@ -152,7 +182,11 @@ impl CheckAnswer {
         }
         json.raw(", \"ticket\": ");
         match &self.ticket {
-            Some(ticket) => json.raw(&format!("\"{ticket}\"")),
+            Some(ticket) => {
+                json.raw("\"");
+                ticket.write(json.out);
+                json.raw("\"");
+            }
             None => json.raw("null"),
         }
         self.write_headers(&mut json);
@@ -163,11 +197,12 @@ impl CheckAnswer {
     fn write_headers(&self, json: &mut JsonWriter<'_>) {
         json.raw(", \"headers\": {");
         let mut between = "";
-        for (field, value) in &self.fields {
+        for (field, value) in self.fields.iter() {
             json.raw(between);
-            json.text(field.name());
-            json.raw(": ");
-            json.text(&String::from_utf8_lossy(value));
+            json.raw("\"");
+            json.raw(field.name());
+            json.raw("\": ");
+            json.text(value);
             between = ", ";
         }
         if let Some(secs) = self.retry_after_secs {
@@ -179,37 +214,19 @@ impl CheckAnswer {
         json.raw("}");
     }
 
-    /// The response to a call with one check.
-    pub(super) fn response(&self) -> Response<Whole> {
-        let mut out = Vec::with_capacity(512);
-        self.write(&mut out);
-        let mut response = json(out);
-        let headers = response.headers_mut();
-        for (field, value) in &self.fields {
-            if let Ok(value) = HeaderValue::from_bytes(value) {
-                headers.insert(HeaderName::from_static(field.name()), value);
-            }
-        }
+    /// Responds to a call with one check.
+    pub(super) fn write_reply(&self, reply: &mut DoorReply) {
+        self.fields.iter().for_each(|(field, value)| reply.field(field.name(), value.as_bytes()));
         if let Some(secs) = self.retry_after_secs {
-            headers.insert(http::header::RETRY_AFTER, secs.into());
+            reply.number_field("retry-after", secs);
         }
-        response
+        reply.json(|out| self.write(out));
     }
-}
-
-/// A response with a JSON body.
-pub(super) fn json(mut out: Vec<u8>) -> Response<Whole> {
-    out.push(b'\n');
-    let mut response = Response::new(Whole::from(out));
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
 }
 
 impl DoorProblem {
     /// Writes the problem as an element of an array of responses.
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
+    pub(super) fn write_element(&self, out: &mut Vec<u8>) {
         let mut json = JsonWriter { out, digits: itoa::Buffer::new() };
         json.raw("{\"error\": ");
         json.text(self.detail());

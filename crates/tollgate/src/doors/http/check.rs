@@ -4,15 +4,14 @@
 //! array. The response to a check has the fields of a decision, those of Sharkey's LimitInfo and a ticket, which
 //! `POST /v1/report` settles.
 
-use http::Response;
 use tollgate_core::decision::Verdict;
 use tollgate_core::limit::Factor;
 use tollgate_core::request::Request;
 use tollgate_core::time::Span;
 
 use super::answer::CheckAnswer;
-use super::body::Whole;
 use super::check_json::{Check, Checks, Text};
+use super::door_reply::DoorReply;
 use super::problem::DoorProblem;
 use crate::doors::metrics::Count;
 use crate::doors::request::DescribedRequest;
@@ -30,29 +29,29 @@ const DEADLINE_MS_MAX: u64 = 3_600_000;
 const FACTOR_MAX: f64 = 1_000_000.0;
 
 /// Responds to a call.
-pub(super) async fn check(station: &Station, bytes: &[u8]) -> Result<Response<Whole>, DoorProblem> {
+pub(super) async fn check(station: &Station, bytes: &[u8], reply: &mut DoorReply) -> Result<(), DoorProblem> {
     match Checks::parse(bytes).map_err(DoorProblem::malformed)? {
-        Checks::One(check) => Ok(decide(station, &check).await?.response()),
+        Checks::One(check) => decide(station, &check).await?.write_reply(reply),
         Checks::Many(checks) => {
             // A call with an invalid check is not charged at all.
             for check in &checks {
                 check.inquiry()?;
                 check.request()?;
             }
-            let mut out = vec![b'['];
+            reply.body.push(b'[');
             for (index, check) in checks.iter().enumerate() {
                 if index > 0 {
-                    out.extend_from_slice(b", ");
+                    reply.body.extend_from_slice(b", ");
                 }
                 match decide(station, check).await {
-                    Ok(answer) => answer.write(&mut out),
-                    Err(problem) => problem.write(&mut out),
+                    Ok(answer) => answer.write(&mut reply.body),
+                    Err(problem) => problem.write_element(&mut reply.body),
                 }
             }
-            out.push(b']');
-            Ok(super::answer::json(out))
+            reply.json(|out| out.push(b']'));
         }
     }
+    Ok(())
 }
 
 impl Check<'_> {

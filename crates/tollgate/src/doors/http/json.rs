@@ -1,22 +1,19 @@
 //! `POST /json`: Envoy's rate limit service for clients without gRPC, as envoyproxy/ratelimit serves it.
 
-use http::{Response, StatusCode};
-
-use super::answer;
-use super::body::Whole;
+use super::door_reply::DoorReply;
 use super::problem::DoorProblem;
 use crate::doors::grpc::{json, rate_limit};
 use crate::doors::station::Station;
 
 /// Answers a call: 200 within the limit, 429 over it.
-pub(super) async fn json(station: &Station, bytes: &[u8]) -> Result<Response<Whole>, DoorProblem> {
+pub(super) async fn json(station: &Station, bytes: &[u8], reply: &mut DoorReply) -> Result<(), DoorProblem> {
     let request = json::request(bytes).map_err(|error| DoorProblem::malformed(format!("no request: {error}")))?;
     let response = rate_limit::should_rate_limit(station, &request).await;
     let response = response.map_err(|bad| DoorProblem::malformed(bad.0))?;
     let (text, is_over) = json::response(&response);
-    let mut answer = answer::json(text);
     if is_over {
-        *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        reply.status = 429;
     }
-    Ok(answer)
+    reply.json(|out| out.extend_from_slice(&text));
+    Ok(())
 }

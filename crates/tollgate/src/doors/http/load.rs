@@ -1,10 +1,8 @@
 //! `POST /v1/load`: an application reports its load.
 
-use http::Response;
 use tollgate_core::time::Span;
 
-use super::answer::json;
-use super::body::Whole;
+use super::door_reply::DoorReply;
 use super::problem::DoorProblem;
 use crate::doors::station::Station;
 
@@ -19,12 +17,13 @@ struct LoadReport {
 }
 
 /// Records a report and responds with the band.
-pub(super) fn load(station: &Station, bytes: &[u8]) -> Result<Response<Whole>, DoorProblem> {
+pub(super) fn load(station: &Station, bytes: &[u8], reply: &mut DoorReply) -> Result<(), DoorProblem> {
     let report: LoadReport = serde_json::from_slice(bytes)
         .map_err(|error| DoorProblem::malformed(format!("invalid load: {error}; write {{\"lag_ms\": 12}}")))?;
     if !(0.0..=LAG_MS_MAX).contains(&report.lag_ms) {
         return Err(DoorProblem::malformed(format!("`lag_ms` is not from 0 to {LAG_MS_MAX}")));
     }
     let band = station.decider.report_load(Span::from_nanos((report.lag_ms * 1e6).round() as u64));
-    Ok(json(format!("{{\"band\": \"{}\"}}", band.as_str()).into_bytes()))
+    reply.json(|out| out.extend_from_slice(format!("{{\"band\": \"{}\"}}", band.as_str()).as_bytes()));
+    Ok(())
 }

@@ -1,82 +1,134 @@
 //! The HTTP door: applications and proxies ask for decisions and report the cost of requests.
+//!
+//! It uses the parser of the gate. A connection has one call at a time: the next one is read once the response to the
+//! one before it is sent, so a client that reads no responses is not read from either.
 
 mod answer;
 mod auth;
-mod body;
+mod call_reader;
 mod check;
 mod check_json;
+mod door_reply;
 mod json;
 mod load;
 mod problem;
 mod report;
 
 use std::borrow::Cow;
-use std::convert::Infallible;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, CONNECTION, ORIGIN};
-use http::{HeaderMap, HeaderValue, Method, Request, Response};
-use hyper::body::{Body, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tollgate_wire::http1::RequestHead;
 
+use super::buffer::{gather_responses, send};
 use super::connections::Usage;
 use super::metrics::Count;
 use super::station::Station;
 use super::thread::DoorPeer;
-use body::Whole;
+use call_reader::{CallReader, client_left};
+use door_reply::DoorReply;
 use problem::DoorProblem;
 
 /// Timeout from the end of a call to the complete head of the next one. Clients reuse connections.
 const HEAD_MAX: Duration = Duration::from_secs(60);
-/// Minimum time between two checks of the timeout.
-const TIMER_MIN: Duration = Duration::from_secs(1);
-/// Maximum size of the head of a call, in bytes.
-const HEAD_BYTES_MAX: usize = 32 << 10;
 
 /// Serves one connection until it ends.
 pub(super) async fn converse(
-    stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
     peer: DoorPeer,
     station: Rc<Station>,
     usage: Rc<Usage>,
     mut drains: watch::Receiver<bool>,
 ) {
-    let answer = service_fn(|request| {
-        let (station, usage) = (station.clone(), usage.clone());
-        async move { Ok::<_, Infallible>(answer(&station, &usage, peer, request).await) }
-    });
-    let mut builder = http1::Builder::new();
-    // Without `pipeline_flush`: it reads and answers pipelined calls while the client does not read the responses.
-    // Without `header_read_timeout`: it sets a timer for each call. Without `writev`: responses are small.
-    builder.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX).writev(false);
-    let mut served = pin!(builder.serve_connection(TokioIo::new(stream), answer));
+    let is_draining = drains.clone();
+    let mut drained = pin!(drains.wait_for(|is_draining| *is_draining));
+    // The timer may end before the timeout: setting it for each call would cost as much as the decision.
     let mut timer = pin!(tokio::time::sleep(HEAD_MAX));
-    let ended = loop {
-        tokio::select! {
-            ended = &mut served => break ended,
+    let door = HttpDoor { station: &station, usage: &usage, peer };
+    let (mut reader, mut reply, mut out) = (CallReader::default(), DoorReply::default(), Vec::new());
+    loop {
+        let head = tokio::select! {
+            biased;
+            head = reader.read_head(&mut stream) => head,
+            _ = &mut drained => return,
             () = &mut timer => {
                 let deadline = usage.used_at() + HEAD_MAX;
-                if !usage.is_serving() && deadline <= Instant::now() {
+                if deadline <= Instant::now() {
                     return;
                 }
-                timer.as_mut().reset(deadline.max(Instant::now() + TIMER_MIN));
+                timer.as_mut().reset(deadline);
+                continue;
             }
-            _ = drains.wait_for(|is_draining| *is_draining) => {
-                served.as_mut().graceful_shutdown();
-                break served.await;
-            }
+        };
+        reply.clear();
+        let answered = match head {
+            Some(Ok(())) => door.answer(&mut stream, &mut reader, &mut reply).await,
+            Some(Err(fault)) => Some(Err(DoorProblem::of(fault))),
+            None => return,
+        };
+        let Some(answered) = answered else { return };
+        if let Err(problem) = answered {
+            usage.touch();
+            door.count(&problem);
+            problem.write(&mut reply);
         }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(peer = %peer.address, %error, "a connection to the HTTP door ended");
+        let keeps = reader.has_ended() && reader.head.keeps_alive() && !reply.closes && !*is_draining.borrow();
+        reply.write(&mut out, &reader.head, keeps, &station.date());
+        if send(&mut stream, &mut out).await.is_err() {
+            return;
+        }
+        if !keeps {
+            return reader.linger(&mut stream).await;
+        }
     }
+}
+
+/// The door as one of its clients sees it.
+struct HttpDoor<'a> {
+    station: &'a Station,
+    usage: &'a Usage,
+    peer: DoorPeer,
+}
+
+/// The subject of a call.
+#[derive(Clone, Copy, Debug)]
+enum Endpoint {
+    Auth(auth::Proxy),
+    Check,
+    Report,
+    /// A proxy can report with the query alone, with any method.
+    QueryReport,
+    Load,
+    Json,
+}
+
+impl Endpoint {
+    fn of(head: &RequestHead) -> Option<Self> {
+        match head.path() {
+            b"/v1/auth" => Some(Self::Auth(auth::Proxy::Plain)),
+            b"/v1/auth/nginx" => Some(Self::Auth(auth::Proxy::Nginx)),
+            b"/v1/check" => Some(Self::Check),
+            b"/v1/report" if query(head).is_some() => Some(Self::QueryReport),
+            b"/v1/report" => Some(Self::Report),
+            b"/v1/load" => Some(Self::Load),
+            b"/json" => Some(Self::Json),
+            _ => None,
+        }
+    }
+
+    /// Whether the body of the call is read.
+    fn reads_body(self) -> bool {
+        !matches!(self, Self::Auth(_) | Self::QueryReport)
+    }
+}
+
+/// The query of a call.
+fn query(head: &RequestHead) -> Option<&[u8]> {
+    head.target().get(head.path().len() + 1..)
 }
 
 /// Marks the connection as serving a call until this is dropped.
@@ -95,77 +147,87 @@ impl Drop for ServingGuard<'_> {
     }
 }
 
-async fn answer(station: &Station, usage: &Usage, peer: DoorPeer, request: Request<Incoming>) -> Response<Whole> {
-    usage.touch();
-    let is_auth = matches!(request.uri().path(), "/v1/auth" | "/v1/auth/nginx");
-    // In a call of a proxy, `Authorization` comes from the client and is meant for the backend of the proxy.
-    let token = if is_auth { auth::token(&request) } else { bearer(request.headers()).map(Cow::Borrowed) };
-    if !peer.has_certificate && !station.lets_in(token.as_deref()) {
-        station.count(Count::Unauthorized);
-        return closing(DoorProblem::unauthorized().response());
+impl HttpDoor<'_> {
+    /// Answers the call whose head was read. None if the client has left.
+    async fn answer(
+        &self,
+        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+        reader: &mut CallReader,
+        reply: &mut DoorReply,
+    ) -> Option<Result<(), DoorProblem>> {
+        let endpoint = match self.admit(&reader.head) {
+            Ok(endpoint) => endpoint,
+            Err(problem) => return Some(Err(problem)),
+        };
+        // The call is not in progress yet: a client that withholds its body can be closed for another one.
+        if endpoint.reads_body()
+            && let Err(problem) = reader.read_body(stream).await
+        {
+            return Some(Err(problem));
+        }
+        let _serving = ServingGuard::begin(self.usage);
+        let CallReader { input, head, body, .. } = reader;
+        let answered = tokio::select! {
+            biased;
+            answered = self.carry_out(endpoint, head, body, reply) => answered,
+            () = client_left(stream, input) => return None,
+        };
+        gather_responses().await;
+        Some(answered)
     }
-    usage.is_of_use();
-    // hyper reads the next call as soon as it has skipped an unread body, even if the client reads no responses.
-    let leaves_body = (is_auth || request.uri().query().is_some()) && !request.body().is_end_stream();
-    let answered = route(station, usage, peer, request).await;
-    let response = answered.unwrap_or_else(|problem| {
-        station.count(Count::Malformed);
-        problem.response()
-    });
-    if leaves_body { closing(response) } else { response }
-}
 
-/// The response, after which the connection closes.
-fn closing(mut response: Response<Whole>) -> Response<Whole> {
-    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    response
-}
+    /// The endpoint of an authorized call.
+    fn admit(&self, head: &RequestHead) -> Result<Endpoint, DoorProblem> {
+        let endpoint = Endpoint::of(head);
+        // In a call of a proxy, `Authorization` comes from the client and is meant for the backend of the proxy.
+        let token = match endpoint {
+            Some(Endpoint::Auth(_)) => auth::token(head),
+            _ => bearer(head).map(Cow::Borrowed),
+        };
+        if !self.peer.has_certificate && !self.station.lets_in(token.as_deref()) {
+            return Err(DoorProblem::unauthorized());
+        }
+        self.usage.is_of_use();
+        let endpoint = endpoint.ok_or_else(DoorProblem::absent)?;
+        match endpoint.reads_body() {
+            true if head.method != b"POST" => Err(DoorProblem::method("POST")),
+            true if self.is_of_a_browser(head) => Err(DoorProblem::browser()),
+            _ => Ok(endpoint),
+        }
+    }
 
-async fn route(
-    station: &Station,
-    usage: &Usage,
-    peer: DoorPeer,
-    request: Request<Incoming>,
-) -> Result<Response<Whole>, DoorProblem> {
-    let is_of_a_browser = is_of_a_browser(station, peer, request.headers());
-    match request.uri().path() {
-        path @ ("/v1/auth" | "/v1/auth/nginx") => {
-            let proxy = if path == "/v1/auth" { auth::Proxy::Plain } else { auth::Proxy::Nginx };
-            let _serving = ServingGuard::begin(usage);
-            auth::auth(station, peer.address, &request, proxy).await
+    async fn carry_out(
+        &self,
+        endpoint: Endpoint,
+        head: &RequestHead,
+        body: &[u8],
+        reply: &mut DoorReply,
+    ) -> Result<(), DoorProblem> {
+        match endpoint {
+            Endpoint::Auth(proxy) => auth::auth(self.station, self.peer.address, head, proxy, reply).await,
+            Endpoint::Check => check::check(self.station, body, reply).await,
+            Endpoint::Report => report::report(self.station, body, reply),
+            Endpoint::QueryReport => report::report_query(self.station, query(head).unwrap_or_default(), reply),
+            Endpoint::Load => load::load(self.station, body, reply),
+            Endpoint::Json => json::json(self.station, body, reply).await,
         }
-        // A proxy can report with the query alone, with any method.
-        "/v1/report" if request.uri().query().is_some() => report::report_query(station, request.uri()),
-        "/v1/check" | "/v1/report" | "/v1/load" | "/json" if request.method() != Method::POST => {
-            Err(DoorProblem::method("POST"))
-        }
-        "/v1/check" | "/v1/report" | "/v1/load" | "/json" if is_of_a_browser => Err(DoorProblem::browser()),
-        "/v1/check" | "/v1/report" | "/v1/load" | "/json" => {
-            let (parts, body) = request.into_parts();
-            // The call is not in progress yet: a client that withholds its body can be closed for another one.
-            let bytes = body::read(body).await?;
-            let _serving = ServingGuard::begin(usage);
-            match parts.uri.path() {
-                "/v1/check" => check::check(station, &bytes).await,
-                "/v1/report" => report::report(station, &bytes),
-                "/v1/load" => load::load(station, &bytes),
-                _ => json::json(station, &bytes).await,
-            }
-        }
-        _ => Err(DoorProblem::absent()),
+    }
+
+    fn count(&self, problem: &DoorProblem) {
+        let is_unauthorized = problem.is_unauthorized();
+        self.station.count(if is_unauthorized { Count::Unauthorized } else { Count::Malformed });
+    }
+
+    /// Whether a page in a browser makes the call, while no token is required. Any page that is open in a browser on
+    /// this machine could then call the door. A browser also sends the client certificate of its user for any page.
+    fn is_of_a_browser(&self, head: &RequestHead) -> bool {
+        (self.peer.has_certificate || !self.station.asks_for_token())
+            && (head.fields.find(b"origin").is_some() || head.fields.find(b"sec-fetch-site").is_some())
     }
 }
 
 /// The token in `Authorization: Bearer`.
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
-    let value = headers.get(AUTHORIZATION)?.as_bytes();
-    let (scheme, token) = value.split_at_checked(7)?;
+fn bearer(head: &RequestHead) -> Option<&[u8]> {
+    let (scheme, token) = head.fields.find(b"authorization")?.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
-}
-
-/// Whether a page in a browser makes the call, while no token is required. Any page that is open in a browser on this
-/// machine could then call the door. A browser also sends the client certificate of its user for any page.
-fn is_of_a_browser(station: &Station, peer: DoorPeer, headers: &HeaderMap) -> bool {
-    (peer.has_certificate || !station.asks_for_token())
-        && (headers.contains_key(ORIGIN) || headers.contains_key("sec-fetch-site"))
 }

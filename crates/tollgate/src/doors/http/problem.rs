@@ -1,66 +1,68 @@
 //! Error responses of the HTTP door, as problem details (RFC 9457).
 
-use http::header::{ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE};
-use http::{HeaderName, HeaderValue, Response, StatusCode};
+use tollgate_wire::http1::Fault;
+use tollgate_wire::http1::response::reason;
 
-use super::body::Whole;
+use super::door_reply::DoorReply;
 
 /// An error response.
 #[derive(Debug)]
 pub(super) struct DoorProblem {
-    status: StatusCode,
+    status: u16,
     detail: String,
-    field: Option<(HeaderName, &'static str)>,
+    field: Option<(&'static str, &'static str)>,
 }
 
 impl DoorProblem {
-    fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+    fn new(status: u16, detail: impl Into<String>) -> Self {
         Self { status, detail: detail.into(), field: None }
+    }
+
+    /// A call that is not HTTP, or is ambiguous.
+    pub(super) fn of(fault: Fault) -> Self {
+        Self::new(fault.status(), fault.detail())
     }
 
     /// An invalid call.
     pub(super) fn malformed(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, detail)
+        Self::new(400, detail)
     }
 
     /// A call that names something that does not exist.
     pub(super) fn unknown(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, detail)
+        Self::new(404, detail)
     }
 
     /// A valid call that cannot be carried out.
     pub(super) fn impossible(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
+        Self::new(422, detail)
     }
 
     pub(super) fn too_large() -> Self {
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than 128 KiB")
+        Self::new(413, "the body is larger than 128 KiB")
     }
 
     pub(super) fn slow() -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive within 10 s")
+        Self::new(408, "the body did not arrive within 10 s")
     }
 
     pub(super) fn absent() -> Self {
-        Self::new(
-            StatusCode::NOT_FOUND,
-            "there is nothing at this path: see /v1/check, /v1/report, /v1/load, /v1/auth and /json",
-        )
+        Self::new(404, "there is nothing at this path: see /v1/check, /v1/report, /v1/load, /v1/auth and /json")
     }
 
     pub(super) fn method(allowed: &'static str) -> Self {
-        let problem = Self::new(StatusCode::METHOD_NOT_ALLOWED, format!("this path needs the method {allowed}"));
-        Self { field: Some((ALLOW, allowed)), ..problem }
+        let problem = Self::new(405, format!("this path needs the method {allowed}"));
+        Self { field: Some(("allow", allowed)), ..problem }
     }
 
     pub(super) fn browser() -> Self {
         let detail = "calls from browsers need a token: set `token_file` in [doors]";
-        Self::new(StatusCode::FORBIDDEN, detail)
+        Self::new(403, detail)
     }
 
     pub(super) fn unauthorized() -> Self {
-        let problem = Self::new(StatusCode::UNAUTHORIZED, "this door requires `Authorization: Bearer TOKEN`");
-        Self { field: Some((WWW_AUTHENTICATE, "Bearer")), ..problem }
+        let problem = Self::new(401, "this door requires `Authorization: Bearer TOKEN`");
+        Self { field: Some(("www-authenticate", "Bearer")), ..problem }
     }
 
     /// The message.
@@ -68,19 +70,27 @@ impl DoorProblem {
         &self.detail
     }
 
-    /// Converts the problem to a response.
-    pub(super) fn response(self) -> Response<Whole> {
-        let title = self.status.canonical_reason().unwrap_or_default();
-        let body = serde_json::json!({
-            "type": "about:blank", "title": title, "status": self.status.as_u16(), "detail": self.detail,
-        });
-        let mut response = Response::new(Whole::from(format!("{body}\n").into_bytes()));
-        *response.status_mut() = self.status;
-        let fields = response.headers_mut();
-        fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    pub(super) fn is_unauthorized(&self) -> bool {
+        self.status == 401
+    }
+
+    /// The status of the response.
+    pub(super) fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Replaces a response by the problem. A connection without the token closes.
+    pub(super) fn write(&self, reply: &mut DoorReply) {
+        reply.clear();
+        reply.status = self.status;
+        reply.closes = self.is_unauthorized();
+        reply.field("content-type", b"application/problem+json");
         if let Some((name, value)) = self.field {
-            fields.insert(name, HeaderValue::from_static(value));
+            reply.field(name, value.as_bytes());
         }
-        response
+        let body = serde_json::json!({
+            "type": "about:blank", "title": reason(self.status), "status": self.status, "detail": self.detail,
+        });
+        reply.body.extend_from_slice(format!("{body}\n").as_bytes());
     }
 }

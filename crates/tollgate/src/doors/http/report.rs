@@ -2,11 +2,8 @@
 
 use std::borrow::Cow;
 
-use http::{Response, Uri};
-
-use super::answer::json;
-use super::body::Whole;
 use super::check::cpu_of;
+use super::door_reply::DoorReply;
 use super::problem::DoorProblem;
 use crate::doors::metrics::Count;
 use crate::doors::station::Station;
@@ -39,14 +36,15 @@ struct QueryReport {
 }
 
 /// Settles the tickets of a call.
-pub(super) fn report(station: &Station, bytes: &[u8]) -> Result<Response<Whole>, DoorProblem> {
+pub(super) fn report(station: &Station, bytes: &[u8], reply: &mut DoorReply) -> Result<(), DoorProblem> {
     let wrong = |error: serde_json::Error| DoorProblem::malformed(format!("invalid report: {error}"));
     if bytes.trim_ascii_start().first() != Some(&b'[') {
         let report: TicketReport<'_> = serde_json::from_slice(bytes).map_err(wrong)?;
-        return match settle(station, &report)? {
-            true => Ok(json(b"{\"settled\": true}".to_vec())),
-            false => Err(DoorProblem::unknown("unknown ticket: it is already settled, or it has expired")),
-        };
+        if !settle(station, &report)? {
+            return Err(DoorProblem::unknown("unknown ticket: it is already settled, or it has expired"));
+        }
+        reply.json(|out| out.extend_from_slice(b"{\"settled\": true}"));
+        return Ok(());
     }
     let reports: Vec<TicketReport<'_>> = serde_json::from_slice(bytes).map_err(wrong)?;
     if reports.len() > REPORTS_MAX {
@@ -57,18 +55,19 @@ pub(super) fn report(station: &Station, bytes: &[u8]) -> Result<Response<Whole>,
     }
     let settled = reports.iter().map(|report| Ok(format!("{{\"settled\": {}}}", settle(station, report)?)));
     let settled: Vec<String> = settled.collect::<Result<_, DoorProblem>>()?;
-    Ok(json(format!("[{}]", settled.join(", ")).into_bytes()))
+    reply.json(|out| out.extend_from_slice(format!("[{}]", settled.join(", ")).as_bytes()));
+    Ok(())
 }
 
 /// Settles the ticket in the query.
-pub(super) fn report_query(station: &Station, uri: &Uri) -> Result<Response<Whole>, DoorProblem> {
-    let query = uri.query().unwrap_or_default();
-    let report: QueryReport = serde_urlencoded::from_str(query).map_err(|_| {
+pub(super) fn report_query(station: &Station, query: &[u8], reply: &mut DoorReply) -> Result<(), DoorProblem> {
+    let report: QueryReport = serde_urlencoded::from_bytes(query).map_err(|_| {
         DoorProblem::malformed("invalid report: write `?ticket=TICKET`, and `&toll_ms=12` if the CPU time is known")
     })?;
     let QueryReport { ticket, toll_ms, refund } = report;
     let is_settled = settle(station, &TicketReport { ticket: ticket.into(), toll_ms, refund })?;
-    Ok(json(format!("{{\"settled\": {is_settled}}}").into_bytes()))
+    reply.json(|out| out.extend_from_slice(format!("{{\"settled\": {is_settled}}}").as_bytes()));
+    Ok(())
 }
 
 /// Settles a ticket. Returns false if it is unknown.

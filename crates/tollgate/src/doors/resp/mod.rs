@@ -12,27 +12,22 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tollgate_wire::resp::{COMMAND_BYTES_MAX, Command, Replies};
+use tollgate_wire::resp::{Command, Replies};
 
+use super::buffer::{InputBuffer, send, shut_down};
 use super::connections::Usage;
 use super::metrics::Count;
 use super::station::Station;
 use super::thread::DoorPeer;
 use session::{Next, RespSession};
 
-/// Minimum size of a read, in bytes.
-const READ_BYTES: usize = 4 << 10;
 /// Maximum size of unsent replies, in bytes. Beyond it, no command is read until the client has read replies.
 const REPLY_BYTES_MAX: usize = 64 << 10;
-/// Timeout for a client to read its replies.
-const WRITE_MAX: Duration = Duration::from_secs(30);
 /// Timeout of an idle connection. Clients keep connections in pools.
 const IDLE_MAX: Duration = Duration::from_secs(600);
-/// Timeout for closing a connection.
-const CLOSE_MAX: Duration = Duration::from_secs(1);
 /// Timeout for the rest of a command.
 const COMMAND_MAX: Duration = Duration::from_secs(10);
 
@@ -45,14 +40,14 @@ pub(super) async fn converse(
     mut drains: watch::Receiver<bool>,
 ) {
     let mut session = RespSession::new(station.clone(), peer.has_certificate);
-    let (mut buffer, mut replies) = (CommandBuffer::default(), ReplyBuffer::default());
+    let (mut buffer, mut replies) = (InputBuffer::default(), ReplyBuffer::default());
     let mut drained = pin!(drains.wait_for(|is_draining| *is_draining));
     // The time by which the next command must be complete. The timer may end earlier: setting it for each command would
     // cost as much as the decision.
     let mut deadline = Instant::now() + IDLE_MAX;
     let mut timer = pin!(tokio::time::sleep_until(deadline));
     loop {
-        let was_empty = buffer.bytes.is_empty();
+        let was_empty = buffer.bytes().is_empty();
         let read = tokio::select! {
             biased;
             _ = &mut drained => return,
@@ -78,11 +73,7 @@ pub(super) async fn converse(
                 timer.as_mut().reset(deadline);
             }
             Ok(Answered::Begun { .. }) => {}
-            Ok(Answered::Closes) => {
-                // A TLS client that reads the end of the stream expects a closing message.
-                let _ = tokio::time::timeout(CLOSE_MAX, stream.shutdown()).await;
-                return;
-            }
+            Ok(Answered::Closes) => return shut_down(&mut stream).await,
             Err(_) => return,
         }
     }
@@ -105,14 +96,14 @@ enum Answered {
 async fn answer_all(
     stream: &mut (impl AsyncWrite + Unpin),
     session: &mut RespSession,
-    buffer: &mut CommandBuffer,
+    buffer: &mut InputBuffer,
     ReplyBuffer { command, out }: &mut ReplyBuffer,
     usage: &Usage,
 ) -> io::Result<Answered> {
     usage.set_serving(true);
     let mut at = 0;
     let goes_on = loop {
-        let bytes = &buffer.bytes[at..];
+        let bytes = &buffer.bytes()[at..];
         match command.read(bytes) {
             Ok(None) => break true,
             Ok(Some(length)) => {
@@ -143,20 +134,9 @@ async fn answer_all(
     send(stream, out).await?;
     Ok(match goes_on {
         false => Answered::Closes,
-        true if buffer.bytes.is_empty() => Answered::All,
+        true if buffer.bytes().is_empty() => Answered::All,
         true => Answered::Begun { after_another: at > 0 },
     })
-}
-
-async fn send(stream: &mut (impl AsyncWrite + Unpin), out: &mut Vec<u8>) -> io::Result<()> {
-    let sent = tokio::time::timeout(WRITE_MAX, async {
-        stream.write_all(out).await?;
-        stream.flush().await
-    });
-    let sent = sent.await;
-    out.clear();
-    out.shrink_to(READ_BYTES);
-    sent.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
 /// Memory for commands and replies, kept between reads.
@@ -164,26 +144,4 @@ async fn send(stream: &mut (impl AsyncWrite + Unpin), out: &mut Vec<u8>) -> io::
 struct ReplyBuffer {
     command: Command,
     out: Vec<u8>,
-}
-
-/// Received bytes that are not processed yet.
-#[derive(Default)]
-struct CommandBuffer {
-    bytes: Vec<u8>,
-}
-
-impl CommandBuffer {
-    /// Reads more bytes. The buffer never exceeds one command and the bytes that arrived with its end.
-    async fn read(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
-        let room = self.bytes.len().clamp(READ_BYTES, COMMAND_BYTES_MAX);
-        self.bytes.reserve(room);
-        stream.read_buf(&mut self.bytes).await
-    }
-
-    fn consume(&mut self, count: usize) {
-        self.bytes.drain(..count);
-        if self.bytes.is_empty() && self.bytes.capacity() > 4 * READ_BYTES {
-            self.bytes = Vec::new();
-        }
-    }
 }

@@ -28,6 +28,7 @@ use crate::gate::observe::failure_log::FailureLog;
 use crate::gate::observe::proxy_detector::{ProxyDetector, Sampler};
 use crate::gate::observe::reloads::Reloads;
 use crate::gate::observe::request_stats::RequestStats;
+use crate::http_date::HttpDate;
 use crate::settings::{DEFAULT_DOMAIN, Gate as Settings};
 use crate::telemetry::Tracer;
 
@@ -99,7 +100,7 @@ pub(crate) struct Worker {
     /// Connections that keep the memory of a request while their clients pause.
     paused: Cell<usize>,
     swept_at: Cell<Moment>,
-    date: RefCell<(u64, Rc<str>)>,
+    date: HttpDate,
 }
 
 impl Worker {
@@ -123,7 +124,7 @@ impl Worker {
             connections: Cell::new(0),
             paused: Cell::new(0),
             swept_at: Cell::new(shared.admission.now()),
-            date: RefCell::new((u64::MAX, Rc::from(""))),
+            date: HttpDate::new(),
             shared,
         })
     }
@@ -176,15 +177,10 @@ impl Worker {
         self.pool.give(backend, connection, bound, self.timers.now_ms());
     }
 
-    /// The current date for HTTP, formatted at most once a second.
+    /// The current date for HTTP.
     pub(crate) fn date(&self) -> Rc<str> {
-        let now = std::time::SystemTime::now();
-        let secs = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let mut date = self.date.borrow_mut();
-        if date.0 != secs {
-            *date = (secs, Rc::from(httpdate::fmt_http_date(now)));
-        }
-        date.1.clone()
+        self.date.refresh();
+        self.date.get()
     }
 
     /// Counts a connection until the guard is dropped.

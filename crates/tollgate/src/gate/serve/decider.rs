@@ -165,9 +165,11 @@ impl Ruling {
     }
 
     /// The ticket to settle when the request ends.
-    pub(crate) fn ticket(self) -> DoorTicket {
+    ///
+    /// It is in a box, because it is large and is moved several times until the request ends.
+    pub(crate) fn ticket(self) -> Box<DoorTicket> {
         let Self { decision, open, toll, factor, expected, .. } = self;
-        DoorTicket { open, decision, toll, factor, expected, permit: None, account: None }
+        Box::new(DoorTicket { open, decision, toll, factor, expected, permit: None, account: None })
     }
 }
 
@@ -435,28 +437,28 @@ impl Decider {
     }
 
     /// Settles a request that has ended, at the reported cost if there is one.
-    pub(crate) fn settle(&self, mut ticket: DoorTicket, cpu: Option<Span>) {
+    pub(crate) fn settle(&self, mut ticket: Box<DoorTicket>, cpu: Option<Span>) {
         let measured = ticket.permit.take().map(|permit| permit.leave(cpu, Outcome::Answered));
         let cost = cpu.or(measured).unwrap_or(ticket.expected);
         self.end(ticket, cost);
     }
 
     /// Settles a request that was not settled in time, at its expected cost. Prices are not learned from it.
-    pub(crate) fn expire(&self, mut ticket: DoorTicket) {
+    pub(crate) fn expire(&self, mut ticket: Box<DoorTicket>) {
         let expected = ticket.expected;
         let charged = ticket.permit.take().map(|permit| permit.leave(Some(expected), Outcome::Failed));
         self.end(ticket, charged.unwrap_or(expected));
     }
 
     /// Refunds a request that did not take place.
-    pub(crate) fn give_back(&self, mut ticket: DoorTicket) {
+    pub(crate) fn give_back(&self, mut ticket: Box<DoorTicket>) {
         if let Some(permit) = ticket.permit.take() {
             permit.leave(Some(Span::ZERO), Outcome::Failed);
         }
         ticket.open.refund();
     }
 
-    fn end(&self, mut ticket: DoorTicket, cost: Span) {
+    fn end(&self, mut ticket: Box<DoorTicket>, cost: Span) {
         ticket.open.rules.cost(&ticket.decision, cost);
         if let Some(charge) = ticket.open.charge.take() {
             let cpu = charged_cpu(ticket.factor, cost);
