@@ -165,13 +165,16 @@ impl HttpDoor<'_> {
         {
             return Some(Err(problem));
         }
-        let _serving = ServingGuard::begin(self.usage);
+        self.usage.is_of_use();
+        let serving = ServingGuard::begin(self.usage);
         let CallReader { input, head, body, .. } = reader;
         let answered = tokio::select! {
             biased;
             answered = self.carry_out(endpoint, head, body, reply) => answered,
             () = client_left(stream, input) => return None,
         };
+        // From here on the connection can be closed for another one, as while its response is sent.
+        drop(serving);
         gather_responses().await;
         Some(answered)
     }
@@ -187,7 +190,6 @@ impl HttpDoor<'_> {
         if !self.peer.has_certificate && !self.station.lets_in(token.as_deref()) {
             return Err(DoorProblem::unauthorized());
         }
-        self.usage.is_of_use();
         let endpoint = endpoint.ok_or_else(DoorProblem::absent)?;
         match endpoint.reads_body() {
             true if head.method != b"POST" => Err(DoorProblem::method("POST")),
