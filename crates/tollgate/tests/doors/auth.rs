@@ -241,7 +241,7 @@ fn the_queue_behind_nginx_bounds_the_requests_at_the_backend() {
 
 #[test]
 fn a_check_with_queue_waits_for_a_report_or_the_deadline_of_the_one_before() {
-    let (doors, door) = documented("[gate]\nin_flight = 1\ncores = 1\n");
+    let (doors, door) = documented("[gate]\nin_flight = 1\ncores = 1\nhold = { max = '5m' }\n");
     let ask = |client: &str, deadline: u64| {
         check(door, &json!({"attributes": {"client": client, "path": "/slow"}, "queue": true, "deadline_ms": deadline}))
     };
@@ -262,7 +262,7 @@ fn a_check_with_queue_waits_for_a_report_or_the_deadline_of_the_one_before() {
     // A caller that disconnects while it waits holds no permit.
     let body = r#"{"attributes": {"client": "203.0.113.5"}, "queue": true}"#;
     let call_text = format!("POST /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-    let permit = ask("203.0.113.1", 60_000);
+    let permit = ask("203.0.113.1", 600_000);
     let mut leaving = TcpStream::connect(door).unwrap();
     leaving.write_all(call_text.as_bytes()).unwrap();
     eventually("a request waits", || doors.metric("tollgate_requests_waiting") == 1);
