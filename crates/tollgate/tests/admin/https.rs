@@ -143,7 +143,7 @@ fn telemetry_is_sent_over_https() {
     assert_eq!(requests.recv_timeout(PATIENCE).unwrap(), "POST /v1/metrics HTTP/1.1");
 }
 
-/// Reading the authorities can take long. A pipe without a writer takes for ever.
+/// Reading the authorities can take long. A pipe without a writer never ends.
 #[test]
 fn the_admin_address_responds_while_the_authorities_are_read() {
     let (folder, listener) = (tempfile::tempdir().unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
