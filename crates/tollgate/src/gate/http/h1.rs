@@ -2,22 +2,17 @@
 
 use std::ops::Range;
 use std::rc::Rc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tollgate_wire::http1::scan::{Bounds, Found, Scan};
-use tollgate_wire::http1::{Fault, Fields, Length, ResponseHead, Version};
+use tollgate_wire::http1::{Fault, Length, ResponseHead, Version};
 
-use super::backend::BackendSlot;
-use super::backend::h1::H1Connection;
-use super::body::{PeerError, Rest, Sink};
-use super::download::Spill;
+use super::body::{PeerError, Sink as _};
 use super::exchange::{After, Exchange, Inbound};
 use super::forward;
 use super::h1_body::{BodyReader, BodyWriter};
 use super::halves::{ClientBody as _, Reply, Sent};
 use super::scratch::Scratch;
-use super::spool::Overflow;
 use super::tunnel;
 use super::worker::Worker;
 use crate::gate::decide::identify::ConnectionPeer;
@@ -50,10 +45,10 @@ pub(crate) async fn serve(socket: &Socket, mut buffer: ReadBuffer, peer: &Connec
         }
         let Some(head) = find_head(socket, &mut buffer, &worker.settings()).await else { return };
         match Box::pin(serve_requests(socket, &mut buffer, head, peer, worker)).await {
-            Pause::Silent => patience = worker.settings().timeouts.keep_alive,
-            Pause::Over => return,
-            Pause::Linger => return linger(socket, &mut buffer).await,
-            Pause::Tunnel(backend, slot) => {
+            After::Keep => patience = worker.settings().timeouts.keep_alive,
+            After::Cut | After::Left => return,
+            After::Close => return linger(socket, &mut buffer).await,
+            After::Tunnel(backend, slot) => {
                 let (_counted, idle_max) = (worker.count_tunnel(), worker.settings().timeouts.upgraded_idle);
                 return Box::pin(tunnel::run(socket, buffer, *backend, slot, idle_max)).await;
             }
@@ -61,26 +56,15 @@ pub(crate) async fn serve(socket: &Socket, mut buffer: ReadBuffer, peer: &Connec
     }
 }
 
-/// The reason why no further request is served now.
-enum Pause {
-    /// The client sends nothing.
-    Silent,
-    /// The connection has ended, or is closed at once.
-    Over,
-    /// The connection is closed once the client has had time to read the last response.
-    Linger,
-    /// The connection is no longer HTTP.
-    Tunnel(Box<H1Connection>, BackendSlot),
-}
-
-/// Serves the request whose head is in the buffer, and further ones until there is a pause.
+/// Serves the request whose head is in the buffer, and further ones until the client pauses ([`After::Keep`]) or the
+/// connection is not kept.
 async fn serve_requests(
     socket: &Socket,
     buffer: &mut ReadBuffer,
     mut head: Result<Range<usize>, Fault>,
     peer: &ConnectionPeer,
     worker: &Rc<Worker>,
-) -> Pause {
+) -> After {
     loop {
         // A request uses the settings that are in force when it arrives. A connection may live longer.
         let settings = &*worker.settings();
@@ -88,26 +72,23 @@ async fn serve_requests(
         let fault = head.and_then(|range| read_head(buffer, range, &mut scratch, settings)).err();
         let after = serve_one(socket, buffer, &mut scratch, fault, peer, worker, settings).await;
         worker.keep_scratch(scratch);
-        match after {
-            After::Keep => {}
-            After::Close => return Pause::Linger,
-            After::Cut | After::Left => return Pause::Over,
-            After::Tunnel(backend, slot) => return Pause::Tunnel(backend, slot),
+        if !matches!(after, After::Keep) {
+            return after;
         }
         let keep_alive = settings.timeouts.keep_alive;
         let paused = buffer.is_empty().then(|| worker.pause_request());
         if matches!(paused, Some(None)) && keep_alive > PAUSE_BETWEEN_REQUESTS {
-            return Pause::Silent;
+            return After::Keep;
         }
         match await_request(socket, buffer, keep_alive.min(PAUSE_BETWEEN_REQUESTS)).await {
             Awaited::Request => {}
-            Awaited::Nothing if keep_alive > PAUSE_BETWEEN_REQUESTS => return Pause::Silent,
-            Awaited::Nothing | Awaited::End => return Pause::Over,
+            Awaited::Nothing if keep_alive > PAUSE_BETWEEN_REQUESTS => return After::Keep,
+            Awaited::Nothing | Awaited::End => return After::Left,
         }
         drop(paused);
         match find_head(socket, buffer, settings).await {
             Some(found) => head = found,
-            None => return Pause::Over,
+            None => return After::Left,
         }
     }
 }
@@ -196,26 +177,20 @@ async fn serve_one(
     worker: &Rc<Worker>,
     settings: &Settings,
 ) -> After {
-    let Scratch { request, response, request_decoder, response_decoder, client_out, backend_out, value } = scratch;
+    let Scratch { request, response, decoder, out, backend } = scratch;
     let pace = |idle_max| Pace { idle_max, bytes_per_sec_min: Some(settings.bounds.body_bytes_per_sec_min) };
-    client_out.clear();
+    out.clear();
     // A malformed head has set neither of these.
     let (version, length) = match fault {
         None => (request.version, request.length),
         Some(_) => (Version::Http11, Length::Empty),
     };
-    let mut body = BodyReader::new(socket, buffer, request_decoder, length, pace(settings.timeouts.body_idle));
-    let mut reply = H1Reply {
-        version,
-        closes: false,
-        has_begun: false,
-        body_bytes: 0,
-        body: BodyWriter::paced(socket, client_out, Length::Empty, pace(settings.timeouts.write)),
-    };
+    let mut body = BodyReader::new(socket, buffer, decoder, length, pace(settings.timeouts.body_idle));
+    let writer = BodyWriter::new(socket, out, Length::Empty, pace(settings.timeouts.write));
+    let mut reply = H1Reply { version, closes: false, has_begun: false, body: writer };
     let keep = request.keeps_alive();
-    let inbound =
-        Inbound { worker, settings, peer, request, response, decoder: response_decoder, out: backend_out, value, keep };
-    let mut exchange = Exchange::new(inbound, &mut body, &mut reply);
+    let inbound = Inbound { worker, settings, peer, request, response, keep };
+    let mut exchange = Exchange::new(inbound, backend, &mut body, &mut reply);
     let after = match fault {
         None => {
             socket.timer.clear(Way::In);
@@ -258,25 +233,29 @@ struct H1Reply<'a> {
     closes: bool,
     /// Whether the head of the final response was sent.
     has_begun: bool,
-    /// Bytes of the body that were sent or buffered.
-    body_bytes: u64,
     body: BodyWriter<'a>,
 }
 
-impl Reply for H1Reply<'_> {
+impl<'a> Reply for H1Reply<'a> {
+    type Body = BodyWriter<'a>;
+
+    fn body(&mut self) -> &mut BodyWriter<'a> {
+        &mut self.body
+    }
+
     async fn interim(&mut self, head: &ResponseHead) -> Result<(), PeerError> {
         if self.version == Version::Http10 {
             return Ok(());
         }
-        forward::write_response(self.body.out(), head, Length::Empty, self.version, true);
+        forward::write_response(self.body.out, head, Length::Empty, self.version, true);
         self.body.flush().await
     }
 
     fn begin(&mut self, head: &ResponseHead, keep: bool) -> Result<(), PeerError> {
         let length = forward::response_length(head.length, self.version);
         self.closes = length == Length::UntilClose || !keep;
-        self.body.set_length(length);
-        forward::write_response(self.body.out(), head, length, self.version, !self.closes);
+        self.body.length = length;
+        forward::write_response(self.body.out, head, length, self.version, !self.closes);
         self.has_begun = true;
         Ok(())
     }
@@ -286,44 +265,6 @@ impl Reply for H1Reply<'_> {
             Version::Http10 => "HTTP/1.0",
             Version::Http11 => "HTTP/1.1",
         };
-        Sent { protocol, has_begun: self.has_begun, body_bytes: self.body_bytes }
-    }
-}
-
-impl H1Reply<'_> {
-    fn count(&mut self, data: &[u8]) {
-        if !self.body.is_bodiless() {
-            self.body_bytes += data.len() as u64;
-        }
-    }
-}
-
-impl Spill for H1Reply<'_> {
-    async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), PeerError> {
-        self.count(data);
-        self.body.spill(data, rest, overflow).await
-    }
-
-    fn spill_end(&mut self, trailers: Option<&Fields>, overflow: &mut Overflow<'_>) -> Result<(), PeerError> {
-        self.body.spill_end(trailers, overflow)
-    }
-
-    fn poll_drain(&mut self, cx: &mut Context<'_>, overflow: &mut Overflow<'_>) -> Poll<Result<(), PeerError>> {
-        self.body.poll_drain(cx, overflow)
-    }
-}
-
-impl Sink for H1Reply<'_> {
-    async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), PeerError> {
-        self.count(data);
-        self.body.send(data, rest).await
-    }
-
-    async fn flush(&mut self) -> Result<(), PeerError> {
-        self.body.flush().await
-    }
-
-    async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), PeerError> {
-        self.body.end(trailers).await
+        Sent { protocol, has_begun: self.has_begun, body_bytes: self.body.body_bytes }
     }
 }

@@ -262,42 +262,26 @@ pub(crate) struct BodyWriter<'a> {
     /// The start of the wait for the peer while buffered bytes are sent.
     pub(crate) waits_since_ms: Option<u64>,
     pub(crate) grace: Grace,
+    /// Bytes of the body that were sent or buffered, without chunk sizes.
+    pub(crate) body_bytes: u64,
 }
 
 impl<'a> BodyWriter<'a> {
-    /// `patience`: the longest wait for the peer to accept the next bytes.
-    pub(crate) fn new(socket: &'a Socket, out: &'a mut Vec<u8>, length: Length, patience: Duration) -> Self {
-        Self::paced(socket, out, length, Pace::without_rate(patience))
-    }
-
     /// `pace`: the minimum rate at which the peer must read the body.
-    pub(crate) fn paced(socket: &'a Socket, out: &'a mut Vec<u8>, length: Length, pace: Pace) -> Self {
-        Self { socket, out, length, meter: PaceMeter::new(pace), waits_since_ms: None, grace: Grace::new() }
+    pub(crate) fn new(socket: &'a Socket, out: &'a mut Vec<u8>, length: Length, pace: Pace) -> Self {
+        let (meter, waits_since_ms, grace) = (PaceMeter::new(pace), None, Grace::new());
+        Self { socket, out, length, meter, waits_since_ms, grace, body_bytes: 0 }
     }
 
-    /// The unsent bytes; heads are written here.
-    pub(crate) fn out(&mut self) -> &mut Vec<u8> {
-        self.out
-    }
-
-    /// Whether the message has no body, whatever is sent.
-    pub(crate) fn is_bodiless(&self) -> bool {
-        self.length == Length::Empty
-    }
-
-    /// Sets how the body is delimited.
-    pub(crate) fn set_length(&mut self, length: Length) {
-        self.length = length;
-    }
-
-    /// Closes the connection for writing, although the body has not ended. Returns whether the response can still be
-    /// read.
-    pub(crate) async fn break_off(&mut self) -> bool {
-        self.out.clear();
-        self.socket.timer.set(Way::Out, self.meter.patience());
-        let told = self.socket.shutdown().await;
-        self.socket.timer.clear(Way::Out);
-        told.is_ok()
+    /// Counts a piece of the body, and writes the size of its chunk behind the unsent bytes. Returns the bytes that end
+    /// the piece.
+    pub(crate) fn begin_piece(&mut self, length: usize) -> &'static [u8] {
+        self.body_bytes += length as u64;
+        if self.length != Length::Chunked {
+            return b"";
+        }
+        chunked::write_size(self.out, length);
+        b"\r\n"
     }
 
     async fn write(&mut self, data: &[u8], after: &[u8]) -> Result<(), PeerError> {
@@ -314,14 +298,10 @@ impl<'a> BodyWriter<'a> {
 
 impl Sink for BodyWriter<'_> {
     async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), PeerError> {
-        let chunked = self.length == Length::Chunked;
         if self.length == Length::Empty {
             return Ok(());
         }
-        if chunked {
-            chunked::write_size(self.out, data.len());
-        }
-        let after: &[u8] = if chunked { b"\r\n" } else { b"" };
+        let after = self.begin_piece(data.len());
         if data.len() > COPY_MAX {
             return self.write(data, after).await;
         }

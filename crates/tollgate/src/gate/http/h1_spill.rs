@@ -91,14 +91,10 @@ impl BodyWriter<'_> {
 
 impl Spill for BodyWriter<'_> {
     async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), PeerError> {
-        let is_chunked = self.length == Length::Chunked;
         if self.length == Length::Empty {
             return Ok(());
         }
-        if is_chunked {
-            chunked::write_size(self.out, data.len());
-        }
-        let (after, is_last): (&[u8], bool) = (if is_chunked { b"\r\n" } else { b"" }, rest == Rest::End);
+        let (after, is_last) = (self.begin_piece(data.len()), rest == Rest::End);
         if data.len() > COPY_MAX || !overflow.is_empty() {
             return self.write_or_spill(data, after, is_last, overflow).await;
         }

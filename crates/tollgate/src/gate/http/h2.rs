@@ -330,7 +330,7 @@ async fn serve_one(
     let settings = &*worker.settings();
     let mut scratch = worker.scratch();
     let timer = worker.timers.timer();
-    let Scratch { request: head, response, response_decoder, backend_out, value, .. } = &mut *scratch;
+    let Scratch { request: head, response, backend, .. } = &mut *scratch;
     let read = h2_head::read_request(&request, head, settings.bounds.fields_max);
     let websocket = h2_connect::asks_for_websocket(&request);
     let paced = |idle_max| Pace { idle_max, bytes_per_sec_min: Some(settings.bounds.body_bytes_per_sec_min) };
@@ -361,18 +361,8 @@ async fn serve_one(
         grace: Grace::new(),
         has_continued: false,
     };
-    let inbound = Inbound {
-        worker,
-        settings,
-        peer,
-        request: head,
-        response,
-        decoder: response_decoder,
-        out: backend_out,
-        value,
-        keep: true,
-    };
-    let mut exchange = Exchange::new(inbound, &mut body, &mut reply);
+    let inbound = Inbound { worker, settings, peer, request: head, response, keep: true };
+    let mut exchange = Exchange::new(inbound, backend, &mut body, &mut reply);
     let after = match read {
         Ok(()) => exchange.run().await,
         Err(fault) => exchange.reject(fault).await,
@@ -403,6 +393,14 @@ enum ResponseHalf {
 }
 
 impl ResponseHalf {
+    /// The stream of the body, once the head was sent.
+    fn stream(&mut self) -> Result<&mut SendStream<Bytes>, PeerError> {
+        match self {
+            Self::Responding(_) => Err(PeerError::Gone),
+            Self::Sending(stream) => Ok(stream),
+        }
+    }
+
     fn reset(&mut self) {
         match self {
             Self::Responding(respond) => respond.send_reset(Reason::INTERNAL_ERROR),
@@ -516,10 +514,10 @@ impl StreamReply<'_> {
         if data.len() > LAST_PIECE_MAX || !unsent.has_room_behind_window(data.len()) {
             return Ok(data.is_empty());
         }
-        match &mut *self.line.borrow_mut() {
-            ResponseHalf::Sending(_) if data.is_empty() => {}
-            ResponseHalf::Sending(stream) => stream.send_data(unsent.hand_over(data), false)?,
-            ResponseHalf::Responding(_) => return Err(PeerError::Gone),
+        let mut line = self.line.borrow_mut();
+        let stream = line.stream()?;
+        if !data.is_empty() {
+            stream.send_data(unsent.hand_over(data), false)?;
         }
         Ok(true)
     }
@@ -527,10 +525,7 @@ impl StreamReply<'_> {
     /// Sends as much as the client's window permits.
     fn poll_some(&mut self, left: &mut &[u8], cx: &mut Context<'_>) -> Poll<Result<(), PeerError>> {
         let length = left.len();
-        let polled = match &mut *self.line.borrow_mut() {
-            ResponseHalf::Sending(stream) => h2_body::poll_send_counted(stream, left, &self.session.unsent, cx),
-            ResponseHalf::Responding(_) => Poll::Ready(Err(PeerError::Gone)),
-        };
+        let polled = h2_body::poll_send(self.line.borrow_mut().stream()?, left, Some(&self.session.unsent), cx);
         self.session.taken.set(self.session.taken.get() + (length - left.len()) as u64);
         polled
     }
@@ -543,6 +538,12 @@ impl StreamReply<'_> {
 }
 
 impl Reply for StreamReply<'_> {
+    type Body = Self;
+
+    fn body(&mut self) -> &mut Self {
+        self
+    }
+
     /// The `h2` crate keeps interim responses without a limit until the client reads them, so they are dropped for a
     /// client that reads nothing. The first 100 is always sent: the client may wait for it with its body.
     async fn interim(&mut self, head: &ResponseHead) -> Result<(), PeerError> {
@@ -646,10 +647,7 @@ impl Spill for StreamReply<'_> {
         if !std::mem::take(&mut self.ends_after_drain) || std::mem::replace(&mut self.ended, true) {
             return Poll::Ready(Ok(()));
         }
-        Poll::Ready(match &mut *self.line.borrow_mut() {
-            ResponseHalf::Sending(stream) => h2_body::end_with(stream, self.trailers.take()),
-            ResponseHalf::Responding(_) => Err(PeerError::Gone),
-        })
+        Poll::Ready(h2_body::end(self.line.borrow_mut().stream()?, self.trailers.take()))
     }
 }
 
@@ -661,16 +659,10 @@ impl Sink for StreamReply<'_> {
         }
         let mut left = data;
         while !left.is_empty() {
-            let (began_ms, length, taken) = (self.timer.now_ms(), left.len(), self.session.taken.get());
+            let (began_ms, taken) = (self.timer.now_ms(), self.session.taken.get());
             self.timer.set(Way::Out, self.meter.patience());
-            let mut some = |cx: &mut Context<'_>| match &mut *self.line.borrow_mut() {
-                ResponseHalf::Sending(stream) => {
-                    h2_body::poll_send_counted(stream, &mut left, &self.session.unsent, cx)
-                }
-                ResponseHalf::Responding(_) => Poll::Ready(Err(PeerError::Gone)),
-            };
-            poll_fn(|cx| h2_body::timed(self.timer, Way::Out, cx, &mut some)).await??;
-            self.session.taken.set(self.session.taken.get() + (length - left.len()) as u64);
+            let timer = self.timer;
+            poll_fn(|cx| h2_body::timed(timer, Way::Out, cx, |cx| self.poll_some(&mut left, cx))).await??;
             // A client with a slow line may have read earlier bytes on other streams: they count for this one too.
             self.meter.moved(self.session.taken.get() - taken, self.timer.now_ms() - began_ms);
         }
@@ -683,13 +675,11 @@ impl Sink for StreamReply<'_> {
     }
 
     async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), PeerError> {
-        match &mut *self.line.borrow_mut() {
-            ResponseHalf::Sending(_) if self.ended => Ok(()),
-            ResponseHalf::Sending(stream) => {
-                self.ended = true;
-                h2_body::end(stream, trailers)
-            }
-            ResponseHalf::Responding(_) => Err(PeerError::Gone),
+        let mut line = self.line.borrow_mut();
+        let stream = line.stream()?;
+        if std::mem::replace(&mut self.ended, true) {
+            return Ok(());
         }
+        h2_body::end(stream, trailers.map(h2_head::write_trailers))
     }
 }

@@ -180,37 +180,24 @@ impl StreamReader {
     }
 }
 
-/// Sends as much as the peer's window permits, and removes it from `left`. Waits while the window is closed.
+/// Sends as much as the peer's window permits, and removes it from `left`. Waits while the window is closed. `unsent`
+/// limits the unsent bytes of a client's connection.
 pub(crate) fn poll_send(
     stream: &mut SendStream<Bytes>,
     left: &mut &[u8],
+    unsent: Option<&Arc<UnsentBytes>>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), PeerError>> {
-    if let Err(broken) = ready!(poll_window(stream, left.len(), cx)) {
-        return Poll::Ready(Err(broken));
-    }
-    let (now, later) = left.split_at(stream.capacity().min(left.len()));
-    *left = later;
-    Poll::Ready(stream.send_data(Bytes::copy_from_slice(now), false).map_err(PeerError::from))
-}
-
-/// The same for a client whose connection may have only a limited number of unsent bytes.
-pub(crate) fn poll_send_counted(
-    stream: &mut SendStream<Bytes>,
-    left: &mut &[u8],
-    unsent: &Arc<UnsentBytes>,
-    cx: &mut Context<'_>,
-) -> Poll<Result<(), PeerError>> {
-    if let Err(broken) = ready!(poll_window(stream, left.len(), cx)) {
-        return Poll::Ready(Err(broken));
-    }
-    let room = unsent.room(stream.capacity().min(left.len()), cx);
+    ready!(poll_window(stream, left.len(), cx))?;
+    let window = stream.capacity().min(left.len());
+    let room = unsent.map_or(window, |unsent| unsent.room(window, cx));
     if room == 0 && !left.is_empty() {
         return Poll::Pending;
     }
     let (now, later) = left.split_at(room);
     *left = later;
-    Poll::Ready(stream.send_data(unsent.hand_over(now), false).map_err(PeerError::from))
+    let data = unsent.map_or_else(|| Bytes::copy_from_slice(now), |unsent| unsent.hand_over(now));
+    Poll::Ready(stream.send_data(data, false).map_err(PeerError::from))
 }
 
 /// Waits until the peer's window is open.
@@ -228,12 +215,7 @@ fn poll_window(stream: &mut SendStream<Bytes>, bytes: usize, cx: &mut Context<'_
 }
 
 /// Ends a body.
-pub(crate) fn end(stream: &mut SendStream<Bytes>, trailers: Option<&Fields>) -> Result<(), PeerError> {
-    end_with(stream, trailers.map(h2_head::write_trailers))
-}
-
-/// Ends a body.
-pub(crate) fn end_with(stream: &mut SendStream<Bytes>, trailers: Option<HeaderMap>) -> Result<(), PeerError> {
+pub(crate) fn end(stream: &mut SendStream<Bytes>, trailers: Option<HeaderMap>) -> Result<(), PeerError> {
     match trailers {
         Some(trailers) => stream.send_trailers(trailers)?,
         None => stream.send_data(Bytes::new(), true)?,

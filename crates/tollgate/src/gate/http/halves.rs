@@ -35,7 +35,12 @@ pub(crate) trait ClientBody: Source {
 }
 
 /// The response to a client.
-pub(crate) trait Reply: Sink + Spill {
+pub(crate) trait Reply {
+    type Body: Sink + Spill;
+
+    /// The body of the final response.
+    fn body(&mut self) -> &mut Self::Body;
+
     /// Sends an interim response (1xx).
     async fn interim(&mut self, head: &ResponseHead) -> Result<(), PeerError>;
 

@@ -10,120 +10,100 @@ use super::pages::PageContent;
 use crate::gate::decide::refusal::{Cause, Refusal, jittered_secs};
 use crate::settings::ErrorPages;
 
-/// The body of a response of the gate's own. Its head is in the exchange.
-#[derive(Debug, Default)]
-pub(crate) struct OwnAnswer {
-    pub(crate) body: Vec<u8>,
+const HTML: &str = "text/html; charset=utf-8";
+const PROBLEM: &str = "application/problem+json";
+
+/// Writes the head of the response to a refused request. Returns the body.
+pub(crate) fn refuse(
+    refusal: &Refusal,
+    request: &RequestHead,
+    response: &mut ResponseHead,
+    pages: &ErrorPages,
+    random: u64,
+) -> Vec<u8> {
+    let retry_secs = refusal.retry_after.map(|wait| jittered_secs(wait, random));
+    begin(response, refusal.status(), retry_secs);
+    if let Some((rules, decision)) = &refusal.by {
+        rules.tell(decision, |name, value| response.fields.push(name, value));
+    }
+    response.fields.push(b"cache-control", b"no-store");
+    if let Some(content_type) = grpc_of(request) {
+        let (status, message) = (grpc_status(refusal.cause), title(refusal.cause));
+        return trailers_only(content_type, status, message, retry_secs, response);
+    }
+    let (content_type, body) = refusal_body(refusal, wants_html(request), is_repeatable(request), retry_secs, pages);
+    finish(response, content_type.as_bytes(), body, request.is_head())
 }
 
-impl OwnAnswer {
-    /// The response to a refused request.
-    pub(crate) fn refuse(
-        refusal: &Refusal,
-        request: &RequestHead,
-        response: &mut ResponseHead,
-        pages: &ErrorPages,
-        random: u64,
-    ) -> Self {
-        response.clear();
-        response.status = refusal.status();
-        let retry_secs = refusal.retry_after.map(|wait| jittered_secs(wait, random));
-        if let Some(secs) = retry_secs {
-            response.fields.push(b"retry-after", itoa::Buffer::new().format(secs).as_bytes());
-        }
-        if let Some((rules, decision)) = &refusal.by {
-            rules.tell(decision, |name, value| response.fields.push(name, value));
-        }
+/// The same for a request that cannot be served, because of itself or of the backend.
+pub(crate) fn fail(
+    request: &RequestHead,
+    status: u16,
+    detail: &str,
+    retry_secs: Option<u64>,
+    response: &mut ResponseHead,
+    pages: &ErrorPages,
+) -> Vec<u8> {
+    begin(response, status, retry_secs);
+    let (is_unserved, is_unknown_host) = (matches!(status, 502..=504), status == 421);
+    if let Some(content_type) = grpc_of(request).filter(|_| is_unserved) {
+        return trailers_only(content_type, grpc::UNAVAILABLE, detail, retry_secs, response);
+    }
+    if (is_unserved || is_unknown_host) && wants_html(request) {
         response.fields.push(b"cache-control", b"no-store");
-        if let Some(content_type) = grpc_of(request) {
-            let (status, message) = (grpc_status(refusal.cause), title(refusal.cause));
-            return Self::trailers_only(content_type, status, message, retry_secs, response);
-        }
-        let (content_type, body) =
-            refusal_body(refusal, wants_html(request), is_repeatable(request), retry_secs, pages);
-        response.fields.push(b"content-type", content_type.as_bytes());
-        Self::finish(response, body, request.is_head())
+        let content = PageContent::of_failure(status, retry_secs, is_repeatable(request));
+        return finish(response, HTML.as_bytes(), content.render(pages), request.is_head());
     }
+    finish(response, PROBLEM.as_bytes(), failure(status, detail), request.is_head())
+}
 
-    /// The response to a request that cannot be served, because of itself or of the backend.
-    pub(crate) fn fault_to(
-        request: &RequestHead,
-        status: u16,
-        detail: &str,
-        retry_after_secs: Option<u64>,
-        response: &mut ResponseHead,
-        pages: &ErrorPages,
-    ) -> Self {
-        let answer = Self::fault(status, detail, retry_after_secs, request.is_head(), response);
-        if !matches!(status, 421 | 502..=504) {
-            return answer;
-        }
-        if let Some(content_type) = grpc_of(request).filter(|_| status != 421) {
-            response.fields.retain(|field| field.name_bytes != b"content-type");
-            return Self::trailers_only(content_type, grpc::UNAVAILABLE, detail, retry_after_secs, response);
-        }
-        if wants_html(request) {
-            response.fields.retain(|field| field.name_bytes != b"content-type");
-            response.fields.push(b"cache-control", b"no-store");
-            response.fields.push(b"content-type", b"text/html; charset=utf-8");
-            let content = PageContent::of_failure(status, retry_after_secs, is_repeatable(request));
-            return Self::finish(response, content.render(pages), request.is_head());
-        }
-        answer
-    }
+/// The same for a malformed request.
+pub(crate) fn malformed(fault: Fault, response: &mut ResponseHead) -> Vec<u8> {
+    begin(response, fault.status(), None);
+    finish(response, PROBLEM.as_bytes(), failure(fault.status(), fault.detail()), false)
+}
 
-    /// The same as a problem, whatever the client is.
-    fn fault(
-        status: u16,
-        detail: &str,
-        retry_after_secs: Option<u64>,
-        to_head: bool,
-        response: &mut ResponseHead,
-    ) -> Self {
-        response.clear();
-        response.status = status;
-        if let Some(secs) = retry_after_secs {
-            response.fields.push(b"retry-after", itoa::Buffer::new().format(secs).as_bytes());
-        }
-        response.fields.push(b"content-type", b"application/problem+json");
-        let title = reason(status);
-        let body =
-            format!("{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{status},\"detail\":\"{detail}\"}}\n");
-        Self::finish(response, body.into_bytes(), to_head)
+fn begin(response: &mut ResponseHead, status: u16, retry_secs: Option<u64>) {
+    response.clear();
+    response.status = status;
+    if let Some(secs) = retry_secs {
+        response.fields.push(b"retry-after", itoa::Buffer::new().format(secs).as_bytes());
     }
+}
 
-    /// The response to a malformed request.
-    pub(crate) fn malformed(fault: Fault, response: &mut ResponseHead) -> Self {
-        Self::fault(fault.status(), fault.detail(), None, false, response)
-    }
+/// The response to a gRPC call: a head that contains the trailers.
+fn trailers_only(
+    content_type: &[u8],
+    status: &str,
+    message: &str,
+    retry_secs: Option<u64>,
+    response: &mut ResponseHead,
+) -> Vec<u8> {
+    response.status = 200;
+    let body = finish(response, content_type, Vec::new(), false);
+    response.fields.push(grpc::STATUS.as_bytes(), status.as_bytes());
+    response.fields.push(grpc::MESSAGE.as_bytes(), message.as_bytes());
+    let mut digits = itoa::Buffer::new();
+    let pushback = retry_secs.map_or(grpc::NO_RETRY, |secs| digits.format(secs.saturating_mul(1000)));
+    response.fields.push(grpc::PUSHBACK.as_bytes(), pushback.as_bytes());
+    body
+}
 
-    /// The response to a gRPC call: a head that contains the trailers.
-    fn trailers_only(
-        content_type: &[u8],
-        status: &str,
-        message: &str,
-        retry_secs: Option<u64>,
-        response: &mut ResponseHead,
-    ) -> Self {
-        response.status = 200;
-        response.fields.push(b"content-type", content_type);
-        response.fields.push(grpc::STATUS.as_bytes(), status.as_bytes());
-        response.fields.push(grpc::MESSAGE.as_bytes(), message.as_bytes());
-        let mut digits = itoa::Buffer::new();
-        let pushback = retry_secs.map_or(grpc::NO_RETRY, |secs| digits.format(secs.saturating_mul(1000)));
-        response.fields.push(grpc::PUSHBACK.as_bytes(), pushback.as_bytes());
-        Self::finish(response, Vec::new(), false)
+fn finish(response: &mut ResponseHead, content_type: &[u8], body: Vec<u8>, to_head: bool) -> Vec<u8> {
+    response.fields.push(b"content-type", content_type);
+    if to_head {
+        response.length = Length::Empty;
+        response.would_be_length = Some(body.len() as u64);
+        return Vec::new();
     }
+    response.length = Length::Fixed(body.len() as u64);
+    body
+}
 
-    fn finish(response: &mut ResponseHead, body: Vec<u8>, to_head: bool) -> Self {
-        if to_head {
-            response.length = Length::Empty;
-            response.would_be_length = Some(body.len() as u64);
-            return Self { body: Vec::new() };
-        }
-        response.length = Length::Fixed(body.len() as u64);
-        Self { body }
-    }
+/// The problem of a request that cannot be served.
+fn failure(status: u16, detail: &str) -> Vec<u8> {
+    let title = reason(status);
+    format!("{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{status},\"detail\":\"{detail}\"}}\n").into()
 }
 
 /// The reason in a sentence for programs. It contains nothing that needs escaping.
@@ -139,15 +119,12 @@ fn detail(refusal: &Refusal) -> &'static str {
 /// The page for a browser. The queue refuses only while the whole site is busy, and a rule may count many users as one
 /// client, so neither blames the reader.
 fn page(refusal: &Refusal, retry_secs: Option<u64>, is_repeatable: bool) -> PageContent {
-    let (title, detail) = match (&refusal.by, refusal.cause) {
-        (None, _) => ("One moment, please", "The site is very busy right now."),
-        (Some(_), Cause::ReducedCapacity) => ("One moment, please", "The site cannot take your request right now."),
-        (Some(_), _) => (
-            "One moment, please",
-            "More requests have come from your connection or network than the site allows for now.",
-        ),
+    let detail = match (&refusal.by, refusal.cause) {
+        (None, _) => "The site is very busy right now.",
+        (Some(_), Cause::ReducedCapacity) => "The site cannot take your request right now.",
+        (Some(_), _) => "More requests have come from your connection or network than the site allows for now.",
     };
-    PageContent { status: refusal.status(), title, detail, retry_secs, is_repeatable }
+    PageContent { status: refusal.status(), title: "One moment, please", detail, retry_secs, is_repeatable }
 }
 
 /// The body of a refusal and its content type: a page for a browser, a problem for a program.
@@ -159,11 +136,11 @@ pub(crate) fn refusal_body(
     pages: &ErrorPages,
 ) -> (&'static str, Vec<u8>) {
     if wants_html {
-        return ("text/html; charset=utf-8", page(refusal, retry_secs, is_repeatable).render(pages));
+        return (HTML, page(refusal, retry_secs, is_repeatable).render(pages));
     }
     let violated = refusal.rule().filter(|_| refusal.cause != Cause::ReducedCapacity);
     let body = problem((refusal.cause, detail(refusal)), refusal.status(), violated.map(|rule| &rule.name[..]));
-    ("application/problem+json", body)
+    (PROBLEM, body)
 }
 
 /// The URI of the problem type.
@@ -263,19 +240,14 @@ mod tests {
     #[test]
     fn a_program_gets_a_problem_and_a_browser_a_page() {
         let mut response = ResponseHead::default();
-        let answer = OwnAnswer::refuse(&refusal(), &request(""), &mut response, &ErrorPages::default(), 0);
+        let answer = refuse(&refusal(), &request(""), &mut response, &ErrorPages::default(), 0);
         assert_eq!(response.status, 429);
         assert_eq!(response.fields.find(b"retry-after"), Some(&b"3"[..]));
-        let text = String::from_utf8(answer.body).unwrap();
+        let text = String::from_utf8(answer).unwrap();
         assert!(text.contains("#quota-exceeded\"") && text.contains("\"status\":429,"), "{text}");
-        let answer = OwnAnswer::refuse(
-            &refusal(),
-            &request("Accept: text/html,*/*\r\n"),
-            &mut response,
-            &ErrorPages::default(),
-            0,
-        );
-        let text = String::from_utf8(answer.body).unwrap();
+        let answer =
+            refuse(&refusal(), &request("Accept: text/html,*/*\r\n"), &mut response, &ErrorPages::default(), 0);
+        let text = String::from_utf8(answer).unwrap();
         assert!(text.contains("<meta http-equiv=\"refresh\" content=\"3\">"), "{text}");
     }
 
@@ -290,21 +262,21 @@ mod tests {
             ["grpc-status", "grpc-retry-pushback-ms", "retry-after", "content-type"].map(field)
         };
         let some = |text: &str| Some(text.to_owned());
-        let answer = OwnAnswer::refuse(&refusal(), &call, &mut response, &ErrorPages::default(), 0);
-        assert!(response.status == 200 && answer.body.is_empty() && response.length == Length::Fixed(0));
+        let answer = refuse(&refusal(), &call, &mut response, &ErrorPages::default(), 0);
+        assert!(response.status == 200 && answer.is_empty() && response.length == Length::Fixed(0));
         assert_eq!(fields(&response), [some("8"), some("3000"), some("3"), some("application/grpc+proto")]);
         let busy = Refusal { cause: Cause::ReducedCapacity, ..refusal() };
-        OwnAnswer::refuse(&busy, &call, &mut response, &ErrorPages::default(), 0);
+        refuse(&busy, &call, &mut response, &ErrorPages::default(), 0);
         assert_eq!(fields(&response)[0], some("14"));
         let never = Refusal { retry_after: None, ..refusal() };
-        OwnAnswer::refuse(&never, &call, &mut response, &ErrorPages::default(), 0);
+        refuse(&never, &call, &mut response, &ErrorPages::default(), 0);
         assert_eq!(fields(&response)[..3], [some("8"), some("-1"), None]);
-        OwnAnswer::fault_to(&call, 503, "no backend is up", Some(2), &mut response, &ErrorPages::default());
+        fail(&call, 503, "no backend is up", Some(2), &mut response, &ErrorPages::default());
         assert_eq!(
             (response.status, fields(&response)[..3].to_vec()),
             (200, vec![some("14"), some("2000"), some("2")])
         );
-        OwnAnswer::fault_to(&call, 400, "no", None, &mut response, &ErrorPages::default());
+        fail(&call, 400, "no", None, &mut response, &ErrorPages::default());
         assert_eq!((response.status, &fields(&response)[0]), (400, &None));
     }
 
@@ -314,9 +286,9 @@ mod tests {
         for (refusal, status, detail) in [(refusal(), 429, "is ahead of its share"), (full, 503, "The site is full")] {
             let text = |accept: &str| {
                 let mut response = ResponseHead::default();
-                let answer = OwnAnswer::refuse(&refusal, &request(accept), &mut response, &ErrorPages::default(), 0);
+                let answer = refuse(&refusal, &request(accept), &mut response, &ErrorPages::default(), 0);
                 assert_eq!(response.status, status);
-                String::from_utf8(answer.body).unwrap()
+                String::from_utf8(answer).unwrap()
             };
             assert!(text("").contains(detail), "{}", text(""));
             let page = text("Accept: text/html,*/*\r\n");
@@ -329,17 +301,10 @@ mod tests {
         for status in [502, 503, 504] {
             let mut response = ResponseHead::default();
             let mut answer = |accept: &str| {
-                let answer = OwnAnswer::fault_to(
-                    &request(accept),
-                    status,
-                    "why",
-                    Some(2),
-                    &mut response,
-                    &ErrorPages::default(),
-                );
+                let answer = fail(&request(accept), status, "why", Some(2), &mut response, &ErrorPages::default());
                 let kind = response.fields.find(b"content-type").unwrap().to_vec();
-                assert_eq!((response.status, response.length), (status, Length::Fixed(answer.body.len() as u64)));
-                (String::from_utf8(kind).unwrap(), String::from_utf8(answer.body).unwrap())
+                assert_eq!((response.status, response.length), (status, Length::Fixed(answer.len() as u64)));
+                (String::from_utf8(kind).unwrap(), String::from_utf8(answer).unwrap())
             };
             let (kind, page) = answer("Accept: text/html\r\n");
             assert!(kind == "text/html; charset=utf-8" && page.contains("<b id=\"s\">2</b>"), "{kind} {page}");

@@ -8,11 +8,20 @@ use tollgate_wire::http1::{RequestHead, ResponseHead};
 pub(crate) struct Scratch {
     pub(crate) request: RequestHead,
     pub(crate) response: ResponseHead,
-    pub(crate) request_decoder: Decoder,
-    pub(crate) response_decoder: Decoder,
-    /// Bytes for the client and for the backend that are not sent yet.
-    pub(crate) client_out: Vec<u8>,
-    pub(crate) backend_out: Vec<u8>,
+    /// Decodes the chunks of the request.
+    pub(crate) decoder: Decoder,
+    /// Bytes for the client that are not sent yet.
+    pub(crate) out: Vec<u8>,
+    pub(crate) backend: BackendScratch,
+}
+
+/// The part of the memory that an attempt to reach a backend uses.
+#[derive(Default)]
+pub(crate) struct BackendScratch {
+    /// Decodes the chunks of the response.
+    pub(crate) decoder: Decoder,
+    /// Bytes for the backend that are not sent yet.
+    pub(crate) out: Vec<u8>,
     /// The value of a header field while it is written.
     pub(crate) value: Vec<u8>,
 }

@@ -27,32 +27,11 @@ const PATH_BYTES_MAX: usize = 256;
 #[derive(Clone, Copy)]
 pub(crate) struct Failure<'a> {
     /// The status of the gate's own response; none if a response of the backend was cut off.
-    status: Option<u16>,
-    reason: &'static str,
-    error: Option<&'a io::Error>,
-    backend: Option<&'a BackendUrl>,
-}
-
-impl<'a> Failure<'a> {
-    /// The gate makes a response with this status.
-    pub(crate) fn made(status: u16, reason: &'static str) -> Self {
-        Self { status: Some(status), reason, error: None, backend: None }
-    }
-
-    /// The response of a backend is cut off.
-    pub(crate) fn cut(reason: &'static str) -> Self {
-        Self { status: None, reason, error: None, backend: None }
-    }
-
-    /// Adds the error of the system and the backend, if they are known.
-    pub(crate) fn with(self, error: Option<&'a io::Error>, backend: Option<&'a BackendUrl>) -> Self {
-        Self { error, backend, ..self }
-    }
-
-    /// Adds the backend.
-    pub(crate) fn at(self, backend: &'a BackendUrl) -> Self {
-        Self { backend: Some(backend), ..self }
-    }
+    pub(crate) status: Option<u16>,
+    pub(crate) reason: &'static str,
+    /// The error of the system, if there was one.
+    pub(crate) error: Option<&'a io::Error>,
+    pub(crate) backend: Option<&'a BackendUrl>,
 }
 
 impl fmt::Display for Failure<'_> {
@@ -97,18 +76,11 @@ impl Kind {
     }
 }
 
-/// Whether a failure is written in full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Recorded {
-    Write,
-    Count,
-}
-
 impl FailureLog {
     /// Records a failure: writes it, or counts it with others of its kind.
     pub(crate) fn record(&self, failure: &Failure<'_>, request: &RequestHead, client: IpAddr, now: Moment) {
         self.flush(now);
-        if self.0.borrow_mut().record(failure, now) == Recorded::Count {
+        if !self.0.borrow_mut().record(failure, now) {
             return;
         }
         let path = &request.target()[..request.target().len().min(PATH_BYTES_MAX)];
@@ -142,15 +114,16 @@ impl Drop for FailureLog {
 }
 
 impl Kinds {
-    fn record(&mut self, failure: &Failure<'_>, now: Moment) -> Recorded {
+    /// Counts a failure. Returns whether it is to be written in full.
+    fn record(&mut self, failure: &Failure<'_>, now: Moment) -> bool {
         self.since.get_or_insert(now);
         if let Some(kind) = self.kinds.iter_mut().find(|kind| kind.is_of(failure)) {
             kind.count += 1;
-            return if kind.count <= LINES_MAX { Recorded::Write } else { Recorded::Count };
+            return kind.count <= LINES_MAX;
         }
         if self.kinds.len() >= KINDS_MAX {
             self.others += 1;
-            return Recorded::Count;
+            return false;
         }
         self.kinds.push(Kind {
             status: failure.status,
@@ -159,7 +132,7 @@ impl Kinds {
             backend: failure.backend.cloned(),
             count: 1,
         });
-        Recorded::Write
+        true
     }
 
     fn write(self) {
@@ -188,8 +161,8 @@ mod tests {
             (1..100).map(|port| BackendUrl::parse(&format!("http://127.0.0.1:{port}")).unwrap()).collect();
         for backend in &backends {
             for _ in 0..100 {
-                let failure = Failure::made(502, "test").at(backend);
-                written += u64::from(kinds.record(&failure, Moment::from_millis(5)) == Recorded::Write);
+                let failure = Failure { status: Some(502), reason: "test", error: None, backend: Some(backend) };
+                written += u64::from(kinds.record(&failure, Moment::from_millis(5)));
             }
         }
         assert_eq!((kinds.kinds.len(), written), (KINDS_MAX, LINES_MAX * KINDS_MAX as u64));
@@ -202,16 +175,16 @@ mod tests {
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
         let reset = io::Error::from(io::ErrorKind::ConnectionReset);
         let mut kinds = Kinds::default();
-        let unreachable = Failure::made(502, "unreachable");
+        let unreachable = Failure { status: Some(502), reason: "unreachable", error: None, backend: None };
         for failure in [
-            unreachable.with(Some(&refused), None),
-            unreachable.with(Some(&reset), None),
+            Failure { error: Some(&refused), ..unreachable },
+            Failure { error: Some(&reset), ..unreachable },
             unreachable,
-            Failure::made(504, "unreachable"),
+            Failure { status: Some(504), ..unreachable },
         ] {
             kinds.record(&failure, Moment::from_millis(5));
         }
-        kinds.record(&unreachable.with(Some(&refused), None), Moment::from_millis(5));
+        kinds.record(&Failure { error: Some(&refused), ..unreachable }, Moment::from_millis(5));
         assert_eq!(kinds.kinds.iter().map(|kind| kind.count).collect::<Vec<_>>(), [2, 1, 1, 1]);
     }
 }

@@ -10,6 +10,7 @@ use crate::gate::http::halves::{BackendAnswer, ClientBody as _, Forward};
 use crate::gate::net::buffer::{LARGE, ReadBuffer};
 use crate::gate::net::pace::Pace;
 use crate::gate::net::socket::Socket;
+use crate::gate::net::timer::Way;
 
 /// The largest head of a response.
 const HEAD_BOUNDS: Bounds = Bounds { line_bytes_max: 8 * 1024, head_bytes_max: LARGE - 1 };
@@ -108,7 +109,12 @@ impl Source for H1Answer<'_> {
 }
 
 impl Forward for BodyWriter<'_> {
+    /// Closes the connection for writing. The response can still be read.
     async fn break_off(&mut self) -> bool {
-        BodyWriter::break_off(self).await
+        self.out.clear();
+        self.socket.timer.set(Way::Out, self.meter.patience());
+        let told = self.socket.shutdown().await;
+        self.socket.timer.clear(Way::Out);
+        told.is_ok()
     }
 }

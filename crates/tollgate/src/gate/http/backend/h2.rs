@@ -133,7 +133,8 @@ pub(crate) struct H2Answer {
     pace: Pace,
     to_head: bool,
     begun: bool,
-    timer: Rc<Timer>,
+    /// The deadlines of this stream.
+    pub(crate) timer: Rc<Timer>,
     _slot: UnderWay,
 }
 
@@ -184,13 +185,6 @@ pub(crate) async fn open(
     let (response, stream) = sender.send_request(request, ends)?;
     let sink = H2Forward { stream, ended: ends, timer: timer.clone(), patience: pace.idle_max };
     Ok((H2Answer { response: Some(response), body: None, pace, to_head, begun: false, timer, _slot: slot }, sink))
-}
-
-impl H2Answer {
-    /// The deadlines of this stream.
-    pub(crate) fn timer(&self) -> Rc<Timer> {
-        self.timer.clone()
-    }
 }
 
 impl Forward for H2Forward {
@@ -254,8 +248,10 @@ impl Sink for H2Forward {
         let mut left = data;
         while !left.is_empty() {
             self.timer.set(Way::Out, self.patience);
-            poll_fn(|cx| timed(&self.timer, Way::Out, cx, |cx| h2_body::poll_send(&mut self.stream, &mut left, cx)))
-                .await??;
+            poll_fn(|cx| {
+                timed(&self.timer, Way::Out, cx, |cx| h2_body::poll_send(&mut self.stream, &mut left, None, cx))
+            })
+            .await??;
         }
         self.timer.clear(Way::Out);
         Ok(())
@@ -269,6 +265,6 @@ impl Sink for H2Forward {
         if std::mem::replace(&mut self.ended, true) {
             return Ok(());
         }
-        h2_body::end(&mut self.stream, trailers)
+        h2_body::end(&mut self.stream, trailers.map(h2_head::write_trailers))
     }
 }

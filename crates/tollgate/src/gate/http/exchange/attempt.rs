@@ -5,7 +5,7 @@ use std::io;
 use tollgate_wire::http1::Length;
 
 use super::stream::Stream;
-use super::{Exchange, Inbound};
+use super::{End, Exchange, Inbound};
 use crate::gate::decide::admission::Outcome;
 use crate::gate::http::backend::BackendSlot;
 use crate::gate::http::backend::h1::{H1Answer, H1Connection};
@@ -15,6 +15,7 @@ use crate::gate::http::backend::pool::Wanted;
 use crate::gate::http::body::PeerError;
 use crate::gate::http::h1_body::BodyWriter;
 use crate::gate::http::halves::{ClientBody, Forward as _, Reply};
+use crate::gate::http::scratch::BackendScratch;
 use crate::gate::http::worker::Worker;
 use crate::gate::http::{forward, h2_head};
 use crate::gate::net::buffer::ReadBuffer;
@@ -23,23 +24,10 @@ use crate::settings::{BackendProtocol, Gate as Settings};
 
 /// How an attempt ended.
 pub(super) enum AttemptEnd {
-    /// The backend has sent its whole response. The client may not have read all of it.
-    Answered {
-        /// Whether the client may send another request.
-        keep: bool,
-        /// Whether the backend got the whole request before its response ended.
-        is_complete: bool,
-    },
+    /// The exchange ends with this attempt: the backend has responded, or the client failed.
+    Last(End),
     /// The backend has switched to another protocol.
     Upgraded(Box<H1Connection>),
-    /// The client left, did not send what it announced, or stopped reading.
-    ClientFailed {
-        error: PeerError,
-        /// Whether the client has been sent a part of the response.
-        has_begun: bool,
-        /// How the backend's part ended; none for an event stream, which is settled already.
-        outcome: Option<Outcome>,
-    },
     /// The backend failed.
     BackendFailed {
         error: PeerError,
@@ -55,9 +43,10 @@ pub(super) enum AttemptEnd {
 impl AttemptEnd {
     /// Whether the backend has received the whole request and the gate the whole response.
     fn is_complete(&self) -> bool {
+        let Self::Last(end) = self else { return false };
         matches!(
-            self,
-            Self::Answered { is_complete: true, .. } | Self::ClientFailed { outcome: Some(Outcome::Answered), .. }
+            end,
+            End::Answered { is_complete: true, .. } | End::ClientFailed { outcome: Some(Outcome::Answered), .. }
         )
     }
 }
@@ -118,33 +107,20 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
     }
 
     async fn attempt_h1(&mut self, mut connection: H1Connection, slot: &BackendSlot) -> AttemptEnd {
-        let Inbound { worker, settings, peer, request, response, decoder, out, value, keep } = &mut self.inbound;
-        let (ticket, overflow) = (self.ticket.as_mut(), self.overflow.as_mut());
+        let Self { inbound, scratch: BackendScratch { decoder, out, value }, ticket, overflow, .. } = self;
         let (Some(ticket), Some(overflow)) = (ticket, overflow) else { return AttemptEnd::Unsent };
-        let idle_max = settings.timeouts.backend_idle;
-        let socket = &connection.socket;
-        let pace = Pace::without_rate(idle_max);
+        let (socket, request, backend) = (&connection.socket, &*inbound.request, &*slot.backend);
+        let pace = Pace::without_rate(inbound.settings.timeouts.backend_idle);
         let mut answer = H1Answer::new(socket, &mut connection.buffer, decoder, pace, request.is_head());
         out.clear();
-        forward::write_request(out, request, peer, &slot.backend.authority, value);
-        let mut sink = BodyWriter::new(socket, out, request.length, idle_max);
-        let stream = Stream {
-            worker,
-            settings,
-            backend: &slot.backend,
-            request,
-            timer: &socket.timer,
-            keep: *keep,
-            body: self.body,
-            reply: self.reply,
-            response,
-            ticket,
-            overflow,
-        };
+        forward::write_request(out, request, inbound.peer, &backend.authority, value);
+        let mut sink = BodyWriter::new(socket, out, request.length, pace);
+        let (timer, body, reply) = (&socket.timer, &mut *self.body, &mut *self.reply);
+        let stream = Stream { inbound, backend, timer, body, reply, ticket, overflow };
         let end = stream.run(&mut answer, &mut sink).await;
         let is_reusable = end.is_complete() && answer.leaves_connection_reusable();
         self.judge(slot, &end, connection.used);
-        if matches!(end, AttemptEnd::Answered { .. }) && self.inbound.response.status == 101 {
+        if matches!(end, AttemptEnd::Last(End::Answered { .. })) && self.inbound.response.status == 101 {
             return AttemptEnd::Upgraded(Box::new(connection));
         }
         if is_reusable {
@@ -155,13 +131,16 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
     }
 
     async fn attempt_h2(&mut self, connection: &H2Connection, was_used: bool, slot: &BackendSlot) -> AttemptEnd {
-        let Inbound { worker, settings, peer, request, response, value, keep, .. } = &mut self.inbound;
-        let (ticket, overflow) = (self.ticket.as_mut(), self.overflow.as_mut());
+        let Self { inbound, scratch, ticket, overflow, .. } = self;
+        let (body, reply) = (&mut *self.body, &mut *self.reply);
         let (Some(ticket), Some(overflow)) = (ticket, overflow) else { return AttemptEnd::Unsent };
+        let Inbound { worker, settings, peer, request, response, .. } = inbound;
         let pace = Pace::without_rate(settings.timeouts.backend_idle);
-        let (backend, ends) = (&slot.backend, matches!(request.length, Length::Empty | Length::Fixed(0)));
-        let cut_short = |error| AttemptEnd::ClientFailed { error, has_begun: false, outcome: Some(Outcome::CutShort) };
-        let Some(head) = h2_head::write_request(request, peer, &backend.authority, backend.url.tls, value) else {
+        let (backend, ends) = (&*slot.backend, matches!(request.length, Length::Empty | Length::Fixed(0)));
+        let (authority, secure, to_head) = (&backend.authority, backend.url.tls, request.is_head());
+        let cut_short =
+            |error| AttemptEnd::Last(End::ClientFailed { error, has_begun: false, outcome: Some(Outcome::CutShort) });
+        let Some(head) = h2_head::write_request(request, peer, authority, secure, &mut scratch.value) else {
             return cut_short(PeerError::Malformed("the request cannot be expressed in HTTP/2"));
         };
         if request.expects_continue() {
@@ -169,26 +148,14 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
             // so the gate sends it.
             response.clear();
             response.status = 100;
-            if let Err(error) = self.reply.interim(response).await {
+            if let Err(error) = reply.interim(response).await {
                 return cut_short(error);
             }
         }
-        let end = match h2::open(connection, head, ends, request.is_head(), pace, worker.timers.timer()).await {
+        let end = match h2::open(connection, head, ends, to_head, pace, worker.timers.timer()).await {
             Ok((mut answer, mut sink)) => {
-                let timer = answer.timer();
-                let stream = Stream {
-                    worker,
-                    settings,
-                    backend,
-                    request,
-                    timer: &timer,
-                    keep: *keep,
-                    body: self.body,
-                    reply: self.reply,
-                    response,
-                    ticket,
-                    overflow,
-                };
+                let timer = answer.timer.clone();
+                let stream = Stream { inbound, backend, timer: &timer, body, reply, ticket, overflow };
                 let end = stream.run(&mut answer, &mut sink).await;
                 if !end.is_complete() {
                     sink.break_off().await;

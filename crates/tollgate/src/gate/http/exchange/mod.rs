@@ -29,11 +29,9 @@ use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tollgate_core::request::{Request, host_of};
 use tollgate_core::time::{Moment, Span};
-use tollgate_wire::http1::chunked::Decoder;
 use tollgate_wire::http1::hop_by_hop::strip_nominated;
 use tollgate_wire::http1::{Fault, Length, Name, RequestHead, ResponseHead};
 use tollgate_wire::json_body;
@@ -43,10 +41,11 @@ use super::backend::h1::H1Connection;
 use super::backend::pool::Wanted;
 use super::backend::sites::SiteBackends;
 use super::backend::{AllDown, Backend, BackendSlot, Backends, connect};
-use super::body::{PeerError, Piece, Rest, Source};
+use super::body::{PeerError, Piece, Rest, Sink as _, Source};
 use super::download::drain;
 use super::halves::{ClientBody, GATHERED_MAX, Reply};
-use super::own_answer::OwnAnswer;
+use super::own_answer;
+use super::scratch::BackendScratch;
 use super::spool::Overflow;
 use super::trace;
 use super::worker::Worker;
@@ -85,7 +84,12 @@ pub(crate) enum After {
 /// How an exchange ended before its settlement, and what the client is still to be sent.
 enum End {
     /// The backend has sent its whole response. The client may not have read all of it.
-    Answered { keep: bool },
+    Answered {
+        /// Whether the client may send another request.
+        keep: bool,
+        /// Whether the backend got the whole request before its response ended.
+        is_complete: bool,
+    },
     /// The backend has switched to another protocol.
     Upgraded(Box<H1Connection>, BackendSlot),
     /// The client left, did not send what it announced, or stopped reading.
@@ -93,15 +97,14 @@ enum End {
         error: PeerError,
         /// Whether the client has been sent a part of the response.
         has_begun: bool,
-        /// How the backend's part ended; none if the request was given up before.
+        /// How the backend's part ended; none if the request was given up before, or is an event stream, which is
+        /// settled already.
         outcome: Option<Outcome>,
     },
     /// A rule or the queue refused the request.
     Refused(Refusal),
-    /// The host of the request belongs to no site.
-    UnknownHost,
     /// The request cannot be served. The client gets a response with this status.
-    Failed { status: u16, detail: &'static str, retry_secs: u64 },
+    Failed { status: u16, detail: &'static str, retry_secs: Option<u64> },
     /// The client gets nothing more.
     Cut,
 }
@@ -115,24 +118,18 @@ impl End {
         match self {
             Self::Answered { .. } | Self::Upgraded(..) => Some(Outcome::Answered),
             Self::ClientFailed { outcome, .. } => *outcome,
-            Self::Refused(_) | Self::UnknownHost | Self::Failed { .. } | Self::Cut => Some(Outcome::Failed),
+            Self::Refused(_) | Self::Failed { .. } | Self::Cut => Some(Outcome::Failed),
         }
     }
 }
 
-/// A request that was read: its head, its connection, and memory for its exchange.
+/// A request that was read, its connection, and memory for its response.
 pub(crate) struct Inbound<'a> {
     pub(crate) worker: &'a Rc<Worker>,
     pub(crate) settings: &'a Settings,
     pub(crate) peer: &'a ConnectionPeer,
     pub(crate) request: &'a mut RequestHead,
     pub(crate) response: &'a mut ResponseHead,
-    /// Decodes the chunks of the response.
-    pub(crate) decoder: &'a mut Decoder,
-    /// The bytes that are to be sent to the backend.
-    pub(crate) out: &'a mut Vec<u8>,
-    /// The value of a header field while it is written.
-    pub(crate) value: &'a mut Vec<u8>,
     /// Whether the request permits further ones on its connection.
     pub(crate) keep: bool,
 }
@@ -140,6 +137,7 @@ pub(crate) struct Inbound<'a> {
 /// One request on its way through the gate.
 pub(crate) struct Exchange<'a, B, R> {
     inbound: Inbound<'a>,
+    scratch: &'a mut BackendScratch,
     body: &'a mut B,
     reply: &'a mut R,
     /// The address of the client; that of the peer until the client is identified.
@@ -159,7 +157,12 @@ pub(crate) struct Exchange<'a, B, R> {
 }
 
 impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
-    pub(crate) fn new(inbound: Inbound<'a>, body: &'a mut B, reply: &'a mut R) -> Self {
+    pub(crate) fn new(
+        inbound: Inbound<'a>,
+        scratch: &'a mut BackendScratch,
+        body: &'a mut B,
+        reply: &'a mut R,
+    ) -> Self {
         Self {
             access_record: AccessRecord::begin(inbound.worker),
             client: inbound.peer.address,
@@ -170,6 +173,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
             overflow: None,
             trace: None,
             inbound,
+            scratch,
             body,
             reply,
         }
@@ -189,8 +193,8 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
     /// Responds to a request that cannot be read. No phase applies to it.
     pub(crate) async fn reject(&mut self, fault: Fault) -> After {
         self.inbound.worker.counters.malformed();
-        let answer = OwnAnswer::malformed(fault, self.inbound.response);
-        let after = self.answer(&answer, false).await;
+        let body = own_answer::malformed(fault, self.inbound.response);
+        let after = self.answer(&body, false).await;
         if let Some(record) = self.access_record.take() {
             let record = record.without_decision("malformed");
             record.write(self.inbound.worker, self.client, None, self.inbound.response, self.reply.sent());
@@ -227,7 +231,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         if shared.backends.load().is_unknown(host_of(&request.authority)) {
             worker.counters.misdirected();
             self.undecided("unknown-host");
-            return Err(End::UnknownHost);
+            return Err(End::Failed { status: 421, detail: "no site with this host is served here", retry_secs: None });
         }
         Ok(())
     }
@@ -378,7 +382,9 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         let (mut avoid, mut connect_failures, mut unsent_retries, mut has_resent) = (None, 0, 0, false);
         loop {
             let chosen = self.backends(&worker.shared.backends.load()).choose(picked.as_ref(), avoid, is_whole);
-            let slot = chosen.map_err(|AllDown(wait)| self.no_backend(wait))?;
+            let no_backend =
+                |AllDown(wait): AllDown| self.fail((503, "no backend is up"), wait.as_secs() + 1, None, None);
+            let slot = chosen.map_err(no_backend)?;
             // A connection from before the outage does not show whether new ones can be made.
             let wanted_now = if slot.is_probe() { Wanted::New } else { wanted };
             let opened = or_departure(pin!(Upstream::open(worker, settings, &slot, wanted_now)), self.body).await?;
@@ -407,20 +413,18 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
             ticket.started();
             ticket.goes_to(&slot.backend.queue);
             match self.attempt(upstream, &slot).await {
-                AttemptEnd::Answered { keep, .. } => return Ok(End::Answered { keep }),
+                AttemptEnd::Last(end) => return Ok(end),
                 AttemptEnd::Upgraded(connection) => return Ok(End::Upgraded(connection, slot)),
-                AttemptEnd::ClientFailed { error, has_begun, outcome } => {
-                    return Err(End::ClientFailed { error, has_begun, outcome });
-                }
-                AttemptEnd::Unsent if unsent_retries < UNSENT_RETRIES_MAX => {
-                    self.unsent();
+                AttemptEnd::Unsent => {
+                    if let Some(ticket) = &mut self.ticket {
+                        ticket.unsent();
+                    }
+                    if unsent_retries == UNSENT_RETRIES_MAX {
+                        return Err(self.backend_failed(PeerError::Gone, false, &slot));
+                    }
                     worker.counters.retried();
                     unsent_retries += 1;
                     wanted = Wanted::New;
-                }
-                AttemptEnd::Unsent => {
-                    self.unsent();
-                    return Err(self.backend_failed(PeerError::Gone, false, &slot));
                 }
                 AttemptEnd::BackendFailed { error: PeerError::Gone, has_begun: false, .. }
                     if was_used && !has_resent && self.may_be_sent_twice() =>
@@ -452,7 +456,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
     /// The client's part after the settlement.
     async fn finish(&mut self, end: End) -> After {
         match end {
-            End::Answered { keep } => match self.drain().await {
+            End::Answered { keep, .. } => match self.drain().await {
                 Ok(()) if keep => After::Keep,
                 Ok(()) => After::Close,
                 Err(PeerError::Gone) => self.left(),
@@ -464,10 +468,17 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
             },
             End::ClientFailed { error: PeerError::Gone, .. } => self.left(),
             End::ClientFailed { has_begun: true, .. } | End::Cut => After::Cut,
-            End::ClientFailed { error, .. } => self.answer_client_failure(error).await,
+            End::ClientFailed { error: PeerError::Malformed(detail), .. } => {
+                self.answer_failure(400, detail, None, false).await
+            }
+            End::ClientFailed { error: PeerError::Slow, .. } => {
+                self.answer_failure(408, "the request took too long to arrive", None, false).await
+            }
             End::Refused(refusal) => self.refuse(&refusal).await,
-            End::UnknownHost => self.answer_unknown_host().await,
-            End::Failed { status, detail, retry_secs } => self.answer_failure(status, detail, retry_secs).await,
+            End::Failed { status, detail, retry_secs } => {
+                let keep = self.can_keep();
+                self.answer_failure(status, detail, retry_secs, keep).await
+            }
         }
     }
 
@@ -497,17 +508,6 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         matches!(request.length, Length::Empty | Length::Fixed(0)) && request.is_idempotent()
     }
 
-    /// The backend has received nothing of the request.
-    fn unsent(&mut self) {
-        if let Some(ticket) = &mut self.ticket {
-            ticket.unsent();
-        }
-    }
-
-    fn no_backend(&self, wait: Duration) -> End {
-        self.fail((503, "no backend is up"), wait.as_secs() + 1, None, None)
-    }
-
     /// The gate itself is short of descriptors or memory, so it closes idle connections.
     fn no_room(&self, error: &io::Error) -> End {
         self.inbound.worker.timers.close_idle(CLOSED_AT_ONCE);
@@ -528,7 +528,7 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
                 PeerError::Slow => "the backend stopped in the middle of its answer",
                 PeerError::Malformed(what) => what,
             };
-            self.log_failure(&Failure::cut(reason).at(&slot.backend.url));
+            self.log_failure(None, reason, None, Some(slot));
             return End::Cut;
         }
         match error {
@@ -537,9 +537,9 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
             }
             PeerError::Slow => self.fail((504, "the backend took too long"), 1, None, Some(slot)),
             PeerError::Malformed(what) => {
-                self.log_failure(&Failure::made(502, what).at(&slot.backend.url));
+                self.log_failure(Some(502), what, None, Some(slot));
                 // Clients are not shown the details of the backend.
-                End::Failed { status: 502, detail: "the backend's answer is not HTTP", retry_secs: 1 }
+                End::Failed { status: 502, detail: "the backend's answer is not HTTP", retry_secs: Some(1) }
             }
         }
     }
@@ -552,25 +552,33 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         error: Option<&io::Error>,
         slot: Option<&BackendSlot>,
     ) -> End {
-        self.log_failure(&Failure::made(status, detail).with(error, slot.map(|slot| &slot.backend.url)));
-        End::Failed { status, detail, retry_secs }
+        self.log_failure(Some(status), detail, error, slot);
+        End::Failed { status, detail, retry_secs: Some(retry_secs) }
     }
 
-    fn log_failure(&self, failure: &Failure<'_>) {
+    /// `status`: of the gate's own response; none if a response of the backend was cut off.
+    fn log_failure(
+        &self,
+        status: Option<u16>,
+        reason: &'static str,
+        error: Option<&io::Error>,
+        slot: Option<&BackendSlot>,
+    ) {
         let Inbound { worker, request, .. } = &self.inbound;
-        worker.failures.record(failure, request, self.client, worker.shared.admission.now());
+        let failure = Failure { status, reason, error, backend: slot.map(|slot| &slot.backend.url) };
+        worker.failures.record(&failure, request, self.client, worker.shared.admission.now());
     }
 
     /// Sends the part of the response that the client has not read, as long as the client is there.
     async fn drain(&mut self) -> Result<(), PeerError> {
         let Some(overflow) = &mut self.overflow else { return Ok(()) };
-        unless_departed(pin!(drain(self.reply, overflow)), self.body).await?
+        unless_departed(pin!(drain(self.reply.body(), overflow)), self.body).await?
     }
 
     /// Sends the head of a response that switches protocols, before anything goes through the tunnel.
     async fn drain_head(&mut self) -> Result<(), PeerError> {
         let Some(overflow) = &mut self.overflow else { return Ok(()) };
-        drain(self.reply, overflow).await
+        drain(self.reply.body(), overflow).await
     }
 
     /// The client has left.
@@ -589,39 +597,18 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
             record.refused(refusal, stats.clock.now().since(self.since));
         }
         let random = spread_of(self.client, worker.timers.now_ms());
-        let answer = OwnAnswer::refuse(refusal, request, response, &settings.pages, random);
+        let body = own_answer::refuse(refusal, request, response, &settings.pages, random);
         let keep = self.can_keep();
-        self.answer(&answer, keep).await
+        self.answer(&body, keep).await
     }
 
     /// Responds that the request cannot be served.
-    async fn answer_failure(&mut self, status: u16, detail: &str, retry_secs: u64) -> After {
+    async fn answer_failure(&mut self, status: u16, detail: &str, retry_secs: Option<u64>, keep: bool) -> After {
         let Inbound { worker, settings, request, response, .. } = &mut self.inbound;
         let random = spread_of(self.client, worker.timers.now_ms());
-        let retry = Some(jittered_secs(Span::from_secs(retry_secs), random));
-        let answer = OwnAnswer::fault_to(request, status, detail, retry, response, &settings.pages);
-        let keep = self.can_keep();
-        self.answer(&answer, keep).await
-    }
-
-    /// Responds that no site has the host of the request.
-    async fn answer_unknown_host(&mut self) -> After {
-        let Inbound { settings, request, response, .. } = &mut self.inbound;
-        let detail = "no site with this host is served here";
-        let answer = OwnAnswer::fault_to(request, 421, detail, None, response, &settings.pages);
-        let keep = self.can_keep();
-        self.answer(&answer, keep).await
-    }
-
-    /// Responds to a client that did not send what it announced.
-    async fn answer_client_failure(&mut self, error: PeerError) -> After {
-        let (status, detail) = match error {
-            PeerError::Malformed(detail) => (400, detail),
-            _ => (408, "the request took too long to arrive"),
-        };
-        let Inbound { settings, request, response, .. } = &mut self.inbound;
-        let answer = OwnAnswer::fault_to(request, status, detail, None, response, &settings.pages);
-        self.answer(&answer, false).await
+        let retry = retry_secs.map(|secs| jittered_secs(Span::from_secs(secs), random));
+        let body = own_answer::fail(request, status, detail, retry, response, &settings.pages);
+        self.answer(&body, keep).await
     }
 
     /// Whether the connection can be kept although the request is not forwarded: the rest of its body must be small
@@ -636,17 +623,18 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         *keep && is_drainable && !request.expects_continue()
     }
 
-    /// Sends a response of the gate's own. The rest of the request's body is read if the connection is to be kept.
-    async fn answer(&mut self, answer: &OwnAnswer, keep: bool) -> After {
+    /// Sends a response of the gate's own, whose head is in `inbound`. The rest of the request's body is read if the
+    /// connection is to be kept.
+    async fn answer(&mut self, body: &[u8], keep: bool) -> After {
         let Inbound { worker, settings, response, .. } = &mut self.inbound;
         let keep = keep && !worker.is_draining();
         response.fields.push(b"date", worker.date().as_bytes());
         let sent = async {
             self.reply.begin(response, keep)?;
-            if !answer.body.is_empty() {
-                self.reply.send(&answer.body, Rest::End).await?;
+            if !body.is_empty() {
+                self.reply.body().send(body, Rest::End).await?;
             }
-            self.reply.end(None).await
+            self.reply.body().end(None).await
         };
         if sent.await.is_err() {
             return After::Cut;

@@ -16,6 +16,7 @@ use tollgate_wire::http1::hop_by_hop::strip_nominated;
 use tollgate_wire::http1::{Name, RequestHead, ResponseHead};
 
 use super::attempt::AttemptEnd;
+use super::{End, Inbound};
 use crate::gate::decide::admission::{Outcome, Ticket};
 use crate::gate::http::backend::Backend;
 use crate::gate::http::body::{PeerError, Piece, SideError};
@@ -24,32 +25,28 @@ use crate::gate::http::halves::{BackendAnswer, ClientBody, Forward, Reply};
 use crate::gate::http::report;
 use crate::gate::http::spool::Overflow;
 use crate::gate::http::upload::{UploadMeter, upload};
-use crate::gate::http::worker::Worker;
 use crate::gate::net::timer::{Timer, Way};
 use crate::settings::Gate as Settings;
 
 /// A request and its response, on one connection to a backend.
-pub(super) struct Stream<'s, 'b, B, R> {
-    pub(super) worker: &'s Worker,
-    pub(super) settings: &'s Settings,
+pub(super) struct Stream<'s, 'a, B, R> {
+    pub(super) inbound: &'s mut Inbound<'a>,
     pub(super) backend: &'s Backend,
-    pub(super) request: &'s RequestHead,
     /// The deadlines of the backend.
     pub(super) timer: &'s Timer,
-    /// Whether the request permits further ones on its connection.
-    pub(super) keep: bool,
     pub(super) body: &'s mut B,
     pub(super) reply: &'s mut R,
-    pub(super) response: &'s mut ResponseHead,
     pub(super) ticket: &'s mut Ticket,
     /// The part of the response that the client has not read.
-    pub(super) overflow: &'s mut Overflow<'b>,
+    pub(super) overflow: &'s mut Overflow<'a>,
 }
 
 impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
     /// Streams until the backend has sent its whole response, or one side fails.
     pub(super) async fn run(self, answer: &mut impl BackendAnswer, sink: &mut impl Forward) -> AttemptEnd {
-        let Self { worker, settings, backend, request, timer, keep, body, reply, response, ticket, overflow } = self;
+        let Self { inbound, backend, timer, body, reply, ticket, overflow } = self;
+        let Inbound { worker, settings, request, response, keep, .. } = inbound;
+        let request = &**request;
         let (is_uploaded, has_begun, is_endless) = (Cell::new(false), Cell::new(false), Cell::new(false));
         let shared = RefCell::new(&mut *ticket);
         timer.clear(Way::In);
@@ -88,7 +85,7 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
                 ticket.reported_load(report::take_load(&mut response.fields, settings.load_header.as_deref()));
                 ticket.tell(&mut response.fields);
             }
-            let keep = keep && is_uploaded.get() && !worker.is_draining();
+            let keep = *keep && is_uploaded.get() && !worker.is_draining();
             reply.begin(response, keep).map_err(SideError::Client)?;
             has_begun.set(true);
             if has_media_type(response, b"text/event-stream") {
@@ -99,18 +96,18 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
             if !download::is_bufferable(response) {
                 overflow.set_closed(true);
             }
-            download(answer, reply, overflow, response.length, || shared.borrow_mut().held_up()).await?;
+            download(answer, reply.body(), overflow, response.length, || shared.borrow_mut().held_up()).await?;
             Ok(keep)
         };
         let streamed = race(pin!(downloading), pin!(uploading)).await;
         let (is_complete, has_begun) = (is_uploaded.get(), has_begun.get());
         match streamed {
-            Ok(keep) => AttemptEnd::Answered { keep, is_complete },
+            Ok(keep) => AttemptEnd::Last(End::Answered { keep, is_complete }),
             Err(SideError::Backend(error)) => {
                 AttemptEnd::BackendFailed { error, has_begun: answer.has_begun(), is_cut: has_begun }
             }
             Err(SideError::Client(error)) if is_endless.get() => {
-                AttemptEnd::ClientFailed { error, has_begun, outcome: None }
+                AttemptEnd::Last(End::ClientFailed { error, has_begun, outcome: None })
             }
             Err(SideError::Client(error)) => {
                 if overflow.was_full {
@@ -130,7 +127,7 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
                 } else {
                     Outcome::Unheard
                 };
-                AttemptEnd::ClientFailed { error, has_begun, outcome: Some(outcome) }
+                AttemptEnd::Last(End::ClientFailed { error, has_begun, outcome: Some(outcome) })
             }
         }
     }
