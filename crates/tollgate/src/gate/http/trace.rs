@@ -39,7 +39,7 @@ pub(crate) fn goes(trace: &mut Option<Trace>, ticket: &Ticket, account: &mut Pen
     let Some(trace) = trace else { return };
     let (decision, rule) = ticket.decided();
     trace.decided(Decided { decision: decision.verdict.as_str(), reason: decision.reason.as_str(), rule });
-    account.tell(trace.goes());
+    account.told = Some(trace.goes());
     request.fields.retain(|field| field.name_bytes != TRACEPARENT);
     request.fields.push(TRACEPARENT, &trace.traceparent().write());
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
@@ -55,14 +56,14 @@ impl GateMetrics {
         gauge(encoder, "tollgate_buffered_spool_bytes", help, spool)?;
         let held = u64::from(self.0.admission.held());
         gauge(encoder, "tollgate_requests_held", "Requests that rules hold", held)?;
-        let reloads = &self.0.reloads;
-        counter(encoder, "tollgate_reloads", "Reloads of the settings that took effect", reloads.done())?;
+        let (reloads, read) = (&self.0.reloads, |count: &AtomicU64| count.load(Ordering::Relaxed));
+        counter(encoder, "tollgate_reloads", "Reloads of the settings that took effect", read(&reloads.done))?;
         let help = "Reloads that changed nothing because the file was invalid";
-        counter(encoder, "tollgate_reloads_failed", help, reloads.failed())?;
+        counter(encoder, "tollgate_reloads_failed", help, read(&reloads.failed))?;
         let help = "Whether the settings in force are older than the file, because its last reload failed";
-        gauge(encoder, "tollgate_settings_stale", help, u64::from(reloads.faults().is_some()))?;
+        gauge(encoder, "tollgate_settings_stale", help, reloads.is_stale.load(Ordering::Relaxed).into())?;
         let help = "Settings of the file that need a restart";
-        gauge(encoder, "tollgate_settings_waiting", help, reloads.waiting())?;
+        gauge(encoder, "tollgate_settings_waiting", help, read(&reloads.waiting))?;
         let log = &self.0.access_log_counts;
         counter(encoder, "tollgate_access_log_lines", "Lines written to the access log", log.written())?;
         let help = "Lines of the access log that were dropped because the destination does not keep up or fails";

@@ -1,18 +1,19 @@
 //! The results of reloads. A refused file must stay visible: the gate goes on with old settings that its operator
 //! believes to be replaced.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use arc_swap::ArcSwapOption;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The results of all reloads.
 #[derive(Debug, Default)]
 pub(crate) struct Reloads {
-    done: AtomicU64,
-    failed: AtomicU64,
-    faults: ArcSwapOption<String>,
-    waiting: AtomicU64,
+    /// Reloads that took effect.
+    pub(crate) done: AtomicU64,
+    /// Reloads that changed nothing, because the file was invalid.
+    pub(crate) failed: AtomicU64,
+    /// Whether the last reload failed.
+    pub(crate) is_stale: AtomicBool,
+    /// Settings of the file that need a restart.
+    pub(crate) waiting: AtomicU64,
 }
 
 impl Reloads {
@@ -23,26 +24,6 @@ impl Reloads {
         if let Ok(waiting) = outcome {
             self.waiting.store(waiting.len() as u64, Ordering::Relaxed);
         }
-        self.faults.store(outcome.as_ref().err().map(|faults| Arc::new(faults.clone())));
-    }
-
-    /// Reloads that took effect.
-    pub(crate) fn done(&self) -> u64 {
-        self.done.load(Ordering::Relaxed)
-    }
-
-    /// Reloads that changed nothing, because the file was invalid.
-    pub(crate) fn failed(&self) -> u64 {
-        self.failed.load(Ordering::Relaxed)
-    }
-
-    /// Settings of the file that need a restart.
-    pub(crate) fn waiting(&self) -> u64 {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
-    /// The error of the last reload; none if it took effect.
-    pub(crate) fn faults(&self) -> Option<Arc<String>> {
-        self.faults.load_full()
+        self.is_stale.store(outcome.is_err(), Ordering::Relaxed);
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct PendingStats {
     pub(crate) wait: Span,
     went: Moment,
     /// A second place for the cost, in nanoseconds.
-    told: Option<Arc<AtomicU64>>,
+    pub(crate) told: Option<Arc<AtomicU64>>,
 }
 
 impl RequestStats {
@@ -50,17 +50,12 @@ impl RequestStats {
             clock,
             feed: Arc::default(),
             refusals: Arc::default(),
-            spenders: Spenders::new(),
+            spenders: Spenders::default(),
             waits: Histogram::default(),
             tolls: Histogram::default(),
             answers: Histogram::default(),
             backend: Histogram::default(),
         })
-    }
-
-    /// Counts a refused request of a client.
-    pub(crate) fn refused<'a>(&self, client: IpAddr, agent: impl FnOnce() -> &'a [u8], now: Moment) {
-        self.spenders.refused(client, agent, now);
     }
 
     /// Counts a request of a client that came at `since` and goes to the backend now.
@@ -74,11 +69,6 @@ impl RequestStats {
 }
 
 impl PendingStats {
-    /// Stores the cost in `told` too, in nanoseconds.
-    pub(crate) fn tell(&mut self, told: Arc<AtomicU64>) {
-        self.told = Some(told);
-    }
-
     /// Adds a request that finished at `now`. `would`: the act of a gate or rule that only observes.
     pub(crate) fn settle(self, toll: Span, would: Option<Act>, now: Moment) {
         let Self { stats, spender, wait, went, told } = self;

@@ -38,6 +38,7 @@ const NETWORKS: [(&str, u8, u8); 3] = [("ip/32", 32, 64), ("ip/24", 24, 56), ("i
 const USER_AGENT: &str = "user-agent";
 
 /// The use of all clients.
+#[derive(Default)]
 pub(crate) struct Spenders {
     hasher: RandomState,
     books: PerThread<SpendingBook>,
@@ -92,15 +93,6 @@ pub(crate) struct SpenderRates {
 const HELD_MIN: Span = Span::from_millis(1);
 
 impl Spenders {
-    pub(crate) fn new() -> Self {
-        Self {
-            hasher: RandomState::default(),
-            books: PerThread::default(),
-            ledger: Mutex::default(),
-            unnamed: AtomicU64::new(0),
-        }
-    }
-
     /// The classes that spenders are shown by.
     pub(crate) fn classes() -> impl Iterator<Item = &'static str> {
         NETWORKS.iter().map(|(class, ..)| *class).chain([USER_AGENT])
@@ -301,7 +293,7 @@ mod tests {
 
     #[test]
     fn the_key_with_the_highest_use_is_first_in_every_class() {
-        let spenders = Spenders::new();
+        let spenders = Spenders::default();
         for secs in 1..=20 {
             serve(&spenders, "203.0.113.7", "crawler", 400);
             serve(&spenders, "203.0.113.9", "crawler", 300);
@@ -323,7 +315,7 @@ mod tests {
 
     #[test]
     fn reading_the_ledger_includes_recent_use() {
-        let spenders = Spenders::new();
+        let spenders = Spenders::default();
         spenders.tick(second(1));
         serve(&spenders, "203.0.113.7", "crawler", 400);
         let shown = |ms| spenders.top("ip/32", 10, Moment::from_millis(ms)).unwrap().len();
@@ -332,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_list_of_few_is_the_beginning_of_the_whole_one() {
-        let spenders = Spenders::new();
+        let spenders = Spenders::default();
         for number in 0..300u32 {
             let client = Ipv4Addr::from(0x0a00_0000 + number).to_string();
             serve(&spenders, &client, &client, u64::from(number * 7919 % 40));
@@ -350,7 +342,7 @@ mod tests {
 
     #[test]
     fn refusals_cost_nothing_and_are_counted() {
-        let spenders = Spenders::new();
+        let spenders = Spenders::default();
         let client = "203.0.113.7".parse().unwrap();
         for secs in 1..=3 {
             (0..4).for_each(|_| spenders.refused(client, || b"crawler", second(secs)));
@@ -366,7 +358,7 @@ mod tests {
 
     #[test]
     fn in_a_storm_refusals_are_counted_nearly_right() {
-        let spenders = Spenders::new();
+        let spenders = Spenders::default();
         for secs in 1..=3 {
             for number in 0..100_000u32 {
                 spenders.refused(Ipv4Addr::from(0xcb00_7100 + number % 32).into(), || b"crawler", second(secs));
@@ -387,7 +379,7 @@ mod tests {
 
     #[test]
     fn in_a_storm_requests_without_a_place_are_counted_nearly_right() {
-        let spenders = Spenders::new();
+        let spenders = Spenders::default();
         for number in 0..1_000_000u32 {
             spenders.refused(Ipv4Addr::from(0x0a00_0000 + number).into(), || b"crawler", second(1));
         }
@@ -401,7 +393,7 @@ mod tests {
 
     #[test]
     fn the_use_of_several_threads_adds_up() {
-        let spenders = Spenders::new();
+        let spenders = Spenders::default();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| (0..1000).for_each(|_| serve(&spenders, "203.0.113.7", "crawler", 1)));
@@ -417,7 +409,7 @@ mod tests {
 
     #[test]
     fn a_request_that_ends_after_the_map_was_emptied_is_still_its_agents() {
-        let spenders = Spenders::new();
+        let spenders = Spenders::default();
         let spender = spenders.admitted("203.0.113.7".parse().unwrap(), b"slow");
         spenders.tick(second(1));
         spenders.served(spender, Span::from_secs(1), Span::ZERO, None);
@@ -429,7 +421,7 @@ mod tests {
 
     #[test]
     fn invented_callers_push_out_neither_memory_nor_a_spender() {
-        let spenders = Spenders::new();
+        let spenders = Spenders::default();
         for secs in 1..=12u32 {
             serve(&spenders, "203.0.113.7", "crawler", 900);
             for number in 0..20_000u32 {
@@ -449,7 +441,7 @@ mod tests {
 
     #[test]
     fn idle_keys_are_removed() {
-        let spenders = Spenders::new();
+        let spenders = Spenders::default();
         serve(&spenders, "2001:db8::1", "x", 900);
         spenders.tick(second(1));
         assert_eq!(spenders.top("ip/32", 9, second(1)).unwrap()[0].key, b"2001:db8::/64");

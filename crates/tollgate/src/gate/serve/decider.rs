@@ -382,7 +382,7 @@ impl Decider {
             open.refund();
             self.counters.refused();
             if let Some(client) = request.client() {
-                self.shared.stats.refused(client, || user_agent_of(request), now);
+                self.shared.stats.spenders.refused(client, || user_agent_of(request), now);
             }
         }
         (ruling, held)
@@ -416,7 +416,7 @@ impl Decider {
             Err(refused) => {
                 ticket.open.refund();
                 self.counters.refused();
-                self.shared.stats.refused(client, || user_agent_of(request), self.now());
+                self.shared.stats.spenders.refused(client, || user_agent_of(request), self.now());
                 Err(Refusal::by_queue(refused))
             }
         }

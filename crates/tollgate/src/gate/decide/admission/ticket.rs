@@ -47,7 +47,8 @@ pub(crate) struct Ticket {
     pub(super) permit: Option<Permit>,
     pub(super) started: Option<Moment>,
     pub(super) cpu: Option<Span>,
-    pub(super) account: Option<PendingStats>,
+    /// The statistics that get the cost when the request is settled.
+    pub(crate) account: Option<PendingStats>,
     /// The act of the queue, done or only observed, and its reason.
     pub(super) queued: Option<(Act, &'static str)>,
     /// The cost, once it is settled.
@@ -57,11 +58,6 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Adds the request to the statistics when it is settled.
-    pub(crate) fn seen_by(&mut self, account: PendingStats) {
-        self.account = Some(account);
-    }
-
     /// The decision, and the rule that made it.
     pub(crate) fn decided(&self) -> (&Decision, Option<String>) {
         let name = self.rules().and_then(|rules| Some(rules.face(&self.decision)?.name.clone()));

@@ -367,7 +367,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         if let Some(record) = &mut self.access_record {
             record.admitted(ticket, account.wait);
         }
-        ticket.seen_by(account);
+        ticket.account = Some(account);
         self.body.forwarded();
         self.overflow = Some(Overflow::new(&shared.buffers, self.client, self.reply.task_bytes()));
         Ok(())
@@ -590,7 +590,7 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
     async fn refuse(&mut self, refusal: &Refusal) -> After {
         let Inbound { worker, settings, request, response, .. } = &mut self.inbound;
         let stats = &worker.shared.stats;
-        stats.refused(self.client, || user_agent(request), self.since);
+        stats.spenders.refused(self.client, || user_agent(request), self.since);
         worker.counters.refused();
         trace::refused(&mut self.trace, refusal);
         if let Some(record) = &mut self.access_record {
