@@ -11,7 +11,6 @@
 mod held_by_queue;
 mod ticket;
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -39,7 +38,7 @@ pub(crate) use super::queue::Entering;
 pub(crate) use super::queue::Outcome;
 use super::queue::{Notice, Permit, Queue, QueueBound, QueueForecast, Queues, Refused};
 use super::refusal::Refusal;
-use super::remote_state::{Charge, RemoteLinks, RemoteState};
+use super::remote_state::{Charge, RemoteLinks};
 use super::routes::RouteHasher;
 use super::rule_engagement::by_rule;
 use super::rules::Rules;
@@ -107,12 +106,8 @@ impl Admission {
         links: RemoteLinks<'_>,
         clock: Clock,
     ) -> Result<Self, SharedLimiterError> {
-        let domain = &*in_mode(domain, settings.mode);
-        let remote_state = RemoteState::new(domain, links, &clock, None).map_err(SharedLimiterError::Sharing)?;
-        let rules =
-            Rules::new(domain, remote_state, settings.hold, clock.now()).map_err(SharedLimiterError::Limiter)?;
         Ok(Self {
-            rules: ArcSwap::from_pointee(rules),
+            rules: ArcSwap::from_pointee(Rules::load(domain, settings, links, &clock, None)?),
             claims: ArcSwap::from_pointee(Claims::new(domain, settings)),
             holds: Holds::default(),
             queues: Queues::new(settings, clock.clone()),
@@ -136,10 +131,7 @@ impl Admission {
         settings: &Settings,
         links: RemoteLinks<'_>,
     ) -> Result<(), SharedLimiterError> {
-        let (before, domain) = (self.rules.load(), &*in_mode(domain, settings.mode));
-        let remote_state = RemoteState::new(domain, links, &self.clock, Some(&before.remote_state))
-            .map_err(SharedLimiterError::Sharing)?;
-        let rules = before.succeeded_by(domain, remote_state, settings.hold).map_err(SharedLimiterError::Limiter)?;
+        let rules = Rules::load(domain, settings, links, &self.clock, Some(&self.rules.load()))?;
         self.rules.store(Arc::new(rules));
         self.claims.store(Arc::new(self.claims.load().succeeded_by(domain, settings)));
         self.queues.reload(settings);
@@ -187,8 +179,8 @@ impl Admission {
 
     /// Reduces each header and cookie that rules and claims use to one value, so that the backend sees the same value.
     pub(crate) fn unify(&self, fields: &mut Fields) {
-        fields.unify(self.rules.load().inputs());
-        fields.unify(self.claims.load().inputs());
+        fields.unify(&self.rules.load().inputs);
+        fields.unify(&self.claims.load().inputs);
     }
 
     /// The settings of users and priorities.
@@ -443,7 +435,7 @@ impl Admission {
         rules.report(request, &decision, &mut charge, now);
         if decision.verdict.is_refusal() {
             // The charge of a held request that is refused instead.
-            rules.refund(charge, now);
+            charge.refund(&rules.limiter, now);
             return Err(Refusal::by_rule(rules, decision, now));
         }
         *ticket = Some(Ticket {
@@ -479,13 +471,4 @@ impl Admission {
         rules.limiter.rule(index)?.class.write_key(request, &mut key);
         self.holds.take(index, key.as_bytes(), rules.hold, wait)
     }
-}
-
-/// The rules of `domain`, all in observe mode if the gate is.
-fn in_mode(domain: &Domain, mode: Mode) -> Cow<'_, Domain> {
-    let mut domain = Cow::Borrowed(domain);
-    if mode == Mode::Observe {
-        domain.to_mut().rules.iter_mut().for_each(|settings| settings.rule.mode = Mode::Observe);
-    }
-    domain
 }

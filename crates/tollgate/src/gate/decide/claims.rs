@@ -46,7 +46,7 @@ pub(crate) struct Claims {
     /// Whether any priority depends on flags.
     pub(crate) looks_at_flags: bool,
     /// The headers and cookies that users and priorities depend on.
-    inputs: Inputs,
+    pub(crate) inputs: Inputs,
     hasher: RandomState,
 }
 
@@ -62,18 +62,17 @@ impl Claims {
 
     fn hashed_by(hasher: RandomState, domain: &Domain, settings: &Settings) -> Self {
         let hashed = |priority: &Priority| (priority.clone(), hasher.hash_one(&priority.name));
+        let mut inputs = Inputs::default();
+        settings.user.iter().for_each(|user| inputs.add_class(&user.class));
+        let conditions = domain.priorities.iter().flat_map(Priority::conditions);
+        conditions.for_each(|condition| inputs.add_condition(condition));
         Self {
             user: settings.user.clone(),
             priorities: domain.priorities.iter().map(hashed).collect(),
-            inputs: inputs(domain, settings),
+            inputs,
             looks_at_flags: domain.priorities.iter().any(Priority::looks_at_flags),
             hasher,
         }
-    }
-
-    /// The headers and cookies that users and priorities depend on.
-    pub(crate) fn inputs(&self) -> &Inputs {
-        &self.inputs
     }
 
     /// The user and priority of a request. A request without a user belongs to `tenant`.
@@ -101,14 +100,6 @@ impl Claims {
         let mut sink = HashSink(self.hasher.build_hasher());
         self.user.as_ref()?.class.write_key(request, &mut sink).then(|| sink.0.finish())
     }
-}
-
-fn inputs(domain: &Domain, settings: &Settings) -> Inputs {
-    let mut inputs = Inputs::default();
-    settings.user.iter().for_each(|user| inputs.add_class(&user.class));
-    let conditions = domain.priorities.iter().flat_map(Priority::conditions);
-    conditions.for_each(|condition| inputs.add_condition(condition));
-    inputs
 }
 
 /// Hashes the parts of a key.
@@ -176,7 +167,7 @@ mod tests {
             [[priority]]\nname = \"logged-in\"\nwhen = { cookie = { session = \"*\" } }\nunless = { path = \"/export\" }\nweight = 4\n\
             [[priority]]\nname = \"search\"\nwhen = { path = \"/search\" }\nweight = 0.25\n";
         let before = claims(text);
-        assert_eq!(before.inputs().cookies(), ["session"]);
+        assert_eq!(before.inputs.cookies(), ["session"]);
         let session = "cookie: session=x\r\n";
         let of = |path, fields| claim(&before, path, fields, 0);
         assert!(of("/healthz", session).is_exempt && !of("/", session).is_exempt);

@@ -30,11 +30,6 @@ pub(crate) struct ConnectionPeer {
     pub(crate) connection: u64,
 }
 
-fn next_connection() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
 impl ConnectionPeer {
     /// A user behind an address: the connection, or the user agent if a proxy forwards the request.
     pub(crate) fn tenant(&self, request: &RequestView<'_>, client: IpAddr) -> u64 {
@@ -45,18 +40,16 @@ impl ConnectionPeer {
     }
 
     pub(crate) fn new(address: IpAddr, secure: bool, settings: &Settings) -> Self {
-        let address = unmapped(address);
-        let peer = Self {
-            address,
-            text: address.to_string(),
-            proxy: None,
-            is_known: true,
-            trust: Cell::new(None),
-            secure,
-            connection: next_connection(),
-        };
+        let peer = Self::at(address, secure);
         peer.judge(settings);
         peer
+    }
+
+    fn at(address: IpAddr, secure: bool) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let (address, connection) = (unmapped(address), NEXT.fetch_add(1, Ordering::Relaxed));
+        let text = address.to_string();
+        Self { address, text, proxy: None, is_known: true, trust: Cell::new(None), secure, connection }
     }
 
     /// The same peer, as named by the proxy at this address.
@@ -84,17 +77,7 @@ impl ConnectionPeer {
 
     /// A client behind a proxy that does not name it. It gets the address of the proxy, but not its trust.
     pub(crate) fn unknown_behind(proxy: IpAddr, secure: bool) -> Self {
-        let address = unmapped(proxy);
-        let text = address.to_string();
-        Self {
-            address,
-            text,
-            proxy: Some(proxy),
-            is_known: false,
-            trust: Cell::new(None),
-            secure,
-            connection: next_connection(),
-        }
+        Self { proxy: Some(proxy), is_known: false, ..Self::at(proxy, secure) }
     }
 
     /// The client of this request.

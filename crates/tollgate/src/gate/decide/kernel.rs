@@ -16,14 +16,20 @@ const BYTES_MAX: u64 = 4096;
 
 /// A file of the kernel, and whether the last reading failed.
 #[derive(Debug)]
-struct Watched {
-    path: PathBuf,
+pub(crate) struct Watched {
+    pub(crate) path: PathBuf,
     is_missing: bool,
 }
 
 impl Watched {
-    fn new(path: PathBuf) -> Self {
+    pub(crate) fn new(path: PathBuf) -> Self {
         Self { path, is_missing: false }
+    }
+
+    /// The CPU pressure (PSI) in this file: the part of the last ten seconds in which some task waited for a CPU, in
+    /// thousandths.
+    pub(crate) fn pressure_milli(&mut self) -> Option<u32> {
+        self.read(pressure_milli)
     }
 
     /// The parsed content of the file.
@@ -93,22 +99,6 @@ impl CpuUsage {
     }
 }
 
-/// CPU pressure (PSI).
-#[derive(Debug)]
-pub(crate) struct Pressure(Watched);
-
-impl Pressure {
-    /// The pressure in this file.
-    pub(crate) fn of_file(path: PathBuf) -> Self {
-        Self(Watched::new(path))
-    }
-
-    /// The part of the last ten seconds in which some task waited for a CPU, in thousandths.
-    pub(crate) fn milli(&mut self) -> Option<u32> {
-        self.0.read(pressure_milli)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,11 +136,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cpu.pressure");
         fs::write(&path, "some avg10=25.50 avg60=1.00 avg300=0.10 total=1\n").unwrap();
-        assert_eq!(Pressure::of_file(path).milli(), Some(255));
+        assert_eq!(Watched::new(path).pressure_milli(), Some(255));
         let own = Path::new("/proc/pressure/cpu");
         // A kernel may have the file and refuse to let it be read.
         if fs::read(own).is_ok_and(|text| !text.is_empty()) {
-            let milli = Pressure::of_file(own.to_owned()).milli();
+            let milli = Watched::new(own.to_owned()).pressure_milli();
             assert!(milli.is_some_and(|milli| milli <= 1000), "{milli:?}");
         }
     }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tollgate_core::band::{Band, Edges, Gauge};
 use tollgate_core::time::{Moment, Span};
 
-use super::kernel::Pressure;
+use super::kernel::Watched;
 
 /// The interval of updates.
 const WINDOW: Span = Span::from_secs(1);
@@ -39,7 +39,7 @@ const REPORT_KEPT: Span = Span::from_secs(5);
 struct Looked {
     gauge: Gauge,
     edges: Edges,
-    pressure: Option<(PathBuf, Pressure)>,
+    pressure: Option<Watched>,
     /// The worst load of the last window with a report.
     reported: Span,
     at: Moment,
@@ -62,7 +62,7 @@ fn alike(milli: u32, edges: Edges) -> Span {
 impl Load {
     /// A normal band, with these edges and this pressure file.
     pub(crate) fn new(edges: Edges, pressure: Option<PathBuf>, now: Moment) -> Self {
-        let pressure = pressure.map(|path| (path.clone(), Pressure::of_file(path)));
+        let pressure = pressure.map(Watched::new);
         let looked = Looked { gauge: Gauge::new(edges), edges, pressure, reported: Span::ZERO, at: now };
         let [late_ns, came, reported_ns_plus_one, reported_at_ns] = std::array::from_fn(|_| AtomicU64::new(0));
         let (band, pinned, gauge) = (AtomicU8::new(0), AtomicU8::new(UNPINNED), Mutex::new(looked));
@@ -74,8 +74,8 @@ impl Load {
         let mut looked = self.gauge.lock();
         looked.edges = edges;
         looked.gauge.set_edges(edges);
-        if looked.pressure.as_ref().map(|(path, _)| path) != pressure.as_ref() {
-            looked.pressure = pressure.map(|path| (path.clone(), Pressure::of_file(path)));
+        if looked.pressure.as_ref().map(|file| &file.path) != pressure.as_ref() {
+            looked.pressure = pressure.map(Watched::new);
         }
     }
 
@@ -124,7 +124,7 @@ impl Load {
         }
         looked.at = now;
         let edges = looked.edges;
-        let pressure = looked.pressure.as_mut().and_then(|(_, pressure)| pressure.milli());
+        let pressure = looked.pressure.as_mut().and_then(Watched::pressure_milli);
         let pressure = pressure.map_or(Span::ZERO, |milli| alike(milli, edges));
         looked.reported = self.reported(looked.reported, now);
         let worst = wait().max(self.take_late()).max(pressure).max(looked.reported);

@@ -7,13 +7,11 @@ use std::sync::{Arc, OnceLock};
 use tollgate_core::fleet::Instruction;
 use tollgate_core::time::Moment;
 use tollgate_gatekeeper::clock::Clock;
-use tollgate_gatekeeper::limiter::Limiter;
-use tollgate_gatekeeper::link::{ApplyOrder, Link, LinkSettings, MasterReport, MasterSettings};
-use tollgate_gatekeeper::relay::Relay;
+use tollgate_gatekeeper::link::{ApplyOrder, Link, LinkSettings};
 
 /// The link to the masters, as long as rules use it.
 pub(crate) struct Masters {
-    link: Link,
+    pub(crate) link: Link,
     /// Applies an order of a master to the rules in force; set when there are rules.
     apply: Arc<OnceLock<ApplyToRules>>,
 }
@@ -55,25 +53,5 @@ impl Masters {
     pub(crate) fn serve(&self, apply: ApplyToRules) {
         let _ = self.apply.set(apply);
         self.link.begin();
-    }
-
-    /// Whether these settings name the same masters.
-    pub(crate) fn is_for(&self, settings: &LinkSettings) -> bool {
-        self.link.settings() == settings
-    }
-
-    /// Reports the decisions of `limiter` to the masters.
-    pub(crate) fn hear(&self, limiter: &mut Limiter) {
-        limiter.report_to(self.link.relay());
-    }
-
-    /// The ring through which decisions reach the link.
-    pub(crate) fn relay(&self) -> &Relay {
-        self.link.relay()
-    }
-
-    /// The state of the link to each master.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (&MasterSettings, MasterReport)> {
-        self.link.masters()
     }
 }

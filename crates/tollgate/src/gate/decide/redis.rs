@@ -20,8 +20,8 @@ const FAREWELL_MAX: Duration = Duration::from_millis(1500);
 
 /// The link to the store.
 pub(crate) struct RedisLink {
-    settings: Settings,
-    store: Store,
+    pub(crate) settings: Settings,
+    pub(crate) store: Store,
     thread: JoinHandle<()>,
 }
 
@@ -56,25 +56,11 @@ impl RedisLink {
         Ok(Self { settings: settings.clone(), store, thread })
     }
 
-    /// Whether these settings describe the same link.
-    pub(crate) fn is_for(&self, settings: &Settings) -> bool {
-        self.settings == *settings
-    }
-
     /// The address of the store, without user and password.
     pub(crate) fn name(&self) -> String {
         let (scheme, rest) = self.settings.url.split_once("://").unwrap_or(("", &self.settings.url));
         let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
         format!("{scheme}://{}", rest.split('?').next().unwrap_or_default())
-    }
-
-    /// The prefix of all keys.
-    pub(crate) fn prefix(&self) -> &str {
-        &self.settings.prefix
-    }
-
-    pub(crate) fn store(&self) -> &Store {
-        &self.store
     }
 
     /// Waits until the thread has ended, if nothing else holds the store.

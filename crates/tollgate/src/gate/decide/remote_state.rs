@@ -24,8 +24,10 @@ pub(crate) type Charge = SharedTicket;
 /// The shared state of the rules of a domain.
 #[derive(Default)]
 pub(crate) struct RemoteState {
-    redis: Option<Sharing>,
-    masters: Option<Arc<Masters>>,
+    /// The rules with state in a shared store, if any.
+    pub(crate) redis: Option<Sharing>,
+    /// The masters that receive reports, if any.
+    pub(crate) masters: Option<Arc<Masters>>,
 }
 
 /// The links to shared state.
@@ -50,12 +52,12 @@ impl RemoteState {
         let Some(link) = links.redis.filter(|_| has(StateLocation::Redis)) else {
             return Ok(Self { redis: None, masters });
         };
-        let names = (link.prefix(), domain.name.as_str());
+        let names = (link.settings.prefix.as_str(), domain.name.as_str());
         let rules = domain.rules.iter().map(|settings| (settings.rule.clone(), share(settings)));
         let before = before.and_then(|before| before.redis.as_ref());
-        let sharing = match before.filter(|before| before.store().is_same(link.store())) {
+        let sharing = match before.filter(|before| before.store().is_same(&link.store)) {
             Some(before) => before.succeeded_by(names, rules),
-            None => Sharing::new(link.store().clone(), clock.clone(), names, rules),
+            None => Sharing::new(link.store.clone(), clock.clone(), names, rules),
         };
         Ok(Self { redis: Some(sharing?), masters })
     }
@@ -64,25 +66,6 @@ impl RemoteState {
     #[inline]
     pub(crate) fn concerns(&self, request: &impl Request) -> bool {
         self.redis.as_ref().is_some_and(|sharing| sharing.concerns(request))
-    }
-
-    /// Decides about a request by all rules of `limiter`, with the shared store. If the store does not respond in time,
-    /// local state decides.
-    pub(crate) async fn decide(
-        &self,
-        limiter: &Limiter,
-        request: &impl Request,
-        toll: Toll,
-        band: Band,
-        clock: &Clock,
-    ) -> (Decision, Charge) {
-        match &self.redis {
-            Some(sharing) => sharing.decide(limiter, request, toll, band).await,
-            None => {
-                let (decision, ticket) = limiter.decide(request, toll, band, clock.now());
-                (decision, ticket.into())
-            }
-        }
     }
 
     /// The decisions of rules without charging anything. `own` are the decisions from local state.
@@ -112,16 +95,6 @@ impl RemoteState {
             Some(sharing) => sharing.forget(limiter, request, among).await,
             None => Vec::new(),
         }
-    }
-
-    /// The masters that receive reports, if any.
-    pub(crate) fn masters(&self) -> Option<&Masters> {
-        self.masters.as_deref()
-    }
-
-    /// The rules with state in a shared store, if any.
-    pub(crate) fn redis(&self) -> Option<&Sharing> {
-        self.redis.as_ref()
     }
 }
 

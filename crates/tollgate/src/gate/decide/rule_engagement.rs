@@ -99,6 +99,7 @@ mod tests {
             &settings.domains[0],
             crate::gate::decide::remote_state::RemoteState::default(),
             Gate::default().hold,
+            None,
             Moment::ZERO,
         )
         .unwrap();

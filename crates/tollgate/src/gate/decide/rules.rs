@@ -1,15 +1,16 @@
 //! The rules in force, with their names and counters.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::band::Band;
 use tollgate_core::class::Class;
-use tollgate_core::decision::{Decision, Reason, Verdict};
+use tollgate_core::decision::Decision;
 use tollgate_core::inputs::Inputs;
 use tollgate_core::limit::{Factor, Limit, LimitError};
 use tollgate_core::request::Request;
-use tollgate_core::rule::Rule;
+use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
@@ -17,11 +18,13 @@ use tollgate_gatekeeper::hash::Seed;
 use tollgate_gatekeeper::limit_status;
 use tollgate_gatekeeper::limiter::{Limiter, LimiterError, Plan};
 use tollgate_gatekeeper::names::Name;
+use tollgate_gatekeeper::shared::SharedLimiterError;
 use tollgate_wire::rate_limit_headers::LimitStatus;
 
-use super::remote_state::{Charge, RemoteState};
+use super::remote_state::{Charge, RemoteLinks, RemoteState};
 use super::scaled_limiters::ScaledLimiters;
-use crate::settings::{Domain, Hold};
+use crate::gate::observe::engagement::Act;
+use crate::settings::{Domain, Gate as Settings, Hold};
 use crate::watch::Flagged;
 
 /// Names of throttled keys that are kept for the console.
@@ -46,8 +49,8 @@ pub(crate) struct Rules {
     /// The minimum expected cost of a request to an unknown route, if there is a budget.
     unseen_cost: Option<Span>,
     account: Option<Class>,
-    /// The headers and cookies that the rules use.
-    inputs: Inputs,
+    /// The headers, cookies and JSON values that the rules use.
+    pub(crate) inputs: Inputs,
     scaled: ScaledLimiters,
     /// The number of reloads before this one.
     pub(crate) generation: u64,
@@ -62,15 +65,8 @@ pub(crate) struct Face {
     /// The status of its refusals, if configured.
     pub(crate) status: Option<u16>,
     /// Whether responses contain the state of its limit.
-    headers: bool,
+    pub(crate) shows_limit: bool,
     pub(crate) counters: RuleCounters,
-}
-
-impl Face {
-    /// Whether responses contain the state of its limit.
-    pub(crate) fn tells(&self) -> bool {
-        self.headers
-    }
 }
 
 /// The counters of one rule. A request is counted for the rule that decided about it.
@@ -82,19 +78,8 @@ pub(crate) struct RuleCounters {
 }
 
 impl RuleCounters {
-    /// The counted acts, as the strictest rule decided them.
-    pub(crate) const KINDS: [&'static str; 4] = ["held", "refused", "would-hold", "would-refuse"];
-
-    fn count(&self, decision: &Decision) {
-        let kind = match (decision.verdict, decision.reason) {
-            (Verdict::Hold(_), _) => 0,
-            (verdict, _) if verdict.is_refusal() => 1,
-            (_, Reason::WouldHold) => 2,
-            (_, Reason::WouldRefuse) => 3,
-            _ => return,
-        };
-        self.counts[kind].fetch_add(1, Ordering::Relaxed);
-    }
+    /// The counted acts, as the strictest rule decided them, in the order of [`Act`].
+    pub(crate) const KINDS: [&'static str; Act::ALL.len()] = ["held", "refused", "would-hold", "would-refuse"];
 
     /// The cost of the requests that it admitted, in nanoseconds.
     pub(crate) fn toll_ns(&self) -> u64 {
@@ -108,56 +93,51 @@ impl RuleCounters {
 }
 
 impl Rules {
-    /// Rules without any state.
-    pub(crate) fn new(
+    /// The rules of `domain` under `settings`, all in observe mode if the gate is. Rules that are unchanged since
+    /// `before` a reload keep their state and their counters.
+    pub(crate) fn load(
         domain: &Domain,
-        remote_state: RemoteState,
-        hold: Hold,
-        started: Moment,
-    ) -> Result<Self, LimiterError> {
-        Ok(Self {
-            limiter: heard(Limiter::new(plan(domain, started))?, &remote_state),
-            remote_state,
-            faces: faces(domain, None),
-            hold,
-            has_open_limits: has_open_limits(domain),
-            unseen_cost: unseen_cost(domain),
-            account: domain.account.clone(),
-            inputs: inputs(domain),
-            scaled: ScaledLimiters::default(),
-            generation: 0,
-        })
+        settings: &Settings,
+        links: RemoteLinks<'_>,
+        clock: &Clock,
+        before: Option<&Self>,
+    ) -> Result<Self, SharedLimiterError> {
+        let mut domain = Cow::Borrowed(domain);
+        if settings.mode == Mode::Observe {
+            domain.to_mut().rules.iter_mut().for_each(|settings| settings.rule.mode = Mode::Observe);
+        }
+        let remote_state = RemoteState::new(&domain, links, clock, before.map(|before| &before.remote_state))
+            .map_err(SharedLimiterError::Sharing)?;
+        Self::new(&domain, remote_state, settings.hold, before, clock.now()).map_err(SharedLimiterError::Limiter)
     }
 
-    /// The rules that replace these at a reload. Unchanged rules keep their state and their counters.
-    pub(crate) fn succeeded_by(
-        &self,
+    pub(super) fn new(
         domain: &Domain,
         remote_state: RemoteState,
         hold: Hold,
+        before: Option<&Self>,
+        started: Moment,
     ) -> Result<Self, LimiterError> {
-        let limiter = heard(self.limiter.succeeded_by(plan(domain, Moment::ZERO))?, &remote_state);
-        let faces = faces(domain, Some(&self.faces));
-        let (unseen_cost, account, generation) = (unseen_cost(domain), domain.account.clone(), self.generation + 1);
-        let (inputs, scaled) = (inputs(domain), ScaledLimiters::default());
-        let has_open_limits = has_open_limits(domain);
+        let mut limiter = match before {
+            Some(before) => before.limiter.succeeded_by(plan(domain, Moment::ZERO))?,
+            None => Limiter::new(plan(domain, started))?,
+        };
+        if let Some(masters) = &remote_state.masters {
+            limiter.report_to(masters.link.relay());
+        }
+        let is_open = |limit: &Limit| matches!(limit, Limit::InFlight(_) | Limit::Budget(_));
         Ok(Self {
             limiter,
             remote_state,
-            faces,
+            faces: faces(domain, before.map(|before| &before.faces[..])),
             hold,
-            has_open_limits,
-            unseen_cost,
-            account,
-            inputs,
-            scaled,
-            generation,
+            has_open_limits: domain.rules.iter().any(|settings| is_open(&settings.rule.limit)),
+            unseen_cost: unseen_cost(domain),
+            account: domain.account.clone(),
+            inputs: Inputs::of(domain.rules.iter().map(|settings| &settings.rule), domain.account.as_ref()),
+            scaled: ScaledLimiters::default(),
+            generation: before.map_or(0, |before| before.generation + 1),
         })
-    }
-
-    /// The headers and cookies that the rules use.
-    pub(crate) fn inputs(&self) -> &Inputs {
-        &self.inputs
     }
 
     /// Whether the state of this gate is enough to decide about `request`. If so, call [`Self::decide`], otherwise
@@ -173,7 +153,8 @@ impl Rules {
         (decision, ticket.into())
     }
 
-    /// Decides and charges like [`Self::decide`], with the shared state.
+    /// Decides and charges like [`Self::decide`], with the shared store. If the store does not respond in time, local
+    /// state decides.
     pub(crate) async fn ask(
         &self,
         request: &impl Request,
@@ -181,7 +162,10 @@ impl Rules {
         band: Band,
         clock: &Clock,
     ) -> (Decision, Charge) {
-        self.remote_state.decide(&self.limiter, request, toll, band, clock).await
+        match &self.remote_state.redis {
+            Some(sharing) => sharing.decide(&self.limiter, request, toll, band).await,
+            None => self.decide(request, toll, band, clock.now()),
+        }
     }
 
     /// The refusal by a budget whose key has come into debt since its request was admitted. `reserved` is the charge of
@@ -203,27 +187,17 @@ impl Rules {
     /// Counts the act on a request. It can differ from the decision: a request without room to be held is refused, and
     /// an exempt key passes.
     pub(crate) fn count(&self, decision: &Decision) {
-        if let Some(face) = self.face(decision) {
-            face.counters.count(decision);
+        if let (Some(face), Some(act)) = (self.face(decision), Act::of(decision)) {
+            face.counters.counts[act as usize].fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Reports the act on a request to the masters, if these rules have any.
     #[inline]
     pub(crate) fn report(&self, request: &impl Request, decision: &Decision, charge: &mut Charge, now: Moment) {
-        if self.remote_state.masters().is_some() {
+        if self.remote_state.masters.is_some() {
             self.limiter.report(request, decision, charge.here_mut(), now);
         }
-    }
-
-    /// Replaces the charge of a finished request by its actual cost.
-    pub(crate) fn settle(&self, charge: Charge, actual: Toll, now: Moment) {
-        charge.settle(&self.limiter, actual, now);
-    }
-
-    /// Returns the charge of a request that was not served.
-    pub(crate) fn refund(&self, charge: Charge, now: Moment) {
-        charge.refund(&self.limiter, now);
     }
 
     /// The limiter with scaled limits and the same state.
@@ -272,7 +246,7 @@ impl Rules {
     }
 
     fn standing(&self, decision: &Decision) -> Option<LimitStatus<'_>> {
-        self.face(decision).filter(|face| face.headers)?;
+        self.face(decision).filter(|face| face.shows_limit)?;
         self.figures(decision)
     }
 
@@ -283,14 +257,6 @@ impl Rules {
     }
 }
 
-/// Connects the limiter to the masters that receive its decisions.
-fn heard(mut limiter: Limiter, remote_state: &RemoteState) -> Limiter {
-    if let Some(masters) = remote_state.masters() {
-        masters.hear(&mut limiter);
-    }
-    limiter
-}
-
 fn plan(domain: &Domain, started: Moment) -> Plan {
     let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     Plan {
@@ -299,15 +265,6 @@ fn plan(domain: &Domain, started: Moment) -> Plan {
         seed: Seed::random(),
         names_max: NAMES_MAX,
     }
-}
-
-fn inputs(domain: &Domain) -> Inputs {
-    Inputs::of(domain.rules.iter().map(|settings| &settings.rule), domain.account.as_ref())
-}
-
-fn has_open_limits(domain: &Domain) -> bool {
-    let is_open = |limit: &Limit| matches!(limit, Limit::InFlight(_) | Limit::Budget(_));
-    domain.rules.iter().any(|settings| is_open(&settings.rule.limit))
 }
 
 fn unseen_cost(domain: &Domain) -> Option<Span> {
@@ -332,7 +289,7 @@ fn faces(domain: &Domain, before: Option<&[Face]>) -> Vec<Face> {
         .map(|settings| {
             let (name, class) = (settings.rule.name.clone(), settings.rule.class.to_string());
             let counters = counts_of(&name, &class);
-            Face { name, class, status: settings.status, headers: settings.headers, counters }
+            Face { name, class, status: settings.status, shows_limit: settings.headers, counters }
         })
         .collect()
 }
@@ -360,7 +317,7 @@ mod tests {
 
     fn rules(text: &str) -> Rules {
         let settings = Settings::parse("test.toml", text).unwrap();
-        Rules::new(&settings.domains[0], RemoteState::default(), Gate::default().hold, Moment::ZERO).unwrap()
+        Rules::new(&settings.domains[0], RemoteState::default(), Gate::default().hold, None, Moment::ZERO).unwrap()
     }
 
     fn ask(rules: &Rules) -> Decision {
@@ -396,7 +353,7 @@ mod tests {
         }
         let settings =
             Settings::parse("test.toml", &format!("{ONE_BUCKET}\n{}", ONE_BUCKET.replace("api", "new"))).unwrap();
-        let new = old.succeeded_by(&settings.domains[0], RemoteState::default(), old.hold).unwrap();
+        let new = Rules::new(&settings.domains[0], RemoteState::default(), old.hold, Some(&old), Moment::ZERO).unwrap();
         assert_eq!(new.faces[0].counters.read(1), 1);
         assert!(ask(&new).verdict.is_refusal());
         assert_eq!((new.faces[0].counters.read(1), new.faces[1].counters.read(1)), (2, 0));

@@ -74,7 +74,7 @@ impl Whose {
     }
 }
 
-/// The fate of an upload in observe mode.
+/// The fate of an upload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum UploadFate {
     Go,
@@ -108,16 +108,7 @@ impl Uploads {
     pub(crate) fn observe(self: &Arc<Self>, client: IpAddr, at_once: u64, hold: Hold) -> (Upload, UploadFate) {
         let whose = Whose::new(client);
         let mut state = self.state.lock();
-        state.total_max = Self::total_max(at_once);
-        let would = if state.total >= state.total_max {
-            UploadFate::Refuse(Refused { retry_after: RETRY_AFTER, own: false, by_queue: None })
-        } else if state.has_room(whose) {
-            UploadFate::Go
-        } else if state.under_way(whose) == 0 {
-            UploadFate::Refuse(Refused { retry_after: hold.max, own: true, by_queue: None })
-        } else {
-            UploadFate::Wait
-        };
+        let would = state.fate(whose, at_once, hold);
         state.count(whose);
         (Upload { uploads: self.clone(), whose }, would)
     }
@@ -150,16 +141,15 @@ impl Uploads {
     /// Counts an upload, or adds it to the waiting ones.
     fn enter(&self, whose: Whose, at_once: u64, hold: Hold) -> Result<Option<oneshot::Receiver<()>>, Refused> {
         let mut state = self.state.lock();
-        state.total_max = Self::total_max(at_once);
-        if state.total >= state.total_max {
-            return Err(Refused { retry_after: RETRY_AFTER, own: false, by_queue: None });
-        }
-        if state.has_room(whose) {
-            state.count(whose);
-            return Ok(None);
+        match state.fate(whose, at_once, hold) {
+            UploadFate::Go => {
+                state.count(whose);
+                return Ok(None);
+            }
+            UploadFate::Refuse(refused) => return Err(refused),
+            UploadFate::Wait => {}
         }
         let full = Refused { retry_after: hold.max, own: true, by_queue: None };
-        // An upload of an address without others would never be woken.
         let line = state.by_address.get_mut(&whose.address).ok_or(full)?;
         line.waiting.retain(|waiting| !waiting.is_closed());
         if line.waiting.len() >= WAITING_PER_ADDRESS_MAX {
@@ -189,6 +179,21 @@ impl Uploads {
 }
 
 impl UploadState {
+    /// The fate of another upload, apart from the bound on waiting ones.
+    fn fate(&mut self, whose: Whose, at_once: u64, hold: Hold) -> UploadFate {
+        self.total_max = Uploads::total_max(at_once);
+        if self.total >= self.total_max {
+            UploadFate::Refuse(Refused { retry_after: RETRY_AFTER, own: false, by_queue: None })
+        } else if self.has_room(whose) {
+            UploadFate::Go
+        } else if self.under_way(whose) == 0 {
+            // No other upload of the address would wake it when it ends.
+            UploadFate::Refuse(Refused { retry_after: hold.max, own: true, by_queue: None })
+        } else {
+            UploadFate::Wait
+        }
+    }
+
     fn per_address_max(&self) -> u64 {
         FEW.max(self.total_max.saturating_sub(self.total) / PER_ADDRESS)
     }

@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     pub(crate) settings: ArcSwap<Settings>,
     pub(crate) admission: Arc<Admission>,
     /// The rules of other domains, for doors.
-    pub(crate) domains: OtherDomains,
+    pub(crate) domains: ArcSwap<OtherDomains>,
     pub(crate) backends: ArcSwap<SiteBackends>,
     pub(crate) caps: Caps,
     /// Response bytes that slow clients have not read yet.
@@ -62,7 +62,7 @@ impl Shared {
     /// The rules of all domains by name, the default domain first.
     pub(crate) fn all_rules(&self) -> Vec<(String, Arc<Rules>)> {
         let first = (DEFAULT_DOMAIN.to_owned(), self.admission.rules());
-        std::iter::once(first).chain(self.domains.all().iter().cloned()).collect()
+        std::iter::once(first).chain(self.domains.load().iter().cloned()).collect()
     }
 }
 

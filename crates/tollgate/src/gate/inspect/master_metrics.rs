@@ -59,7 +59,7 @@ pub(crate) fn encode(masters: &Masters, encoder: &mut DescriptorEncoder<'_>) -> 
         .chain(COUNTERS.iter().map(|counter| (counter, MetricType::Counter)))
     {
         let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-        for (settings, report) in masters.each() {
+        for (settings, report) in masters.link.masters() {
             let master = settings.accounting.to_string();
             for (what, read) in *places {
                 let labels = [("master", master.as_str()), ("what", *what)];
@@ -71,8 +71,8 @@ pub(crate) fn encode(masters: &Masters, encoder: &mut DescriptorEncoder<'_>) -> 
         }
     }
     let lost: [(&str, &str, u64); 2] = [
-        ("displaced", "by newer ones before the link took them", masters.relay().dropped()),
-        ("untold", "because the caller's key is empty", masters.relay().unreported()),
+        ("displaced", "by newer ones before the link took them", masters.link.relay().dropped()),
+        ("untold", "because the caller's key is empty", masters.link.relay().unreported()),
     ];
     for (what, why, count) in lost {
         let name = format!("tollgate_master_decisions_{what}");

@@ -72,7 +72,7 @@ impl GateMetrics {
         self.encode_queue(encoder)?;
         self.encode_rules(encoder)?;
         self.encode_redis(encoder)?;
-        if let Some(masters) = self.0.admission.rules().remote_state.masters() {
+        if let Some(masters) = &self.0.admission.rules().remote_state.masters {
             master_metrics::encode(masters, encoder)?;
         }
         self.encode_backends(encoder)
@@ -155,7 +155,7 @@ impl GateMetrics {
     /// The metrics of the shared store, if rules use one.
     fn encode_redis(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let rules = self.0.admission.rules();
-        let Some(sharing) = rules.remote_state.redis() else { return Ok(()) };
+        let Some(sharing) = &rules.remote_state.redis else { return Ok(()) };
         let counts = sharing.store().counts();
         let help = "Connections made to Redis";
         counter(encoder, "tollgate_redis_connects", help, counts.connects)?;

@@ -26,10 +26,12 @@ impl Running {
     /// The status of all remote parts that this gate uses.
     pub(crate) fn others(&self) -> Vec<Other> {
         let (rules, mut others) = (self.shared.admission.rules(), Vec::new());
-        if let Some(masters) = rules.remote_state.masters() {
-            others.extend(masters.each().map(|(settings, report)| master(settings.accounting.to_string(), report)));
+        if let Some(masters) = &rules.remote_state.masters {
+            others.extend(
+                masters.link.masters().map(|(settings, report)| master(settings.accounting.to_string(), report)),
+            );
         }
-        if let Some(sharing) = rules.remote_state.redis() {
+        if let Some(sharing) = &rules.remote_state.redis {
             others.push(redis(self.redis_name(), sharing.store().health()));
         }
         others

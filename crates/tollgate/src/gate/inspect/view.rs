@@ -362,7 +362,7 @@ impl Running {
 
     /// Whether any rule has its state in a shared store.
     pub(crate) fn shares_rules(&self) -> bool {
-        self.shared.admission.rules().remote_state.redis().is_some()
+        self.shared.admission.rules().remote_state.redis.is_some()
     }
 
     /// Whether a rule has this class.

@@ -138,7 +138,7 @@ impl Ruling {
 
     /// The state of the limit that decided, if the rule permits to show it.
     pub(crate) fn standing(&self) -> Option<LimitStatus<'_>> {
-        let face = self.open.rules.face(&self.decision).filter(|face| face.tells())?;
+        let face = self.open.rules.face(&self.decision).filter(|face| face.shows_limit)?;
         Some(limit_status::of(&face.name, self.limit.as_ref()?, self.decision.info?))
     }
 
@@ -250,7 +250,11 @@ impl Decider {
     fn rules(&self, domain: &str) -> Result<Arc<Rules>, NoRuling> {
         match domain {
             DEFAULT_DOMAIN => Ok(self.admission().rules()),
-            other => self.shared.domains.find(other).ok_or(NoRuling::UnknownDomain),
+            other => {
+                let domains = self.shared.domains.load();
+                let found = domains.iter().find(|(name, _)| name == other).ok_or(NoRuling::UnknownDomain);
+                found.map(|(_, rules)| rules.clone())
+            }
         }
     }
 
@@ -262,7 +266,7 @@ impl Decider {
     /// Whether this holds for the headers and cookies that the rules of a domain use, or for those that users and
     /// priorities use.
     pub(crate) fn has_inputs(&self, domain: &str, such: impl Fn(&Inputs) -> bool) -> Result<bool, NoRuling> {
-        Ok(such(self.rules(domain)?.inputs()) || such(self.admission().claims().inputs()))
+        Ok(such(&self.rules(domain)?.inputs) || such(&self.admission().claims().inputs))
     }
 
     /// Returns `count` requests to the key of each rule that applies. `false` if a rule is kept on Redis, where that is
@@ -462,7 +466,7 @@ impl Decider {
         ticket.open.rules.cost(&ticket.decision, cost);
         if let Some(charge) = ticket.open.charge.take() {
             let cpu = charged_cpu(ticket.factor, cost);
-            ticket.open.rules.settle(charge, Toll { cpu, ..ticket.toll }, self.now());
+            charge.settle(&ticket.open.rules.limiter, Toll { cpu, ..ticket.toll }, self.now());
         }
         if let Some(account) = ticket.account.take() {
             account.settle(cost, None, self.now());

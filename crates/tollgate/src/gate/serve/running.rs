@@ -17,7 +17,7 @@ use super::decider::Decider;
 use super::listener;
 use super::worker_thread::{self, Phase};
 use crate::gate::decide::admission::Admission;
-use crate::gate::decide::domains::OtherDomains;
+use crate::gate::decide::domains::{self, OtherDomains};
 use crate::gate::decide::keeper::Keeper;
 use crate::gate::decide::masters::Masters;
 use crate::gate::decide::queue::IN_FLIGHT_MAX;
@@ -106,7 +106,8 @@ impl Running {
         let links = RemoteLinks { redis: redis.as_ref(), masters: masters.as_ref() };
         let admission = Admission::new(&domain, &settings, links, clock.clone()).map_err(io::Error::other)?;
         let admission = Arc::new(admission);
-        let domains = OtherDomains::new(&other_domains, &settings, links, &clock).map_err(io::Error::other)?;
+        let domains = domains::load(&other_domains, &settings, links, &clock, &OtherDomains::default());
+        let domains = ArcSwap::from_pointee(domains.map_err(io::Error::other)?);
         if let Some(masters) = &masters {
             masters.serve(admission.apply_orders());
         }
@@ -239,14 +240,14 @@ impl Running {
         let reload = |redis: Option<&RedisLink>| {
             let links = RemoteLinks { redis, masters: wanted.as_ref() };
             let domains = &self.shared.domains;
-            let others = domains.read(&orders.other_domains, &orders.gate, links, &admission.clock);
+            let others = domains::load(&orders.other_domains, &orders.gate, links, &admission.clock, &domains.load());
             let others = others.map_err(io::Error::other)?;
             admission.reload(&orders.domain, &orders.gate, links).map_err(io::Error::other)?;
-            domains.take_over(others);
+            domains.store(Arc::new(others));
             io::Result::Ok(())
         };
         let store = orders.redis();
-        let kept = redis.as_ref().filter(|link| store.is_some_and(|settings| link.is_for(settings)));
+        let kept = redis.as_ref().filter(|link| store == Some(&link.settings));
         if kept.is_some() {
             reload(kept)?;
         } else {
@@ -268,7 +269,7 @@ impl Running {
         wanted: Option<&LinkSettings>,
     ) -> io::Result<Option<Arc<Masters>>> {
         let Some(wanted) = wanted else { return Ok(None) };
-        if let Some(same) = before.filter(|masters| masters.is_for(wanted)) {
+        if let Some(same) = before.filter(|masters| masters.link.settings() == wanted) {
             return Ok(Some(same.clone()));
         }
         Masters::open(wanted, &self.shared.admission.clock).map(Some)

@@ -215,9 +215,9 @@ impl Ticket {
         // A request that was sent costs what the backend spent on it, even if it failed. Otherwise the requests that
         // overload a backend would be free.
         if self.started.is_some() {
-            rules.settle(charge, Toll::of_cpu(toll), now);
+            charge.settle(&rules.limiter, Toll::of_cpu(toll), now);
         } else {
-            rules.refund(charge, now);
+            charge.refund(&rules.limiter, now);
         }
     }
 
