@@ -120,19 +120,19 @@ impl MonitoredGate {
         refusals.iter().map(|refusal| self.refusal(refusal)).collect()
     }
 
-    fn refusal(&self, refusal: &PastRefusal) -> Value {
+    fn refusal(&self, PastRefusal { sum, first, last, .. }: &PastRefusal) -> Value {
         json!({
-            "decision": refusal.act.as_str(),
-            "rule": refusal.rule,
-            "class": refusal.class,
-            "key": escape_key(&mask::key(&refusal.class, &refusal.key)),
-            "reason": refusal.reason,
-            "observed": refusal.observed,
-            "allowed": refusal.allowed,
-            "retry_after_ms": refusal.backoff.as_millis_ceil(),
-            "count": refusal.count,
-            "first_at": self.date(refusal.first),
-            "last_at": self.date(refusal.last),
+            "decision": sum.act.as_str(),
+            "rule": sum.rule,
+            "class": sum.class,
+            "key": escape_key(&mask::key(&sum.class, &sum.key)),
+            "reason": sum.reason,
+            "observed": sum.observed,
+            "allowed": sum.allowed,
+            "retry_after_ms": sum.backoff.as_millis_ceil(),
+            "count": sum.count,
+            "first_at": self.date(*first),
+            "last_at": self.date(*last),
         })
     }
 

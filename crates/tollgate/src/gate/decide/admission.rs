@@ -8,7 +8,6 @@
 //! backend until the backend has finished. A client that reads slowly does not prolong it. A client that disconnects is
 //! charged until the backend finishes, because the gate reads the response to its end.
 
-mod held_by_queue;
 mod ticket;
 
 use std::net::IpAddr;
@@ -17,7 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use tollgate_core::decision::{Decision, Verdict};
-use tollgate_core::queue::{Fate, Forecast, Refusal as CoreRefusal, RouteKey};
+use tollgate_core::queue::{Fate, Forecast, Refusal as CoreRefusal, RouteKey, Standing};
 use tollgate_core::request::Request;
 use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
@@ -43,11 +42,10 @@ use super::routes::RouteHasher;
 use super::rule_engagement::by_rule;
 use super::rules::Rules;
 use super::uploads::{Upload, UploadFate, Uploads};
-use crate::gate::observe::engagement::{Act, Engagement, QueueAct};
+use crate::gate::observe::engagement::{Act, Engagement};
 use crate::gate::observe::engagement_log::EngagementLog;
 use crate::settings::{Domain, Gate as Settings};
 use crate::watch::Flagged;
-use held_by_queue::HeldByQueue;
 use ticket::Sending;
 pub(crate) use ticket::Ticket;
 
@@ -286,13 +284,13 @@ impl Admission {
     async fn begin_upload(&self, client: IpAddr, log: &EngagementLog) -> Result<Upload, Refused> {
         let (hold, status) = (self.rules.load().hold, self.queues.status());
         let at_once = status.in_flight_max;
-        let bound = |own: bool| match own {
-            true => ("own-uploads", self.uploads.per_address_max()),
-            false => ("uploads", Uploads::total_max(at_once)),
-        };
-        let tell = |act: Act, (reason, allowed): (&'static str, u64), backoff: Span| {
-            let done = QueueAct { act, reason, observed: allowed, allowed, backoff };
-            log.tell(&Engagement::by_queue(client, self.load.band(), done), self.clock.now());
+        let tell = |act: Act, own: bool, backoff: Span| {
+            let (reason, allowed) = match own {
+                true => ("own-uploads", self.uploads.per_address_max()),
+                false => ("uploads", Uploads::total_max(at_once)),
+            };
+            let bound = QueueBound { reason, observed: allowed, allowed };
+            self.tell_of_queue(client, log, act, bound, backoff);
         };
         if status.is_observing {
             let (upload, would) = self.uploads.observe(client, at_once, hold);
@@ -301,18 +299,18 @@ impl Admission {
                 UploadFate::Go => {}
                 UploadFate::Wait => {
                     count(0);
-                    tell(Act::WouldHold, bound(true), Span::ZERO);
+                    tell(Act::WouldHold, true, Span::ZERO);
                 }
                 UploadFate::Refuse(refused) => {
                     count(1);
-                    tell(Act::WouldRefuse, bound(refused.own), refused.retry_after);
+                    tell(Act::WouldRefuse, refused.own, refused.retry_after);
                 }
             }
             return Ok(upload);
         }
         let begun = self.uploads.begin(client, at_once, hold).await;
         if let Err(Refused { retry_after: backoff, own, .. }) = begun {
-            tell(Act::Refuse, bound(own), backoff);
+            tell(Act::Refuse, own, backoff);
         }
         begun
     }
@@ -332,8 +330,8 @@ impl Admission {
             .enter(entering, |notice| match notice {
                 Notice::Held(standing) => {
                     queued = Some((Act::Hold, "backend-busy"));
-                    let (since, position) = (self.clock.now(), standing.position);
-                    held = Some(HeldByQueue { admission: self, queue, client, log, since, position });
+                    let since = self.clock.now();
+                    held = Some(HeldByQueue { admission: self, queue, client, log, since, standing });
                 }
                 Notice::WouldHold(standing) => {
                     let bound = QueueBound::busy(queue, standing);
@@ -359,9 +357,8 @@ impl Admission {
     }
 
     fn tell_of_queue(&self, client: IpAddr, log: &EngagementLog, act: Act, bound: QueueBound, backoff: Span) {
-        let QueueBound { reason, observed, allowed } = bound;
-        let done = QueueAct { act, reason, observed, allowed, backoff };
-        log.tell(&Engagement::by_queue(client, self.load.band(), done), self.clock.now());
+        let bound = (bound.reason, bound.observed, bound.allowed);
+        log.tell(&Engagement::by_queue(client, self.load.band(), act, bound, backoff), self.clock.now());
     }
 
     /// The forecast of the queue for a request of `client`, for the route and site of `request` if there is one. Of
@@ -470,5 +467,22 @@ impl Admission {
         let mut key = KeyText::default();
         rules.limiter.rule(index)?.class.write_key(request, &mut key);
         self.holds.take(index, key.as_bytes(), rules.hold, wait)
+    }
+}
+
+/// A request that waits in the queue. Dropping it logs how long the request waited.
+struct HeldByQueue<'a> {
+    admission: &'a Admission,
+    queue: &'a Queue,
+    client: IpAddr,
+    log: &'a EngagementLog,
+    since: Moment,
+    standing: Standing,
+}
+
+impl Drop for HeldByQueue<'_> {
+    fn drop(&mut self) {
+        let (bound, waited) = (QueueBound::busy(self.queue, self.standing), self.admission.now().since(self.since));
+        self.admission.tell_of_queue(self.client, self.log, Act::Hold, bound, waited);
     }
 }

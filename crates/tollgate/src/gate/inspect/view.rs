@@ -286,7 +286,7 @@ impl Running {
         let network = std::str::from_utf8(key).ok().filter(|_| is_of_addresses).and_then(Network::parse);
         let is_meant = |refusal: &PastRefusal| match (network, refusal.client) {
             (Some(network), Some(client)) => network.contains(client.address()),
-            _ => *refusal.class == *class && *refusal.key == *key,
+            _ => *refusal.sum.class == *class && *refusal.sum.key == *key,
         };
         self.shared.stats.refusals.find(is_meant, max, self.now())
     }

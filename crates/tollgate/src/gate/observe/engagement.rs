@@ -76,34 +76,58 @@ impl Act {
 }
 
 impl Engagement<'_> {
-    /// An engagement of the fair queue.
-    pub(crate) fn by_queue(client: IpAddr, band: Band, done: QueueAct) -> Self {
+    /// An engagement of the fair queue, with its reason and the observed and the allowed amount.
+    pub(crate) fn by_queue(
+        client: IpAddr,
+        band: Band,
+        act: Act,
+        (reason, observed, allowed): (&'static str, u64, u64),
+        backoff: Span,
+    ) -> Self {
         let key = Name::of(|writer| writer.network(Network::of(client, if client.is_ipv4() { 32 } else { 64 })));
-        let QueueAct { act, reason, observed, allowed, backoff } = done;
-        Self {
-            act,
-            client: Some(client),
-            rule: None,
-            class: "ip/32",
-            key,
-            reason,
-            band,
-            observed,
-            allowed,
-            backoff,
-            level: 0,
-        }
+        let (client, rule, class, level) = (Some(client), None, "ip/32", 0);
+        Self { act, client, rule, class, key, reason, band, observed, allowed, backoff, level }
     }
 }
 
-/// An act of the fair queue.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct QueueAct {
+/// Engagements of one rule with one key, added up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EngagementSum {
     pub(crate) act: Act,
+    /// The rule; `None` for the queue and the bound on uploads.
+    pub(crate) rule: Option<Box<str>>,
+    pub(crate) class: Box<str>,
+    /// The key as it was received.
+    pub(crate) key: Box<[u8]>,
+    /// The reason, the band and the allowed amount of the last engagement.
     pub(crate) reason: &'static str,
-    pub(crate) observed: u64,
+    pub(crate) band: Band,
     pub(crate) allowed: u64,
+    /// The largest observed amount, see docs/log.md, the longest backoff and the highest level.
+    pub(crate) observed: u64,
     pub(crate) backoff: Span,
+    pub(crate) level: u8,
+    pub(crate) count: u64,
+}
+
+impl EngagementSum {
+    /// The sum of one engagement.
+    pub(crate) fn of(engagement: &Engagement<'_>) -> Self {
+        let Engagement { act, reason, band, allowed, observed, backoff, level, .. } = *engagement;
+        let (rule, class) = (engagement.rule.map(Into::into), engagement.class.into());
+        let key = engagement.key.as_bytes().into();
+        Self { act, rule, class, key, reason, band, allowed, observed, backoff, level, count: 1 }
+    }
+
+    pub(crate) fn add(&mut self, engagement: &Engagement<'_>) {
+        self.count += 1;
+        self.reason = engagement.reason;
+        self.band = engagement.band;
+        self.allowed = engagement.allowed;
+        self.observed = self.observed.max(engagement.observed);
+        self.backoff = self.backoff.max(engagement.backoff);
+        self.level = self.level.max(engagement.level);
+    }
 }
 
 #[cfg(test)]
@@ -112,9 +136,9 @@ mod tests {
 
     #[test]
     fn the_queue_tells_an_address_or_its_network_in_ipv6() {
-        let done = QueueAct { act: Act::Refuse, reason: "x", observed: 1, allowed: 1, backoff: Span::ZERO };
         for (client, key) in [("192.0.2.7", "192.0.2.7/32"), ("2001:db8::7", "2001:db8::/64")] {
-            let told = Engagement::by_queue(client.parse().unwrap(), Band::Normal, done);
+            let told =
+                Engagement::by_queue(client.parse().unwrap(), Band::Normal, Act::Refuse, ("x", 1, 1), Span::ZERO);
             assert_eq!(told.key.as_bytes(), key.as_bytes());
         }
     }

@@ -12,10 +12,9 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::quality::RandomState;
-use tollgate_core::band::Band;
 use tollgate_core::time::{Moment, Span};
 
-use super::engagement::{Act, Engagement};
+use super::engagement::{Act, Engagement, EngagementSum};
 use super::refusal_history::RefusalHistory;
 use crate::mask;
 use crate::watch::Feed;
@@ -39,7 +38,7 @@ struct Collected {
     since: Option<Moment>,
     hasher: RandomState,
     /// Unwritten engagements, by the hash of rule, key and act.
-    by_key: HashMap<u64, LogLine, foldhash::fast::RandomState>,
+    by_key: HashMap<u64, EngagementSum, foldhash::fast::RandomState>,
     at_once: usize,
     /// Engagements without room, by act.
     others: [u64; Act::ALL.len()],
@@ -47,24 +46,10 @@ struct Collected {
 
 /// One line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct LogLine {
-    act: Act,
-    /// Its key; none for engagements without room.
-    who: Option<EngagedKey>,
-    reason: &'static str,
-    band: Band,
-    observed: u64,
-    allowed: u64,
-    backoff: Span,
-    level: u8,
-    count: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct EngagedKey {
-    rule: Option<String>,
-    class: String,
-    key: String,
+enum LogLine {
+    Key(EngagementSum),
+    /// The number of engagements without room.
+    Others(Act, u64),
 }
 
 impl EngagementLog {
@@ -103,21 +88,21 @@ impl Collected {
         let mut lines = self.take_if_due(now);
         self.since.get_or_insert(now);
         let id = self.hasher.hash_one((engagement.act, engagement.rule, engagement.key.as_bytes()));
-        if let Some(line) = self.by_key.get_mut(&id) {
-            line.add(engagement);
+        if let Some(sum) = self.by_key.get_mut(&id) {
+            sum.add(engagement);
             return lines;
         }
         if self.by_key.len() >= KEYS_MAX {
             self.others[engagement.act as usize] += 1;
             return lines;
         }
-        let mut line = LogLine::new(engagement);
+        let mut sum = EngagementSum::of(engagement);
         if self.at_once < AT_ONCE_MAX {
             self.at_once += 1;
-            lines.push(line.clone());
-            line.count = 0;
+            lines.push(LogLine::Key(sum.clone()));
+            sum.count = 0;
         }
-        self.by_key.insert(id, line);
+        self.by_key.insert(id, sum);
         lines
     }
 
@@ -131,87 +116,58 @@ impl Collected {
     fn take(&mut self) -> Vec<LogLine> {
         self.since = None;
         self.at_once = 0;
-        let others = std::mem::take(&mut self.others);
-        let others = Act::ALL.into_iter().zip(others).map(|(act, count)| LogLine::of_others(act, count));
-        self.by_key.drain().map(|(_, line)| line).chain(others).filter(|line| line.count > 0).collect()
+        let sums = self.by_key.drain().map(|(_, sum)| sum).filter(|sum| sum.count > 0).map(LogLine::Key);
+        let others = Act::ALL.into_iter().zip(std::mem::take(&mut self.others)).filter(|(_, count)| *count > 0);
+        sums.chain(others.map(|(act, count)| LogLine::Others(act, count))).collect()
     }
 }
 
 impl LogLine {
-    fn new(engagement: &Engagement<'_>) -> Self {
-        let who = EngagedKey {
-            rule: engagement.rule.map(str::to_owned),
-            class: engagement.class.to_owned(),
-            key: shown(&mask::key(engagement.class, engagement.key.as_bytes())),
-        };
-        Self {
-            act: engagement.act,
-            who: Some(who),
-            reason: engagement.reason,
-            band: engagement.band,
-            observed: engagement.observed,
-            allowed: engagement.allowed,
-            backoff: engagement.backoff,
-            level: engagement.level,
-            count: 1,
-        }
-    }
-
-    fn of_others(act: Act, count: u64) -> Self {
-        let (who, reason, band) = (None, "too many to name", Band::Normal);
-        Self { act, who, reason, band, observed: 0, allowed: 0, backoff: Span::ZERO, level: 0, count }
-    }
-
-    fn add(&mut self, engagement: &Engagement<'_>) {
-        self.count += 1;
-        self.reason = engagement.reason;
-        self.band = engagement.band;
-        self.allowed = engagement.allowed;
-        self.observed = self.observed.max(engagement.observed);
-        self.backoff = self.backoff.max(engagement.backoff);
-        self.level = self.level.max(engagement.level);
-    }
-
     fn write(&self) {
-        let Some(who) = &self.who else {
-            return tracing::info!(verdict = self.act.as_str(), reason = self.reason, count = self.count, "{self}");
-        };
-        tracing::info!(
-            verdict = self.act.as_str(),
-            rule = who.rule,
-            class = who.class,
-            key = who.key,
-            reason = self.reason,
-            band = self.band.as_str(),
-            observed = self.observed,
-            allowed = self.allowed,
-            backoff_ms = self.backoff.as_millis_ceil(),
-            escalation_level = self.level,
-            count = self.count,
-            "{self}"
-        );
+        match self {
+            Self::Others(act, count) => {
+                tracing::info!(verdict = act.as_str(), reason = "too many to name", count, "{self}");
+            }
+            Self::Key(sum) => tracing::info!(
+                verdict = sum.act.as_str(),
+                rule = sum.rule.as_deref(),
+                class = &*sum.class,
+                key = shown(sum),
+                reason = sum.reason,
+                band = sum.band.as_str(),
+                observed = sum.observed,
+                allowed = sum.allowed,
+                backoff_ms = sum.backoff.as_millis_ceil(),
+                escalation_level = sum.level,
+                count = sum.count,
+                "{self}"
+            ),
+        }
     }
 }
 
 impl fmt::Display for LogLine {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let done = self.act.done();
-        let Some(EngagedKey { rule, class, key }) = &self.who else {
-            return write!(formatter, "{done} others, {} times", self.count);
+        let sum = match self {
+            Self::Others(act, count) => return write!(formatter, "{} others, {count} times", act.done()),
+            Self::Key(sum) => sum,
         };
-        write!(formatter, "{done} {class} {key} by {}", rule.as_deref().unwrap_or("the queue"))?;
-        if self.count > 1 { write!(formatter, ", {} times", self.count) } else { Ok(()) }
+        let (rule, count) = (sum.rule.as_deref().unwrap_or("the queue"), sum.count);
+        write!(formatter, "{} {} {} by {rule}", sum.act.done(), sum.class, shown(sum))?;
+        if count > 1 { write!(formatter, ", {count} times") } else { Ok(()) }
     }
 }
 
-/// A key in printable characters: control characters would let a client forge lines.
-fn shown(key: &[u8]) -> String {
-    String::from_utf8_lossy(key).chars().flat_map(char::escape_debug).collect()
+/// A key in printable characters, masked if it is secret: control characters would let a client forge lines.
+fn shown(sum: &EngagementSum) -> String {
+    let key = mask::key(&sum.class, &sum.key);
+    String::from_utf8_lossy(&key).chars().flat_map(char::escape_debug).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate_core::band::Band;
     use tollgate_core::class::KeySink;
     use tollgate_gatekeeper::names::Name;
 
@@ -246,9 +202,9 @@ mod tests {
             assert_eq!(collected.tell(&next, START + Span::from_millis(millis)), []);
         }
         let rest = collected.take_if_due(START + INTERVAL);
-        let [line] = &rest[..] else { panic!("one line: {rest:?}") };
-        assert_eq!((line.count, line.backoff.as_millis_ceil(), line.level, line.observed), (999, 1500, 1, 999));
-        assert_eq!(line.to_string(), "refused ip/32 192.0.2.1 by login, 999 times");
+        let [LogLine::Key(sum)] = &rest[..] else { panic!("one line: {rest:?}") };
+        assert_eq!((sum.count, sum.backoff.as_millis_ceil(), sum.level, sum.observed), (999, 1500, 1, 999));
+        assert_eq!(rest[0].to_string(), "refused ip/32 192.0.2.1 by login, 999 times");
         assert_eq!(collected.take_if_due(START + INTERVAL.times(2)), []);
     }
 
@@ -275,7 +231,11 @@ mod tests {
         let (mut collected, mut told, mut lines) = (Collected::default(), 0, 0);
         let mut hear = |heard: Vec<LogLine>| {
             lines += heard.len();
-            told += heard.iter().map(|line| line.count).sum::<u64>();
+            let count = |line: &LogLine| match line {
+                LogLine::Key(sum) => sum.count,
+                LogLine::Others(_, count) => *count,
+            };
+            told += heard.iter().map(count).sum::<u64>();
         };
         for number in 0..10_000u32 {
             for _ in 0..2 {
@@ -291,6 +251,6 @@ mod tests {
     #[test]
     fn a_key_cannot_write_the_log() {
         let lines = Collected::default().tell(&engagement(b"a\r\nINFO fake \x1b[31m\xff"), START);
-        assert_eq!(lines[0].who.as_ref().unwrap().key, "a\\r\\nINFO fake \\u{1b}[31m\u{fffd}");
+        assert_eq!(lines[0].to_string(), "refused ip/32 a\\r\\nINFO fake \\u{1b}[31m\u{fffd} by login");
     }
 }

@@ -14,7 +14,7 @@ use foldhash::fast::RandomState;
 use tollgate_core::network::Network;
 use tollgate_core::time::{Moment, Span};
 
-use super::engagement::{Act, Engagement};
+use super::engagement::{Act, Engagement, EngagementSum};
 use super::spenders::Spenders;
 use crate::per_thread::PerThread;
 
@@ -48,24 +48,12 @@ struct HistoryBook {
 /// Consecutive refusals of one client for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PastRefusal {
-    /// [`Act::Refuse`] or [`Act::WouldRefuse`].
-    pub(crate) act: Act,
     /// The client's address (IPv6: its /64), if it is known.
     pub(crate) client: Option<Network>,
-    /// The rule; `None` for the queue and the bound on uploads.
-    pub(crate) rule: Option<Box<str>>,
-    pub(crate) class: Box<str>,
-    /// The key as it was received.
-    pub(crate) key: Box<[u8]>,
-    pub(crate) reason: &'static str,
-    /// The largest usage, and the limit: see `observed` and `allowed` in docs/log.md.
-    pub(crate) observed: u64,
-    pub(crate) allowed: u64,
-    /// The longest `Retry-After`.
-    pub(crate) backoff: Span,
+    /// The refusals; the act is [`Act::Refuse`] or [`Act::WouldRefuse`].
+    pub(crate) sum: EngagementSum,
     pub(crate) first: Moment,
     pub(crate) last: Moment,
-    pub(crate) count: u64,
 }
 
 impl RefusalHistory {
@@ -108,7 +96,8 @@ impl HistoryBook {
         if let Some(records) = self.clients.get_mut(&id)
             && let Some(record) = records.iter_mut().rev().find(|record| record.continues_with(engagement, now))
         {
-            return record.add(engagement, now);
+            record.last = record.last.max(now);
+            return record.sum.add(engagement);
         }
         if now.since(self.begun_since) >= BEGUN_WITHIN {
             (self.begun_since, self.begun) = (now, 0);
@@ -124,7 +113,7 @@ impl HistoryBook {
         if records.len() >= RECORDS_MAX {
             records.pop_front();
         }
-        records.push_back(PastRefusal::new(client, engagement, now));
+        records.push_back(PastRefusal { client, sum: EngagementSum::of(engagement), first: now, last: now });
     }
 
     fn make_room(&mut self, now: Moment) {
@@ -134,7 +123,7 @@ impl HistoryBook {
             return;
         }
         let weight = |records: &VecDeque<PastRefusal>| {
-            (records.iter().fold(0, |sum: u64, record| sum.saturating_add(record.count)), last(records))
+            (records.iter().fold(0, |sum: u64, record| sum.saturating_add(record.sum.count)), last(records))
         };
         let mut weights: Vec<_> = self.clients.iter().map(|(id, records)| (weight(records), *id)).collect();
         weights.select_nth_unstable(CLIENTS_MAX / 2);
@@ -145,50 +134,26 @@ impl HistoryBook {
 }
 
 impl PastRefusal {
-    fn new(client: Option<Network>, engagement: &Engagement<'_>, now: Moment) -> Self {
-        Self {
-            act: engagement.act,
-            client,
-            rule: engagement.rule.map(Into::into),
-            class: engagement.class.into(),
-            key: engagement.key.as_bytes().into(),
-            reason: engagement.reason,
-            observed: engagement.observed,
-            allowed: engagement.allowed,
-            backoff: engagement.backoff,
-            first: now,
-            last: now,
-            count: 1,
-        }
-    }
-
     fn continues_with(&self, engagement: &Engagement<'_>, now: Moment) -> bool {
         now.since(self.last) < MERGED_WITHIN
-            && (self.act, self.reason) == (engagement.act, engagement.reason)
-            && self.rule.as_deref() == engagement.rule
-            && *self.key == *engagement.key.as_bytes()
+            && (self.sum.act, self.sum.reason) == (engagement.act, engagement.reason)
+            && self.sum.rule.as_deref() == engagement.rule
+            && *self.sum.key == *engagement.key.as_bytes()
     }
 
     /// Whether `earlier`, of another thread, is a part of the same stretch of refusals.
     fn continues(&self, earlier: &Self) -> bool {
+        let (own, other) = (&self.sum, &earlier.sum);
         self.first.since(earlier.last) < MERGED_WITHIN
-            && (self.act, self.reason, self.client) == (earlier.act, earlier.reason, earlier.client)
-            && (&self.rule, &self.class, &self.key) == (&earlier.rule, &earlier.class, &earlier.key)
+            && (own.act, own.reason, self.client) == (other.act, other.reason, earlier.client)
+            && (&own.rule, &own.class, &own.key) == (&other.rule, &other.class, &other.key)
     }
 
     fn absorb(&mut self, earlier: &Self) {
-        self.count += earlier.count;
         self.first = self.first.min(earlier.first);
-        self.observed = self.observed.max(earlier.observed);
-        self.backoff = self.backoff.max(earlier.backoff);
-    }
-
-    fn add(&mut self, engagement: &Engagement<'_>, now: Moment) {
-        self.count += 1;
-        self.last = self.last.max(now);
-        self.observed = self.observed.max(engagement.observed);
-        self.allowed = engagement.allowed;
-        self.backoff = self.backoff.max(engagement.backoff);
+        self.sum.count += earlier.sum.count;
+        self.sum.observed = self.sum.observed.max(earlier.sum.observed);
+        self.sum.backoff = self.sum.backoff.max(earlier.sum.backoff);
     }
 }
 
@@ -237,11 +202,11 @@ mod tests {
         history.record(&refused(client(1), None), START + Span::from_secs(31));
         history.record(&refused(client(1), Some("login")), START + Span::from_secs(200));
         let found = of(&history, client(1), START + Span::from_secs(300));
-        let shown: Vec<_> = found.iter().map(|record| (record.rule.as_deref(), record.count)).collect();
+        let shown: Vec<_> = found.iter().map(|record| (record.sum.rule.as_deref(), record.sum.count)).collect();
         assert_eq!(shown, [(Some("login"), 1), (None, 1), (Some("login"), 30)], "the latest first");
         let oldest = &found[2];
         assert_eq!((oldest.first, oldest.last), (START, START + Span::from_secs(29)));
-        assert_eq!((oldest.observed, oldest.allowed, &*oldest.key), (40, 10, &b"crawler"[..]));
+        assert_eq!((oldest.sum.observed, oldest.sum.allowed, &*oldest.sum.key), (40, 10, &b"crawler"[..]));
     }
 
     #[test]
@@ -257,7 +222,7 @@ mod tests {
         });
         let found = of(&history, client(1), START + Span::from_secs(9));
         let [record] = &found[..] else { panic!("one: {found:?}") };
-        assert_eq!((record.count, record.first, record.last), (4, START, START + Span::from_secs(3)));
+        assert_eq!((record.sum.count, record.first, record.last), (4, START, START + Span::from_secs(3)));
     }
 
     #[test]
@@ -267,7 +232,7 @@ mod tests {
             let engagement = Engagement { act, ..refused(client(1), None) };
             history.record(&engagement, START + Span::from_secs(second as u64));
         }
-        let acts = |now: Moment| of(&history, client(1), now).iter().map(|record| record.act).collect::<Vec<_>>();
+        let acts = |now: Moment| of(&history, client(1), now).iter().map(|record| record.sum.act).collect::<Vec<_>>();
         assert_eq!(acts(START + Span::from_secs(10)), [Act::WouldRefuse, Act::Refuse]);
         assert_eq!(acts(START + SHOWN_FOR + Span::from_secs(2)), [Act::WouldRefuse]);
         assert_eq!(acts(START + SHOWN_FOR + Span::from_secs(9)), []);
@@ -284,7 +249,7 @@ mod tests {
         let now = START + Span::from_secs(100);
         let kept = history.find(|_| true, usize::MAX, now);
         assert!(kept.len() <= CLIENTS_MAX * RECORDS_MAX, "{}", kept.len());
-        assert_eq!(of(&history, client(0), now)[0].count, 100_000);
+        assert_eq!(of(&history, client(0), now)[0].sum.count, 100_000);
     }
 
     #[test]
@@ -296,6 +261,6 @@ mod tests {
         }
         let found = of(&history, client(1), START + Span::from_secs(100));
         assert_eq!(found.len(), RECORDS_MAX);
-        assert_eq!(*found[0].key, 99u32.to_le_bytes());
+        assert_eq!(*found[0].sum.key, 99u32.to_le_bytes());
     }
 }
