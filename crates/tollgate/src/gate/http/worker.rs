@@ -96,9 +96,10 @@ pub(crate) struct Worker {
     #[expect(clippy::vec_box, reason = "they move in and out of tasks, and a box is cheaper to move")]
     scratches: RefCell<Vec<Box<Scratch>>>,
     draining: Cell<bool>,
-    connections: Cell<usize>,
+    /// Open connections.
+    pub(crate) connections: Rc<Cell<usize>>,
     /// Connections that keep the memory of a request while their clients pause.
-    paused: Cell<usize>,
+    paused: Rc<Cell<usize>>,
     swept_at: Cell<Moment>,
     date: HttpDate,
 }
@@ -121,8 +122,8 @@ impl Worker {
             settings_seen: RefCell::new(settings),
             scratches: RefCell::default(),
             draining: Cell::new(false),
-            connections: Cell::new(0),
-            paused: Cell::new(0),
+            connections: Rc::default(),
+            paused: Rc::default(),
             swept_at: Cell::new(shared.admission.now()),
             date: HttpDate::new(),
             shared,
@@ -183,26 +184,16 @@ impl Worker {
         self.date.get()
     }
 
-    /// Counts a connection until the guard is dropped.
-    pub(crate) fn count_connection(self: &Rc<Self>) -> ConnectionGuard {
-        self.connections.set(self.connections.get() + 1);
-        ConnectionGuard(self.clone())
-    }
-
     /// Permits a connection to keep the memory of a request while its client pauses, until the guard is dropped. None
     /// if too many do.
-    pub(crate) fn pause_request(self: &Rc<Self>) -> Option<PausedGuard> {
-        let is_free = self.paused.get() < PAUSED_MAX;
-        is_free.then(|| {
-            self.paused.set(self.paused.get() + 1);
-            PausedGuard(self.clone())
-        })
+    pub(crate) fn pause_request(&self) -> Option<CountGuard> {
+        (self.paused.get() < PAUSED_MAX).then(|| CountGuard::new(&self.paused))
     }
 
     /// Counts the backend's connection of a tunnel until the guard is dropped.
-    pub(crate) fn count_tunnel(self: &Rc<Self>) -> TunnelGuard {
+    pub(crate) fn count_tunnel(self: &Rc<Self>) -> TotalGuard {
         self.shared.caps.add();
-        TunnelGuard(self.clone())
+        TotalGuard(self.clone())
     }
 
     /// The lateness of this sweep.
@@ -230,28 +221,26 @@ impl Worker {
     }
 }
 
-/// One of a worker's connections.
-pub(crate) struct ConnectionGuard(Rc<Worker>);
+/// One of the things that a counter of a worker counts, until it is dropped.
+pub(crate) struct CountGuard(Rc<Cell<usize>>);
 
-impl Drop for ConnectionGuard {
-    fn drop(&mut self) {
-        self.0.connections.set(self.0.connections.get() - 1);
+impl CountGuard {
+    pub(crate) fn new(count: &Rc<Cell<usize>>) -> Self {
+        count.set(count.get() + 1);
+        Self(count.clone())
     }
 }
 
-/// A connection that keeps the memory of a request while its client pauses.
-pub(crate) struct PausedGuard(Rc<Worker>);
-
-impl Drop for PausedGuard {
+impl Drop for CountGuard {
     fn drop(&mut self) {
-        self.0.paused.set(self.0.paused.get() - 1);
+        self.0.set(self.0.get() - 1);
     }
 }
 
-/// The backend's connection of a tunnel.
-pub(crate) struct TunnelGuard(Rc<Worker>);
+/// A connection that was counted in the total, until it is dropped.
+pub(crate) struct TotalGuard(pub(crate) Rc<Worker>);
 
-impl Drop for TunnelGuard {
+impl Drop for TotalGuard {
     fn drop(&mut self) {
         self.0.shared.caps.leave();
     }

@@ -29,14 +29,20 @@ const BORROWED_PER_ADDRESS_MAX: usize = 32 << 20;
 pub(crate) struct Caps {
     total_max: AtomicUsize,
     total: AtomicUsize,
-    /// The connections of each address. There is at most one entry per connection.
-    by_address: Arc<[Shard]>,
-    /// Bytes that connections have borrowed.
-    borrowed: Arc<AtomicUsize>,
-    /// Connections that are being closed for others and have not ended yet.
-    evicting: Arc<AtomicUsize>,
+    holdings: Arc<Holdings>,
     /// The time of the last search that found no address to take connections from, in milliseconds.
     fruitless_ms: AtomicU64,
+}
+
+/// The counted connections.
+#[derive(Debug, Default)]
+struct Holdings {
+    /// The connections of each address. There is at most one entry per connection.
+    by_address: [Shard; SHARDS],
+    /// Bytes that connections have borrowed.
+    borrowed: AtomicUsize,
+    /// Connections that are being closed for others and have not ended yet.
+    evicting: AtomicUsize,
 }
 
 /// The limit of one address is at most this part of the total limit.
@@ -87,38 +93,23 @@ impl Eviction {
     }
 }
 
-/// The limit that is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoRoom {
-    /// The limit of the gate.
-    InTotal,
-    /// The limit of the address.
-    ForAddress,
-}
-
 /// A connection that is counted until this is dropped.
 #[derive(Debug)]
 pub(crate) struct CountedConnection {
-    caps: Arc<[Shard]>,
+    holdings: Arc<Holdings>,
     /// The address that is counted; none for a trusted proxy.
     pub(crate) address: Option<IpAddr>,
     eviction: Arc<Eviction>,
-    evicting: Arc<AtomicUsize>,
-    borrowed_in_total: Arc<AtomicUsize>,
     /// Bytes that this connection has borrowed.
     pub(crate) borrowed: usize,
 }
 
 impl Caps {
     pub(crate) fn new(total_max: usize) -> Self {
-        let by_address = (0..SHARDS).map(|_| Mutex::default()).collect();
-        let (total_max, total) = (AtomicUsize::new(total_max), AtomicUsize::new(0));
         Self {
-            total_max,
-            total,
-            by_address,
-            borrowed: Arc::default(),
-            evicting: Arc::default(),
+            total_max: AtomicUsize::new(total_max),
+            total: AtomicUsize::new(0),
+            holdings: Arc::default(),
             fruitless_ms: AtomicU64::new(u64::MAX),
         }
     }
@@ -147,12 +138,11 @@ impl Caps {
         self.total() > self.total_max() / 2
     }
 
-    /// Counts a connection in the total.
-    pub(crate) fn enter(&self) -> Result<(), NoRoom> {
+    /// Counts a connection in the total, if there is room for it.
+    pub(crate) fn enter(&self) -> bool {
         let bound = self.total_max().saturating_add(RESERVE);
         let enter = |total: usize| (total < bound).then_some(total + 1);
-        let entered = self.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enter);
-        entered.map(drop).map_err(|_| NoRoom::InTotal)
+        self.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enter).is_ok()
     }
 
     /// Counts the backend's connection of a tunnel. It exists already, so no limit applies.
@@ -165,34 +155,29 @@ impl Caps {
         self.total.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Counts a connection for its address; an IPv6 client is its /64. Without a limit it is not counted.
-    pub(crate) fn count(&self, address: IpAddr, per_address_max: Option<usize>) -> Result<CountedConnection, NoRoom> {
-        let address = per_address_max.map(|_| Network::of(address, if address.is_ipv6() { 64 } else { 32 }).address());
-        let mut counted = CountedConnection {
-            caps: self.by_address.clone(),
-            address: None,
-            eviction: Arc::default(),
-            evicting: self.evicting.clone(),
-            borrowed_in_total: self.borrowed.clone(),
-            borrowed: 0,
-        };
-        let (Some(address), Some(per_address_max)) = (address, per_address_max) else { return Ok(counted) };
+    /// Counts a connection for its address, if there is room for it; an IPv6 client is its /64. Without a limit it is
+    /// not counted.
+    pub(crate) fn count(&self, address: IpAddr, per_address_max: Option<usize>) -> Option<CountedConnection> {
+        let holdings = self.holdings.clone();
+        let mut counted = CountedConnection { holdings, address: None, eviction: Arc::default(), borrowed: 0 };
+        let Some(per_address_max) = per_address_max else { return Some(counted) };
+        let address = Network::of(address, if address.is_ipv6() { 64 } else { 32 }).address();
         let bound = per_address_max.min((self.total_max() / PART_OF_ONE_ADDRESS).max(1));
         {
-            let mut counts = lock(&self.by_address, address);
+            let mut counts = self.holdings.lock(address);
             let connections = &mut counts.entry(address).or_default().connections;
             if connections.len() >= bound {
-                return Err(NoRoom::ForAddress);
+                return None;
             }
             connections.push(counted.eviction.clone());
         }
         counted.address = Some(address);
-        Ok(counted)
+        Some(counted)
     }
 
     /// Connections that are being closed for others.
     pub(crate) fn evicting(&self) -> usize {
-        self.evicting.load(Ordering::Relaxed)
+        self.holdings.evicting.load(Ordering::Relaxed)
     }
 
     /// Closes up to `count` connections of the address with the most, the newest first, as long as that address has
@@ -208,7 +193,8 @@ impl Caps {
             let holdings = shard.lock();
             holdings.iter().map(|(address, holding)| (holding.connections.len(), *address)).max()
         };
-        let most = self.by_address.iter().filter_map(most_of).max().filter(|(connections, _)| *connections > own);
+        let most =
+            self.holdings.by_address.iter().filter_map(most_of).max().filter(|(connections, _)| *connections > own);
         let Some((_, address)) = most else {
             // An address with several connections must not keep others from searching.
             if own <= 1 {
@@ -216,11 +202,11 @@ impl Caps {
             }
             return 0;
         };
-        let mut holdings = lock(&self.by_address, address);
+        let mut holdings = self.holdings.lock(address);
         let Some(Holding { connections, .. }) = holdings.get_mut(&address) else { return 0 };
         let left = connections.len().saturating_sub(count).max(own).min(connections.len());
         let evicted = connections.split_off(left);
-        self.evicting.fetch_add(evicted.len(), Ordering::Relaxed);
+        self.holdings.evicting.fetch_add(evicted.len(), Ordering::Relaxed);
         evicted.iter().for_each(|eviction| eviction.evict());
         evicted.len()
     }
@@ -229,9 +215,8 @@ impl Caps {
 impl CountedConnection {
     /// The number of connections of the same address. A trusted proxy is not counted.
     pub(crate) fn connections_of_address(&self) -> usize {
-        let holding =
-            |address: IpAddr| lock(&self.caps, address).get(&address).map_or(0, |holding| holding.connections.len());
-        self.address.map_or(0, holding)
+        let Some(address) = self.address else { return 0 };
+        self.holdings.lock(address).get(&address).map_or(0, |holding| holding.connections.len())
     }
 
     /// The handle that closes this connection.
@@ -243,16 +228,17 @@ impl CountedConnection {
     /// its own.
     pub(crate) fn borrow(&mut self, bytes: usize) -> bool {
         let within = |bound: usize| move |borrowed: usize| borrowed.checked_add(bytes).filter(|sum| *sum <= bound);
-        if self.borrowed_in_total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within(BORROWED_MAX)).is_err() {
+        let in_total = &self.holdings.borrowed;
+        if in_total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within(BORROWED_MAX)).is_err() {
             return false;
         }
         if let Some(address) = self.address {
-            let mut holdings = lock(&self.caps, address);
+            let mut holdings = self.holdings.lock(address);
             let holding = holdings.entry(address).or_default();
             match within(BORROWED_PER_ADDRESS_MAX)(holding.borrowed) {
                 Some(sum) => holding.borrowed = sum,
                 None => {
-                    self.borrowed_in_total.fetch_sub(bytes, Ordering::Relaxed);
+                    in_total.fetch_sub(bytes, Ordering::Relaxed);
                     return false;
                 }
             }
@@ -267,28 +253,30 @@ impl CountedConnection {
         if borrowed == 0 {
             return;
         }
-        self.borrowed_in_total.fetch_sub(borrowed, Ordering::Relaxed);
+        self.holdings.borrowed.fetch_sub(borrowed, Ordering::Relaxed);
         if let Some(address) = self.address
-            && let Some(holding) = lock(&self.caps, address).get_mut(&address)
+            && let Some(holding) = self.holdings.lock(address).get_mut(&address)
         {
             holding.borrowed -= borrowed;
         }
     }
 }
 
-fn lock(shards: &[Shard], address: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, Holding>> {
-    let byte = match address {
-        IpAddr::V4(v4) => v4.octets()[3],
-        IpAddr::V6(v6) => v6.octets()[7],
-    };
-    shards[usize::from(byte) % SHARDS].lock()
+impl Holdings {
+    fn lock(&self, address: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, Holding>> {
+        let byte = match address {
+            IpAddr::V4(v4) => v4.octets()[3],
+            IpAddr::V6(v6) => v6.octets()[7],
+        };
+        self.by_address[usize::from(byte) % SHARDS].lock()
+    }
 }
 
 impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.give_back();
         let Some(address) = self.address else { return };
-        let mut holdings = lock(&self.caps, address);
+        let mut holdings = self.holdings.lock(address);
         if let Some(holding) = holdings.get_mut(&address) {
             let place = holding.connections.iter().rposition(|other| Arc::ptr_eq(other, &self.eviction));
             if let Some(place) = place {
@@ -300,7 +288,7 @@ impl Drop for CountedConnection {
         }
         // Under the lock, so that the connection is not evicted after this check.
         if self.eviction.is_evicted() {
-            self.evicting.fetch_sub(1, Ordering::Relaxed);
+            self.holdings.evicting.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -314,12 +302,12 @@ mod tests {
         let caps = Caps::new(100);
         let address: IpAddr = "192.0.2.1".parse().unwrap();
         let held: Vec<_> = (0..3).map(|_| caps.count(address, Some(3)).unwrap()).collect();
-        assert_eq!(caps.count(address, Some(3)).unwrap_err(), NoRoom::ForAddress);
-        assert!(caps.count("192.0.2.2".parse().unwrap(), Some(3)).is_ok());
-        assert!(caps.count(address, None).is_ok(), "who is not counted is not bounded");
+        assert!(caps.count(address, Some(3)).is_none());
+        assert!(caps.count("192.0.2.2".parse().unwrap(), Some(3)).is_some());
+        assert!(caps.count(address, None).is_some(), "who is not counted is not bounded");
         drop(held);
-        assert!(caps.count(address, Some(3)).is_ok());
-        assert!(caps.by_address.iter().all(|shard| shard.lock().is_empty()), "nothing is left behind");
+        assert!(caps.count(address, Some(3)).is_some());
+        assert!(caps.holdings.by_address.iter().all(|shard| shard.lock().is_empty()), "nothing is left behind");
     }
 
     #[test]
@@ -327,8 +315,8 @@ mod tests {
         let caps = Caps::new(40);
         let address: IpAddr = [192, 0, 2, 1].into();
         let _held: Vec<_> = (0..10).map(|_| caps.count(address, Some(1024)).unwrap()).collect();
-        assert_eq!(caps.count(address, Some(1024)).unwrap_err(), NoRoom::ForAddress);
-        assert!(Caps::new(1).count(address, Some(1024)).is_ok(), "one at least");
+        assert!(caps.count(address, Some(1024)).is_none());
+        assert!(Caps::new(1).count(address, Some(1024)).is_some(), "one at least");
     }
 
     #[test]
@@ -346,7 +334,7 @@ mod tests {
         assert_eq!((caps.evict(1, 3, 1), caps.evict(1, 2, 1)), (0, 1));
         drop((many, few));
         assert_eq!(caps.evicting(), 0);
-        assert!(caps.by_address.iter().all(|shard| shard.lock().is_empty()), "nothing is left behind");
+        assert!(caps.holdings.by_address.iter().all(|shard| shard.lock().is_empty()), "nothing is left behind");
         assert_eq!((caps.evict(1, 1, 2), caps.fruitless_ms.load(Ordering::Relaxed)), (0, 2));
     }
 
@@ -354,23 +342,23 @@ mod tests {
     fn addresses_of_one_ipv6_network_are_one_client() {
         let caps = Caps::new(100);
         let _first = caps.count("2001:db8::1".parse().unwrap(), Some(1)).unwrap();
-        assert!(caps.count("2001:db8::ffff:1".parse().unwrap(), Some(1)).is_err());
-        assert!(caps.count("2001:db8:0:1::1".parse().unwrap(), Some(1)).is_ok());
+        assert!(caps.count("2001:db8::ffff:1".parse().unwrap(), Some(1)).is_none());
+        assert!(caps.count("2001:db8:0:1::1".parse().unwrap(), Some(1)).is_some());
     }
 
     #[test]
     fn the_total_is_bounded() {
         let caps = Caps::new(2);
-        assert!(caps.enter().is_ok() && caps.enter().is_ok());
+        assert!(caps.enter() && caps.enter());
         assert_eq!(caps.excess(), 0);
-        assert!((0..RESERVE).all(|_| caps.enter().is_ok()), "while room is made");
+        assert!((0..RESERVE).all(|_| caps.enter()), "while room is made");
         assert_eq!(caps.excess(), RESERVE);
-        assert_eq!(caps.enter(), Err(NoRoom::InTotal));
+        assert!(!caps.enter());
         caps.leave();
-        assert!(caps.enter().is_ok());
+        assert!(caps.enter());
         caps.set_total_max(3);
-        assert!(caps.enter().is_ok());
-        assert_eq!(caps.enter(), Err(NoRoom::InTotal));
+        assert!(caps.enter());
+        assert!(!caps.enter());
     }
 
     #[test]
@@ -383,7 +371,7 @@ mod tests {
         drop(first);
         assert!(second.borrow(BORROWED_PER_ADDRESS_MAX - 1));
         second.give_back();
-        assert_eq!((second.borrowed, caps.borrowed.load(Ordering::Relaxed)), (0, 0));
+        assert_eq!((second.borrowed, caps.holdings.borrowed.load(Ordering::Relaxed)), (0, 0));
         let mut all: Vec<_> = (0..8).map(client).collect();
         assert!(all.iter_mut().all(|counted| counted.borrow(BORROWED_PER_ADDRESS_MAX)));
         assert!(!second.borrow(1), "all is borrowed");
@@ -392,6 +380,6 @@ mod tests {
         drop(all);
         assert!(proxy.borrow(BORROWED_MAX), "a trusted proxy has no bound of its own");
         drop((proxy, second));
-        assert_eq!(caps.borrowed.load(Ordering::Relaxed), 0);
+        assert_eq!(caps.holdings.borrowed.load(Ordering::Relaxed), 0);
     }
 }

@@ -80,26 +80,19 @@ impl Socket {
             Transport::Plain(stream) => Pin::new(stream).poll_read(cx, &mut room),
             stream => stream.pinned().poll_read(cx, &mut room),
         };
-        let length = room.filled().len();
-        match polled {
-            Poll::Ready(Ok(())) => {
-                buffer.filled(length);
-                Poll::Ready(Ok(length))
-            }
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => {
-                buffer.rest();
-                self.wait(Way::In, cx)
-            }
+        let polled = polled.map_ok(|()| room.filled().len());
+        match &polled {
+            Poll::Ready(Ok(length)) => buffer.filled(*length),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => buffer.rest(),
         }
+        self.or_wait(polled, Way::In, cx)
     }
 
     /// Reads available bytes into memory of the caller.
     pub(crate) fn poll_read_into(&self, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.stream.borrow_mut().pinned().poll_read(cx, out) {
-            Poll::Pending => self.wait(Way::In, cx),
-            ready => ready,
-        }
+        let polled = self.stream.borrow_mut().pinned().poll_read(cx, out);
+        self.or_wait(polled, Way::In, cx)
     }
 
     /// Writes all parts in order. The peer may take as long as `patience` to accept some bytes, each time.
@@ -137,10 +130,7 @@ impl Socket {
             (Transport::Plain(stream), parts) => Pin::new(stream).poll_write_vectored(cx, parts),
             (stream, parts) => stream.pinned().poll_write_vectored(cx, parts),
         };
-        match polled {
-            Poll::Pending => self.wait(Way::Out, cx),
-            ready => ready,
-        }
+        self.or_wait(polled, Way::Out, cx)
     }
 
     /// Sends bytes that TLS has buffered.
@@ -154,10 +144,7 @@ impl Socket {
             Transport::Plain(_) => Poll::Ready(Ok(())),
             stream => stream.pinned().poll_flush(cx),
         };
-        match polled {
-            Poll::Pending => self.wait(Way::Out, cx),
-            ready => ready,
-        }
+        self.or_wait(polled, Way::Out, cx)
     }
 
     /// Closes the connection for writing.
@@ -167,10 +154,7 @@ impl Socket {
 
     pub(crate) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = self.stream.borrow_mut().pinned().poll_shutdown(cx);
-        match polled {
-            Poll::Pending => self.wait(Way::Out, cx),
-            ready => ready,
-        }
+        self.or_wait(polled, Way::Out, cx)
     }
 
     /// Whether the peer has sent something or closed, on a connection that should be idle.
@@ -205,8 +189,11 @@ impl Socket {
         }
     }
 
-    fn wait<T>(&self, way: Way, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if self.timer.is_over(way, cx) {
+    /// The result of a poll. While it is pending, the deadline of this direction applies.
+    fn or_wait<T>(&self, polled: Poll<io::Result<T>>, way: Way, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            polled
+        } else if self.timer.is_over(way, cx) {
             Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
         } else if way == Way::In && self.timer.is_closing() {
             Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))

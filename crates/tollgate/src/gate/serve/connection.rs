@@ -16,28 +16,12 @@ use tollgate_wire::proxy_protocol::{self, ParsedHeader, Source};
 use crate::gate::decide::identify::{ConnectionPeer, trusts};
 use crate::gate::http::h1;
 use crate::gate::http::h2;
-use crate::gate::http::worker::Worker;
+use crate::gate::http::worker::{CountGuard, TotalGuard, Worker};
 use crate::gate::net::buffer::ReadBuffer;
-use crate::gate::net::caps::{CountedConnection, Eviction, NoRoom};
+use crate::gate::net::caps::{CountedConnection, Eviction};
 use crate::gate::net::socket::{Socket, Transport};
 use crate::gate::net::timer::{Timer, Way};
 use crate::settings::Gate as Settings;
-
-/// Counts a connection in the total until it is dropped.
-pub(crate) struct TotalGuard(Rc<Worker>);
-
-impl TotalGuard {
-    /// For a connection that has entered the total.
-    pub(crate) fn new(worker: &Rc<Worker>) -> Self {
-        Self(worker.clone())
-    }
-}
-
-impl Drop for TotalGuard {
-    fn drop(&mut self) {
-        self.0.shared.caps.leave();
-    }
-}
 
 /// Serves a connection until it ends. `counted` counts it for the address of the TCP peer, and in the total.
 ///
@@ -50,7 +34,7 @@ pub(crate) async fn serve(
     worker: Rc<Worker>,
 ) {
     let settings = worker.settings();
-    let _guard = worker.count_connection();
+    let _guard = CountGuard::new(&worker.connections);
     if stream.set_nodelay(true).is_err() {
         return;
     }
@@ -68,7 +52,7 @@ pub(crate) async fn serve(
     let secure = matches!(stream, Transport::ServerTls(_));
     let (client, peer) = identify(source, address.ip(), secure, &settings);
     if client != address.ip() {
-        let Ok(behind) = count(client, &worker, &settings) else {
+        let Some(behind) = count(client, &worker, &settings) else {
             return worker.counters.turned_away();
         };
         counted = behind;
@@ -108,7 +92,7 @@ fn identify(source: Source, address: IpAddr, secure: bool, settings: &Settings) 
 }
 
 /// Counts a connection for the address of its client. A trusted proxy has no limit.
-pub(crate) fn count(address: IpAddr, worker: &Worker, settings: &Settings) -> Result<CountedConnection, NoRoom> {
+pub(crate) fn count(address: IpAddr, worker: &Worker, settings: &Settings) -> Option<CountedConnection> {
     let address = unmapped(address);
     let bound = (!trusts(settings, address)).then_some(settings.bounds.connections_per_address_max);
     worker.shared.caps.count(address, bound)

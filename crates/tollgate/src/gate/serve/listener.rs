@@ -8,8 +8,8 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpStream;
 
-use super::connection::{self, TotalGuard};
-use crate::gate::http::worker::Worker;
+use super::connection;
+use crate::gate::http::worker::{TotalGuard, Worker};
 use crate::gate::net::timer::CLOSED_AT_ONCE;
 
 /// Connections that the system may complete before they are accepted.
@@ -120,13 +120,13 @@ fn is_one_connections_fault(error: &io::Error) -> bool {
 fn welcome(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
     worker.counters.accepted();
     // First of all: an address at its limit does not cause other connections to be closed.
-    let Ok(counted) = connection::count(address.ip(), worker, &worker.settings()) else {
+    let Some(counted) = connection::count(address.ip(), worker, &worker.settings()) else {
         return worker.counters.turned_away();
     };
-    let total = worker.shared.caps.enter().map(|()| TotalGuard::new(worker));
+    let total = worker.shared.caps.enter().then(|| TotalGuard(worker.clone()));
     // Also for a connection that is rejected: there may be far too many after a reload.
     let has_room = make_room(worker, counted.connections_of_address());
-    let (Ok(total), true) = (total, has_room) else {
+    let (Some(total), true) = (total, has_room) else {
         return worker.counters.turned_away();
     };
     // A future that awaits another one as its last step would contain it twice.
