@@ -135,15 +135,15 @@ mod tests {
         let unsent = UnsentBytes::new(buffers.clone(), Some([192, 0, 2, 1].into()));
         let piece = vec![0; FREE_BYTES];
         let first = unsent.hand_over(&piece);
-        assert_eq!((room(&unsent, 1000), buffers.used().0), (1000, BLOCK_BYTES as u64));
+        assert_eq!((room(&unsent, 1000), buffers.budget.used().0), (1000, BLOCK_BYTES as u64));
         let second = unsent.hand_over(&piece);
         let third = unsent.hand_over(&piece[..room(&unsent, FREE_BYTES)]);
         assert_eq!(third.len(), FREE_BYTES, "half of the memory is for this");
-        assert_eq!((room(&unsent, 1), buffers.used().0), (0, 2 * BLOCK_BYTES as u64));
+        assert_eq!((room(&unsent, 1), buffers.budget.used().0), (0, 2 * BLOCK_BYTES as u64));
         drop((first, second));
         assert!(room(&unsent, FREE_BYTES) > 0);
         drop(third);
-        assert_eq!(buffers.used().0, 0);
+        assert_eq!(buffers.budget.used().0, 0);
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl GateMetrics {
             "Requests in flight at the backends",
             self.0.admission.queues.status().in_flight,
         )?;
-        let (memory, spool) = self.0.buffers.used();
+        let (memory, spool) = self.0.buffers.budget.used();
         let help = "Bytes of responses in memory that slow clients have not read yet";
         gauge(encoder, "tollgate_buffered_memory_bytes", help, memory)?;
         let help = "Bytes of responses in the spool file that slow clients have not read yet";

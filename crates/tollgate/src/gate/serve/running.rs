@@ -174,7 +174,7 @@ impl Running {
         self.shared.backend_tls.store(backend_tls);
         self.shared.backends.store(Arc::new(backends));
         self.shared.caps.set_total_max(connections_max(&settings));
-        self.shared.buffers.reload(&settings.buffer);
+        self.shared.buffers.budget.reload(&settings.buffer);
         mask::set_off(settings.show_values);
         let has_other_proxies = old.trusted_proxies != settings.trusted_proxies;
         self.shared.settings.store(Arc::new(settings));

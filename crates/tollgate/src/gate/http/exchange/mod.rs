@@ -356,7 +356,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
     fn begin_forwarding(&mut self) -> Result<(), End> {
         let worker = self.inbound.worker;
         let shared = &worker.shared;
-        if shared.buffers.has_too_many_stalled(self.client) {
+        if shared.buffers.budget.has_too_many_stalled(self.client) {
             self.undecided("unread-responses");
             return Err(self.fail((503, "too many responses wait for this client to read them"), 1, None, None));
         }

@@ -41,13 +41,13 @@ const STALLED_PER_ADDRESS_MAX: usize = 64;
 const STALLED_MAX: usize = 512;
 
 /// The limits and the bytes in use.
-#[derive(Debug)]
-pub(super) struct SpoolBudget {
+#[derive(Debug, Default)]
+pub(crate) struct SpoolBudget {
     memory_max: AtomicU64,
     spool_max: AtomicU64,
     per_address_max: AtomicU64,
-    memory: AtomicU64,
-    spool: AtomicU64,
+    /// The bytes in each [`Store`].
+    used: [AtomicU64; 2],
     /// Responses without room for their rest, so that their backends wait.
     stalled: AtomicUsize,
     /// The buffered bytes of each client that has any.
@@ -57,42 +57,35 @@ pub(super) struct SpoolBudget {
 /// The buffered bytes and stalled responses of one client.
 #[derive(Clone, Copy, Debug, Default)]
 struct ClientBuffers {
-    memory: u64,
-    spool: u64,
+    /// The bytes in each [`Store`].
+    used: [u64; 2],
     stalled: usize,
 }
 
 impl ClientBuffers {
     fn is_nothing(&self) -> bool {
-        self.memory + self.spool == 0 && self.stalled == 0
+        self.used == [0, 0] && self.stalled == 0
     }
 }
 
 impl SpoolBudget {
     pub(super) fn new(settings: &Settings) -> Self {
-        let budget = Self {
-            memory_max: AtomicU64::new(0),
-            spool_max: AtomicU64::new(0),
-            per_address_max: AtomicU64::new(0),
-            memory: AtomicU64::new(0),
-            spool: AtomicU64::new(0),
-            stalled: AtomicUsize::new(0),
-            by_address: Mutex::default(),
-        };
+        let budget = Self::default();
         budget.reload(settings);
         budget
     }
 
     /// Changes the limits. Blocks in use stay.
-    pub(super) fn reload(&self, settings: &Settings) {
+    pub(crate) fn reload(&self, settings: &Settings) {
         self.memory_max.store(settings.memory_bytes_max, Ordering::Relaxed);
         self.spool_max.store(settings.spool_bytes_max, Ordering::Relaxed);
         self.per_address_max.store(settings.per_address_bytes_max, Ordering::Relaxed);
     }
 
     /// The bytes in memory and in the spool.
-    pub(super) fn used(&self) -> (u64, u64) {
-        (self.memory.load(Ordering::Relaxed), self.spool.load(Ordering::Relaxed))
+    pub(crate) fn used(&self) -> (u64, u64) {
+        let [memory, spool] = &self.used;
+        (memory.load(Ordering::Relaxed), spool.load(Ordering::Relaxed))
     }
 
     /// Takes memory, if the limits permit it. Without a client, as for a trusted proxy, only the total limit applies.
@@ -112,34 +105,25 @@ impl SpoolBudget {
     }
 
     fn take(&self, store: Store, max: u64, client: Option<IpAddr>, is_unbounded: bool, bytes: usize) -> bool {
-        let bytes = bytes as u64;
+        let (bytes, used) = (bytes as u64, &self.used[store as usize]);
         let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= max);
-        if self.used_of(store).fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_err() {
+        if used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_err() {
             return false;
         }
         let Some(client) = client.map(client_key) else { return true };
         let mut by_address = self.by_address.lock();
         let mut held = by_address.get(&client).copied().unwrap_or_default();
-        match store {
-            Store::Memory => held.memory += bytes,
-            Store::Spool => held.spool += bytes,
-        }
+        held.used[store as usize] += bytes;
         let memory_max = (self.memory_max.load(Ordering::Relaxed) / MEMORY_PARTS).max(CLIENT_MEMORY_MIN);
-        let is_over = held.memory + held.spool > self.per_address_max.load(Ordering::Relaxed)
-            || (store == Store::Memory && held.memory > memory_max);
+        let [memory, spool] = held.used;
+        let is_over = memory + spool > self.per_address_max.load(Ordering::Relaxed)
+            || (store == Store::Memory && memory > memory_max);
         if is_over && !is_unbounded {
-            self.used_of(store).fetch_sub(bytes, Ordering::Relaxed);
+            used.fetch_sub(bytes, Ordering::Relaxed);
             return false;
         }
         by_address.insert(client, held);
         true
-    }
-
-    fn used_of(&self, store: Store) -> &AtomicU64 {
-        match store {
-            Store::Memory => &self.memory,
-            Store::Spool => &self.spool,
-        }
     }
 
     /// Gives memory back.
@@ -154,14 +138,12 @@ impl SpoolBudget {
 
     fn give(&self, store: Store, client: Option<IpAddr>, bytes: usize) {
         let bytes = bytes as u64;
-        self.used_of(store).fetch_sub(bytes, Ordering::Relaxed);
+        self.used[store as usize].fetch_sub(bytes, Ordering::Relaxed);
         let Some(client) = client.map(client_key) else { return };
         let mut by_address = self.by_address.lock();
         if let Some(held) = by_address.get_mut(&client) {
-            match store {
-                Store::Memory => held.memory = held.memory.saturating_sub(bytes),
-                Store::Spool => held.spool = held.spool.saturating_sub(bytes),
-            }
+            let used = &mut held.used[store as usize];
+            *used = used.saturating_sub(bytes);
             if held.is_nothing() {
                 by_address.remove(&client);
             }
@@ -184,8 +166,9 @@ impl SpoolBudget {
         }
     }
 
-    /// Whether so many responses are stalled that this client should get no more. Takes a lock only if many are.
-    pub(super) fn has_too_many_stalled(&self, client: IpAddr) -> bool {
+    /// Whether a client has so many stalled responses that it should get no more. A response is stalled when there is
+    /// no room for its rest, so that its backend waits. Takes a lock only if many are.
+    pub(crate) fn has_too_many_stalled(&self, client: IpAddr) -> bool {
         let stalled = self.stalled.load(Ordering::Relaxed);
         if stalled < STALLED_PER_ADDRESS_MAX {
             return false;

@@ -42,7 +42,7 @@ const READ_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The buffers of all workers.
 pub(crate) struct Buffers {
-    budget: SpoolBudget,
+    pub(crate) budget: SpoolBudget,
     disk: Disk,
 }
 
@@ -51,25 +51,9 @@ impl Buffers {
         Ok(Self { budget: SpoolBudget::new(settings), disk: Disk::new(settings.dir.clone())? })
     }
 
-    /// Changes the limits; the directory stays.
-    pub(crate) fn reload(&self, settings: &Settings) {
-        self.budget.reload(settings);
-    }
-
-    /// The bytes that are buffered in memory and in the spool.
-    pub(crate) fn used(&self) -> (u64, u64) {
-        self.budget.used()
-    }
-
     /// Takes a block of the memory for other parts of responses. Without a client only the total limit applies.
     pub(crate) fn borrow(&self, client: Option<IpAddr>) -> bool {
         self.budget.take_memory(client, Share::Half, BLOCK_BYTES)
-    }
-
-    /// Whether a client has so many stalled responses that it should get no more. A response is stalled when there is
-    /// no room for its rest, so that its backend waits.
-    pub(crate) fn has_too_many_stalled(&self, client: IpAddr) -> bool {
-        self.budget.has_too_many_stalled(client)
     }
 
     /// Returns such a block.
@@ -361,18 +345,19 @@ impl<'a> Overflow<'a> {
             }
         };
         (self.writing, self.write_deadline) = (None, None);
-        let is_writing = |block: &Block| matches!(block, Block::Writing(..));
-        let Some(place) = self.blocks.iter().rposition(is_writing) else { return Poll::Ready(Err(PeerError::Gone)) };
-        let Block::Writing(slot, _) = self.blocks[place] else { return Poll::Ready(Err(PeerError::Gone)) };
-        let Block::Writing(_, data) = std::mem::replace(&mut self.blocks[place], Block::Spooled(slot)) else {
+        let Some(block) = self.blocks.iter_mut().rfind(|block| matches!(block, Block::Writing(..))) else {
+            return Poll::Ready(Err(PeerError::Gone));
+        };
+        let Block::Writing(slot, data) = std::mem::replace(block, Block::Spooled(0)) else {
             return Poll::Ready(Err(PeerError::Gone));
         };
         let mut data = unshared(data);
         if is_written {
+            *block = Block::Spooled(slot);
             data.clear();
             self.spare = Some(data);
         } else {
-            self.blocks[place] = Block::Memory(MemoryBlock::whole(data));
+            *block = Block::Memory(MemoryBlock::whole(data));
             self.give_slot(slot);
         }
         Poll::Ready(Ok(()))
