@@ -3,7 +3,6 @@
 //! Threads that write to the same memory wait for each other, or at least for the cache line to move between cores.
 //! Here each thread has its own value behind a lock that is only contended by the reader, for a moment once per second.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -25,30 +24,20 @@ struct ThreadSlot<T>(Mutex<T>);
 impl<T> PerThread<T> {
     /// Locks the value of this thread.
     pub(crate) fn own(&self) -> MutexGuard<'_, T> {
-        lock(&self.all[slot_index()])
+        self.all[slot_index()].0.lock()
     }
 
     /// Locks all values, one after the other.
     pub(crate) fn all(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
-        self.all.iter().map(lock)
+        self.all.iter().map(|slot| slot.0.lock())
     }
-}
-
-fn lock<T>(own: &ThreadSlot<T>) -> MutexGuard<'_, T> {
-    own.0.lock()
 }
 
 /// Index of this thread's value.
 fn slot_index() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static INDEX: Cell<Option<usize>> = const { Cell::new(None) });
-    INDEX.with(|index| {
-        index.get().unwrap_or_else(|| {
-            let next = NEXT.fetch_add(1, Ordering::Relaxed) % THREADS;
-            index.set(Some(next));
-            next
-        })
-    })
+    thread_local!(static INDEX: usize = NEXT.fetch_add(1, Ordering::Relaxed) % THREADS);
+    INDEX.with(|index| *index)
 }
 
 #[cfg(test)]

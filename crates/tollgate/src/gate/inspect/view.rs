@@ -23,7 +23,7 @@ use crate::gate::decide::rules::{RuleCounters, Rules};
 use crate::gate::observe::counters::WorkerCounters;
 use crate::gate::observe::rates::Rates;
 use crate::gate::observe::refusal_history::PastRefusal;
-use crate::gate::observe::spenders::Spenders;
+use crate::gate::observe::spenders::{SpenderRates, Spenders};
 use crate::gate::serve::running::Running;
 
 /// Totals of a gate.
@@ -236,8 +236,11 @@ impl Running {
         let is_one = spenders.is_empty() && (0..rules.faces.len()).filter(|&rule| of_class(rule)).count() == 1;
         let throttled_max = if is_one { most } else { usize::MAX };
         let throttled = rules.limiter.throttled_by(of_class, throttled_max, now);
-        let mut buckets: Vec<Bucket> =
-            spenders.into_iter().map(|shown| Bucket::of_spender(shown.key, shown.rates)).collect();
+        let of_spender = |SpenderRates { key, rates }: SpenderRates| {
+            let cut = is_cut(&key, NAME_BYTES_MAX);
+            Bucket { key, cut, rates: Some(rates), throttled: Vec::new() }
+        };
+        let mut buckets: Vec<Bucket> = spenders.into_iter().map(of_spender).collect();
         let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
         for (place, bucket) in buckets.iter().enumerate() {
             places.entry(bucket.key.clone()).or_insert(place);
@@ -300,7 +303,7 @@ impl Running {
     /// The decision of every rule that applies to a request.
     pub(crate) async fn explain(&self, request: &impl Request, toll: Option<Span>) -> Vec<Standing> {
         let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load.band(), self.now());
-        let toll = expected(toll);
+        let toll = toll.map_or(Toll::ONE, Toll::of_cpu);
         let own = rules.limiter.explain(request, toll, band, now);
         let explained = rules.remote_state.explain(&rules.limiter, own, request, toll, band).await;
         explained.into_iter().filter_map(|said| standing(&rules, said)).collect()
@@ -398,10 +401,6 @@ impl Running {
     }
 }
 
-fn expected(toll: Option<Span>) -> Toll {
-    toll.map_or(Toll::ONE, Toll::of_cpu)
-}
-
 fn standing(rules: &Rules, said: Explained) -> Option<Standing> {
     let Explained { decision, by } = said;
     let face = rules.face(&decision)?;
@@ -415,12 +414,4 @@ fn over(figures: tollgate_wire::rate_limit_headers::LimitStatus<'_>) -> u64 {
     let beyond = figures.clear.as_nanos().saturating_sub(window.as_nanos());
     let over = (u128::from(beyond) * u128::from(figures.quota)).div_ceil(u128::from(window.as_nanos()));
     u64::try_from(over).unwrap_or(u64::MAX)
-}
-
-impl Bucket {
-    /// A key with use.
-    fn of_spender(key: Vec<u8>, rates: Rates) -> Self {
-        let cut = is_cut(&key, NAME_BYTES_MAX);
-        Self { key, cut, rates: Some(rates), throttled: Vec::new() }
-    }
 }

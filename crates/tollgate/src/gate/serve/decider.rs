@@ -138,8 +138,8 @@ impl Ruling {
 
     /// The state of the limit that decided, if the rule permits to show it.
     pub(crate) fn standing(&self) -> Option<LimitStatus<'_>> {
-        let face = self.open.rules.face(&self.decision).filter(|face| face.shows_limit)?;
-        Some(limit_status::of(&face.name, self.limit.as_ref()?, self.decision.info?))
+        self.open.rules.face(&self.decision).filter(|face| face.shows_limit)?;
+        self.figures()
     }
 
     /// The state of the limit that decided, for peers that always report it.
@@ -168,18 +168,13 @@ impl Ruling {
     ///
     /// It is in a box, because it is large and is moved several times until the request ends.
     pub(crate) fn ticket(self) -> Box<DoorTicket> {
-        let Self { decision, open, toll, factor, expected, .. } = self;
-        Box::new(DoorTicket { open, decision, toll, factor, expected, permit: None, account: None })
+        Box::new(DoorTicket { ruling: self, permit: None, account: None })
     }
 }
 
 /// The charge and the permit of a request until it ends.
 pub(crate) struct DoorTicket {
-    open: OpenCharge,
-    decision: Decision,
-    toll: Toll,
-    factor: Option<Factor>,
-    expected: Span,
+    ruling: Ruling,
     permit: Option<Permit>,
     account: Option<PendingStats>,
 }
@@ -403,7 +398,7 @@ impl Decider {
         let admission = self.admission();
         let claim = {
             let claims = admission.claims();
-            let is_flagged = claims.looks_at_flags && ticket.open.rules.is_flagged(request, &admission.flagged);
+            let is_flagged = claims.looks_at_flags && ticket.ruling.open.rules.is_flagged(request, &admission.flagged);
             claims.of(&Marked { request, is_flagged }, tenant_of(request))
         };
         let entering = Entering { address: client, claim, route: admission.route_hasher.key(request), bytes: 0 };
@@ -418,7 +413,7 @@ impl Decider {
                 Ok(())
             }
             Err(refused) => {
-                ticket.open.refund();
+                ticket.ruling.open.refund();
                 self.counters.refused();
                 self.shared.stats.spenders.refused(client, || user_agent_of(request), self.now());
                 Err(Refusal::by_queue(refused))
@@ -443,13 +438,13 @@ impl Decider {
     /// Settles a request that has ended, at the reported cost if there is one.
     pub(crate) fn settle(&self, mut ticket: Box<DoorTicket>, cpu: Option<Span>) {
         let measured = ticket.permit.take().map(|permit| permit.leave(cpu, Outcome::Answered));
-        let cost = cpu.or(measured).unwrap_or(ticket.expected);
+        let cost = cpu.or(measured).unwrap_or(ticket.ruling.expected);
         self.end(ticket, cost);
     }
 
     /// Settles a request that was not settled in time, at its expected cost. Prices are not learned from it.
     pub(crate) fn expire(&self, mut ticket: Box<DoorTicket>) {
-        let expected = ticket.expected;
+        let expected = ticket.ruling.expected;
         let charged = ticket.permit.take().map(|permit| permit.leave(Some(expected), Outcome::Failed));
         self.end(ticket, charged.unwrap_or(expected));
     }
@@ -459,14 +454,15 @@ impl Decider {
         if let Some(permit) = ticket.permit.take() {
             permit.leave(Some(Span::ZERO), Outcome::Failed);
         }
-        ticket.open.refund();
+        ticket.ruling.open.refund();
     }
 
     fn end(&self, mut ticket: Box<DoorTicket>, cost: Span) {
-        ticket.open.rules.cost(&ticket.decision, cost);
-        if let Some(charge) = ticket.open.charge.take() {
-            let cpu = charged_cpu(ticket.factor, cost);
-            charge.settle(&ticket.open.rules.limiter, Toll { cpu, ..ticket.toll }, self.now());
+        let Ruling { decision, open, toll, factor, .. } = &mut ticket.ruling;
+        open.rules.cost(decision, cost);
+        if let Some(charge) = open.charge.take() {
+            let cpu = charged_cpu(*factor, cost);
+            charge.settle(&open.rules.limiter, Toll { cpu, ..*toll }, self.now());
         }
         if let Some(account) = ticket.account.take() {
             account.settle(cost, None, self.now());

@@ -64,30 +64,11 @@ impl FailedRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Health {
     connect_failures: u32,
-    failed_routes: Distinct,
-    failed_clients: Distinct,
+    /// Up to [`SPREAD_MIN`] different routes and clients of failed requests.
+    failed_routes: Vec<u64>,
+    failed_clients: Vec<u64>,
     check_failures: u32,
     outage: Option<Outage>,
-}
-
-/// Up to [`SPREAD_MIN`] different values.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Distinct {
-    values: [u64; SPREAD_MIN],
-    count: usize,
-}
-
-impl Distinct {
-    fn add(&mut self, value: u64) {
-        if self.count < SPREAD_MIN && !self.values[..self.count].contains(&value) {
-            self.values[self.count] = value;
-            self.count += 1;
-        }
-    }
-
-    fn is_spread(&self) -> bool {
-        self.count >= SPREAD_MIN
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,13 +181,18 @@ impl Health {
     /// The backend accepted the connection and did not respond. Returns the backoff if it is out from now on, or for
     /// longer.
     pub(crate) fn answer_failed(&mut self, asked: FailedRequest, has_other: bool, now: Duration) -> Option<Duration> {
-        self.failed_routes.add(asked.route);
-        self.failed_clients.add(asked.client_key());
+        let failed = [(&mut self.failed_routes, asked.route), (&mut self.failed_clients, asked.client_key())];
+        let is_spread = failed.map(|(known, value)| {
+            if known.len() < SPREAD_MIN && !known.contains(&value) {
+                known.push(value);
+            }
+            known.len() >= SPREAD_MIN
+        });
         let backoff = match self.outage {
             Some(outage @ Outage { cause: OutageCause::Answers, .. }) if outage.is_probing => outage.next_backoff(),
             // The request was in flight when the outage began.
             Some(_) => return None,
-            None if has_other && self.failed_routes.is_spread() && self.failed_clients.is_spread() => BACKOFF_MIN,
+            None if has_other && is_spread == [true, true] => BACKOFF_MIN,
             None => return None,
         };
         self.take_out(OutageCause::Answers, backoff, now)

@@ -8,7 +8,7 @@ pub(crate) mod pool;
 pub(crate) mod sites;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::gate::decide::queue::{Entering, Queue};
@@ -28,7 +28,7 @@ pub(crate) struct Backend {
     in_flight: AtomicU32,
     health: parking_lot::Mutex<Health>,
     /// Whether the health is not perfect: read without the lock by every request.
-    ailing: std::sync::atomic::AtomicBool,
+    ailing: AtomicBool,
     began: Instant,
 }
 
@@ -139,7 +139,7 @@ impl Backends {
                 wait = wait.min(down_for);
                 continue;
             }
-            let in_flight = backend.in_flight.load(Ordering::Relaxed);
+            let in_flight = backend.in_flight();
             if best.is_none_or(|(least, _)| in_flight < least) {
                 best = Some((in_flight, backend));
             }
@@ -209,18 +209,18 @@ impl Backend {
 
     /// A connection was made.
     pub(crate) fn connected(&self) {
-        if self.ailing.load(Ordering::Relaxed) && self.with_health(|health, _| health.connected()) {
-            tracing::info!(backend = %self.url, "backend is up again");
-        }
+        self.recover(Health::connected);
     }
 
     /// The backend responded.
     pub(crate) fn succeeded(&self) {
-        if self.ailing.load(Ordering::Relaxed) {
-            let recovered = self.with_health(|health, _| health.succeeded());
-            if recovered {
-                tracing::info!(backend = %self.url, "backend is up again");
-            }
+        self.recover(Health::succeeded);
+    }
+
+    /// Updates the health after a success. `act` returns whether the backend was out until now.
+    fn recover(&self, act: fn(&mut Health) -> bool) {
+        if self.if_ailing(|health, _| act(health)) == Some(true) {
+            tracing::info!(backend = %self.url, "backend is up again");
         }
     }
 
@@ -258,23 +258,22 @@ impl Backend {
 
     /// Whether requests go to this backend, or else for how long none do.
     pub(crate) fn is_up(&self) -> Result<(), Duration> {
-        if !self.ailing.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        self.with_health(|health, now| health.is_up(now))
+        self.if_ailing(|health, now| health.is_up(now)).unwrap_or(Ok(()))
     }
 
     /// Whether it accepts connections, as far as is known.
     pub(crate) fn is_reachable(&self) -> bool {
-        !self.ailing.load(Ordering::Relaxed) || self.with_health(|health, _| health.is_reachable())
+        self.if_ailing(|health, _| health.is_reachable()).unwrap_or(true)
     }
 
     /// Permits a request, as a probe if it is one.
     fn admit(&self, is_complete: bool) -> Option<Option<Duration>> {
-        if !self.ailing.load(Ordering::Relaxed) {
-            return Some(None);
-        }
-        self.with_health(|health, now| health.admit(is_complete, now).then(|| health.probe()))
+        self.if_ailing(|health, now| health.admit(is_complete, now).then(|| health.probe())).unwrap_or(Some(None))
+    }
+
+    /// The result of `act`; none without taking the lock if the health is perfect.
+    fn if_ailing<T>(&self, act: impl FnOnce(&mut Health, Duration) -> T) -> Option<T> {
+        self.ailing.load(Ordering::Relaxed).then(|| self.with_health(act))
     }
 
     fn with_health<T>(&self, act: impl FnOnce(&mut Health, Duration) -> T) -> T {
