@@ -6,11 +6,12 @@ use std::hash::Hasher;
 use std::ops::Range;
 use std::time::Duration;
 
+use bytes::Buf as _;
 use tollgate_core::time::{Moment, Span};
 
 use super::Shared;
 use super::state::MasterState;
-use crate::durable::{self, FieldReader};
+use crate::durable;
 
 /// A part of the state at one moment.
 #[derive(Default)]
@@ -49,14 +50,14 @@ impl StatePage {
 
 /// Restores the debts in these records, less the part that was paid back since. Returns their number, or `None` for
 /// invalid records.
-pub(super) fn restore(mut reader: FieldReader<'_>, away: Span, state: &Shared) -> Option<u64> {
+pub(super) fn restore(mut reader: &[u8], away: Span, state: &Shared) -> Option<u64> {
     let mut state = state.borrow_mut();
     let reading = state.read_clock();
     let mut restored = 0;
     while !reader.is_empty() {
         let (domain, identifier) = (read_bytes(&mut reader)?, read_bytes(&mut reader)?);
-        for index in 0..usize::from(reader.u8()?) {
-            let clear = (reading.now + Span::from_nanos(reader.u64()?)).before(away);
+        for index in 0..usize::from(reader.try_get_u8().ok()?) {
+            let clear = (reading.now + Span::from_nanos(reader.try_get_u64().ok()?)).before(away);
             if clear > reading.now {
                 state.master().restore(domain, identifier, index, clear, reading.now);
             }
@@ -71,7 +72,7 @@ fn put_bytes(output: &mut Vec<u8>, bytes: &[u8]) {
     output.extend_from_slice(bytes);
 }
 
-fn read_bytes<'a>(reader: &mut FieldReader<'a>) -> Option<&'a [u8]> {
-    let length = reader.u16()?;
-    reader.bytes(usize::from(length))
+fn read_bytes<'a>(reader: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = reader.try_get_u16().ok()?;
+    reader.split_off(..usize::from(length))
 }

@@ -18,7 +18,7 @@ use tollgate_gatekeeper::shared::{FencedPages, FinishedTerm, Unanswered, WriteOu
 use super::Shared;
 use super::metrics::RedisCopyCounts;
 use super::page::{self, StatePage};
-use crate::durable::{self, FieldReader};
+use crate::durable;
 
 const MARK: &[u8] = b"tollgate state 2\n";
 /// Slots per page. Serialising a page takes a fraction of a millisecond.
@@ -144,7 +144,7 @@ impl RedisCopy {
         let mut restored = 0;
         for number in 0..legacy.pages {
             let Some(page) = self.pages.read(legacy, number).await? else { continue };
-            let records = durable::unseal(&page.bytes, MARK).map(FieldReader::new);
+            let records = durable::unseal(&page.bytes, MARK);
             match records.and_then(|reader| page::restore(reader, Span::from(page.age), state)) {
                 Some(count) => restored += count,
                 None => tracing::warn!(number, "a page of the state on Redis is damaged and was skipped"),

@@ -6,11 +6,12 @@
 use std::io;
 use std::path::PathBuf;
 
+use bytes::Buf as _;
 use tollgate_core::time::Span;
 
 use super::Shared;
 use super::page::{self, StatePage};
-use crate::durable::{self, FieldReader};
+use crate::durable;
 
 /// The file of the state.
 pub(super) struct StateFile {
@@ -31,8 +32,7 @@ impl StateFile {
     /// Restores the debts from the file. A missing file equals an empty one.
     pub(super) fn restore(&self, state: &Shared) -> io::Result<()> {
         let Some(bytes) = durable::read(&self.path, BYTES_MAX)? else { return Ok(()) };
-        let reader = durable::unseal(&bytes, MARK).map(FieldReader::new);
-        match reader.and_then(|reader| take_over(reader, state)) {
+        match durable::unseal(&bytes, MARK).and_then(|reader| take_over(reader, state)) {
             Some(restored) => tracing::info!(restored, "restored the state"),
             None => durable::put_aside(&self.path, "its checksum is wrong: the master starts with an empty state")?,
         }
@@ -72,9 +72,9 @@ async fn serialise(state: &Shared) -> Vec<u8> {
     }
 }
 
-fn take_over(mut reader: FieldReader<'_>, state: &Shared) -> Option<u64> {
+fn take_over(mut reader: &[u8], state: &Shared) -> Option<u64> {
     // Debts that were paid back while no master ran. If the wall clock was set back, debts stay as written.
     let wall_ms = state.borrow().read_clock().wall_ms;
-    let away = Span::from_millis(wall_ms.saturating_sub(reader.u64()?));
+    let away = Span::from_millis(wall_ms.saturating_sub(reader.try_get_u64().ok()?));
     page::restore(reader, away, state)
 }

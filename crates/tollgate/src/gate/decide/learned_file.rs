@@ -19,10 +19,11 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use bytes::Buf as _;
 use tollgate_core::queue::{Learned, LearnedPrice, Queue};
 use tollgate_core::time::Span;
 
-use crate::durable::{self, FieldReader};
+use crate::durable;
 
 const MARK: &[u8] = b"tollgate learned 1\n";
 /// Backends in the file: each takes up to 100 KB.
@@ -63,21 +64,23 @@ impl LearnedState {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut reader = FieldReader::new(durable::unseal(bytes, MARK)?);
-        let key = [reader.u64()?, reader.u64()?];
-        let count = usize::from(reader.u16()?);
+        let mut reader = durable::unseal(bytes, MARK)?;
+        let key = [reader.try_get_u64().ok()?, reader.try_get_u64().ok()?];
+        let count = usize::from(reader.try_get_u16().ok()?);
         if count > BACKENDS_MAX {
             return None;
         }
         let mut backends = Vec::new();
         for _ in 0..count {
-            let length = usize::from(reader.u16()?);
-            let url = String::from_utf8(reader.bytes(length)?.to_vec()).ok()?;
-            let in_flight = reader.u32()?;
-            let prices = 0..usize::try_from(reader.u32()?).ok().filter(|count| *count <= Queue::PRICES_MAX)?;
+            let length = usize::from(reader.try_get_u16().ok()?);
+            let url = String::from_utf8(reader.split_off(..length)?.to_vec()).ok()?;
+            let in_flight = reader.try_get_u32().ok()?;
+            let count = usize::try_from(reader.try_get_u32().ok()?).ok()?;
+            let prices = 0..Some(count).filter(|count| *count <= Queue::PRICES_MAX)?;
             let prices = prices.map(|_| {
-                let (key, mean, deviation) = (reader.u64()?, reader.u64()?, reader.u64()?);
-                Some(LearnedPrice { key, mean: Span::from_nanos(mean), deviation: Span::from_nanos(deviation) })
+                let key = reader.try_get_u64().ok()?;
+                let mean = Span::from_nanos(reader.try_get_u64().ok()?);
+                Some(LearnedPrice { key, mean, deviation: Span::from_nanos(reader.try_get_u64().ok()?) })
             });
             backends.push((url, Learned { in_flight, prices: prices.collect::<Option<_>>()? }));
         }
