@@ -32,12 +32,20 @@ where
 
 /// Writes a gauge without labels.
 pub(crate) fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
-    let gauge = ConstGauge::new(value);
-    gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+    metric(encoder, name, help, &ConstGauge::new(value))
 }
 
 /// Writes a counter without labels.
 pub(crate) fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, total: u64) -> fmt::Result {
-    let counter = ConstCounter::new(total);
-    counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
+    metric(encoder, name, help, &ConstCounter::new(total))
+}
+
+/// Writes a metric without labels.
+pub(crate) fn metric(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    metric: &impl EncodeMetric,
+) -> fmt::Result {
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }

@@ -55,7 +55,8 @@ pub(crate) struct Admission {
     pub(crate) clock: Clock,
     rules: ArcSwap<Rules>,
     claims: ArcSwap<Claims>,
-    holds: Holds,
+    /// The requests that rules hold.
+    pub(crate) holds: Holds,
     /// The queues of the backends.
     pub(crate) queues: Queues,
     uploads: Arc<Uploads>,
@@ -64,7 +65,8 @@ pub(crate) struct Admission {
     /// The hash of routes, by which prices are learned.
     pub(crate) route_hasher: RouteHasher,
     cores_milli: AtomicU32,
-    reports_ignored: AtomicU64,
+    /// The number of invalid or impossible costs that backends have reported.
+    pub(crate) reports_ignored: AtomicU64,
     /// The keys that an operator has exempted.
     pub(crate) exemptions: Exemptions,
     /// The flagged accounts, if rules use flags.
@@ -106,7 +108,7 @@ impl Admission {
     ) -> Result<Self, SharedLimiterError> {
         Ok(Self {
             rules: ArcSwap::from_pointee(Rules::load(domain, settings, links, &clock, None)?),
-            claims: ArcSwap::from_pointee(Claims::new(domain, settings)),
+            claims: ArcSwap::from_pointee(Claims::new(domain, settings, None)),
             holds: Holds::default(),
             queues: Queues::new(settings, clock.clone()),
             uploads: Arc::default(),
@@ -131,7 +133,7 @@ impl Admission {
     ) -> Result<(), SharedLimiterError> {
         let rules = Rules::load(domain, settings, links, &self.clock, Some(&self.rules.load()))?;
         self.rules.store(Arc::new(rules));
-        self.claims.store(Arc::new(self.claims.load().succeeded_by(domain, settings)));
+        self.claims.store(Arc::new(Claims::new(domain, settings, Some(&self.claims.load()))));
         self.queues.reload(settings);
         if settings.mode == Mode::Observe {
             self.uploads.release();
@@ -186,11 +188,6 @@ impl Admission {
         self.claims.load()
     }
 
-    /// The number of requests that rules hold now.
-    pub(crate) fn held(&self) -> u32 {
-        self.holds.total()
-    }
-
     /// The counts of a gate that only observes.
     pub(crate) fn observed(&self) -> ObservedCounts {
         let (status, rules) = (self.queues.status(), self.rules.load());
@@ -204,11 +201,6 @@ impl Admission {
             rules_would_hold: by_rules(2),
             rules_would_refuse: by_rules(3),
         }
-    }
-
-    /// The number of invalid or impossible costs that backends have reported.
-    pub(crate) fn reports_ignored(&self) -> u64 {
-        self.reports_ignored.load(Ordering::Relaxed)
     }
 
     /// Decides about a request by the rules, which may hold it. Holds and refusals are written to `log`. Sets `ticket`
@@ -347,9 +339,7 @@ impl Admission {
             .await;
         if let Err(Refused { retry_after: backoff, by_queue: Some((reason, standing)), .. }) = entered {
             // The request was refused, not held.
-            if let Some(held) = held.take() {
-                std::mem::forget(held);
-            }
+            std::mem::forget(held.take());
             let bound = QueueBound::refusing(queue, reason, standing, self.rules.load().hold.max);
             self.tell_of_queue(client, log, Act::Refuse, bound, backoff);
         }

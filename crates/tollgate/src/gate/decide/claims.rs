@@ -51,16 +51,9 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    pub(crate) fn new(domain: &Domain, settings: &Settings) -> Self {
-        Self::hashed_by(RandomState::new(), domain, settings)
-    }
-
-    /// The settings that replace these at a reload. Users and priorities that are in both keep their accounts.
-    pub(crate) fn succeeded_by(&self, domain: &Domain, settings: &Settings) -> Self {
-        Self::hashed_by(self.hasher.clone(), domain, settings)
-    }
-
-    fn hashed_by(hasher: RandomState, domain: &Domain, settings: &Settings) -> Self {
+    /// The users and priorities of `settings`. Those that were there `before` a reload keep their accounts.
+    pub(crate) fn new(domain: &Domain, settings: &Settings, before: Option<&Self>) -> Self {
+        let hasher = before.map_or_else(RandomState::new, |before| before.hasher.clone());
         let hashed = |priority: &Priority| (priority.clone(), hasher.hash_one(&priority.name));
         let mut inputs = Inputs::default();
         settings.user.iter().for_each(|user| inputs.add_class(&user.class));
@@ -130,7 +123,7 @@ mod tests {
 
     fn claims(text: &str) -> Claims {
         let file = File::parse("test.toml", text).unwrap();
-        Claims::new(&file.domains[0], &file.gate.unwrap_or_default())
+        Claims::new(&file.domains[0], &file.gate.unwrap_or_default(), None)
     }
 
     fn claim(claims: &Claims, path: &str, fields: &str, tenant: u64) -> Claim {
@@ -181,7 +174,7 @@ mod tests {
         assert_ne!(of("/search", "").account, of("/search", session).account);
         // Another order after a reload does not give clients new accounts.
         let file = File::parse("test.toml", "[[priority]]\nname = \"search\"\nweight = 2\n").unwrap();
-        let after = before.succeeded_by(&file.domains[0], &file.gate.unwrap_or_default());
+        let after = Claims::new(&file.domains[0], &file.gate.unwrap_or_default(), Some(&before));
         assert_eq!(claim(&after, "/", "", 0).account, of("/search", "").account);
         assert_eq!(claim(&after, "/", "", 0).weight_milli, 2000);
     }

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::collector::Collector;
@@ -19,44 +18,41 @@ use crate::gate::http::backend::Backend;
 use crate::gate::http::worker::Shared;
 use crate::gate::observe::counters::WorkerCounters;
 use crate::gate::serve::running::Running;
-use crate::metric::{collector, counter, gauge};
+use crate::metric::{collector, counter, gauge, metric};
 use crate::settings::DEFAULT_DOMAIN;
 
 /// Name, help, kind and value of a metric of a backend.
 type BackendMetric = (&'static str, &'static str, MetricType, fn(&Backend, QueueStatus) -> u64);
 
-/// The gate's metrics.
-pub(crate) struct GateMetrics(Arc<Shared>);
-
 impl Running {
     /// The metrics for a registry.
     pub(crate) fn metrics(&self) -> Box<dyn Collector> {
-        let metrics = GateMetrics(self.shared.clone());
-        collector(move |encoder| metrics.encode(encoder))
+        let shared = self.shared.clone();
+        collector(move |encoder| shared.encode_metrics(encoder))
     }
 }
 
-impl GateMetrics {
-    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+impl Shared {
+    fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         for (place, (name, help)) in WorkerCounters::NAMES.into_iter().enumerate() {
-            let total: u64 = self.0.counters.iter().map(|counters| counters.read(place)).sum();
+            let total: u64 = self.counters.iter().map(|counters| counters.read(place)).sum();
             counter(encoder, &format!("tollgate_{name}"), help, total)?;
         }
-        gauge(encoder, "tollgate_connections", "Connections of clients", self.0.caps.total() as u64)?;
+        gauge(encoder, "tollgate_connections", "Connections of clients", self.caps.total() as u64)?;
         gauge(
             encoder,
             "tollgate_requests_at_backend",
             "Requests in flight at the backends",
-            self.0.admission.queues.status().in_flight,
+            self.admission.queues.status().in_flight,
         )?;
-        let (memory, spool) = self.0.buffers.budget.used();
+        let (memory, spool) = self.buffers.budget.used();
         let help = "Bytes of responses in memory that slow clients have not read yet";
         gauge(encoder, "tollgate_buffered_memory_bytes", help, memory)?;
         let help = "Bytes of responses in the spool file that slow clients have not read yet";
         gauge(encoder, "tollgate_buffered_spool_bytes", help, spool)?;
-        let held = u64::from(self.0.admission.held());
+        let held = u64::from(self.admission.holds.total());
         gauge(encoder, "tollgate_requests_held", "Requests that rules hold", held)?;
-        let (reloads, read) = (&self.0.reloads, |count: &AtomicU64| count.load(Ordering::Relaxed));
+        let (reloads, read) = (&self.reloads, |count: &AtomicU64| count.load(Ordering::Relaxed));
         counter(encoder, "tollgate_reloads", "Reloads of the settings that took effect", read(&reloads.done))?;
         let help = "Reloads that changed nothing because the file was invalid";
         counter(encoder, "tollgate_reloads_failed", help, read(&reloads.failed))?;
@@ -64,22 +60,22 @@ impl GateMetrics {
         gauge(encoder, "tollgate_settings_stale", help, reloads.is_stale.load(Ordering::Relaxed).into())?;
         let help = "Settings of the file that need a restart";
         gauge(encoder, "tollgate_settings_waiting", help, read(&reloads.waiting))?;
-        let log = &self.0.access_log_counts;
-        counter(encoder, "tollgate_access_log_lines", "Lines written to the access log", log.written())?;
+        let log = &self.access_log_counts;
+        counter(encoder, "tollgate_access_log_lines", "Lines written to the access log", read(&log.written))?;
         let help = "Lines of the access log that were dropped because the destination does not keep up or fails";
-        counter(encoder, "tollgate_access_log_dropped", help, log.dropped())?;
+        counter(encoder, "tollgate_access_log_dropped", help, read(&log.dropped))?;
         self.encode_times(encoder)?;
         self.encode_queue(encoder)?;
         self.encode_rules(encoder)?;
         self.encode_redis(encoder)?;
-        if let Some(masters) = &self.0.admission.rules().remote_state.masters {
+        if let Some(masters) = &self.admission.rules().remote_state.masters {
             master_metrics::encode(masters, encoder)?;
         }
         self.encode_backends(encoder)
     }
 
     fn encode_times(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let stats = &self.0.stats;
+        let stats = &self.stats;
         for (name, help, histogram) in [
             (
                 "tollgate_wait_seconds",
@@ -95,11 +91,11 @@ impl GateMetrics {
         let help = "Requests of clients that did not fit into the statistics";
         counter(encoder, "tollgate_callers_unnamed", help, stats.spenders.unnamed())?;
         let help = "Keys that an operator has exempted";
-        gauge(encoder, "tollgate_exemptions", help, self.0.admission.exemptions.count() as u64)
+        gauge(encoder, "tollgate_exemptions", help, self.admission.exemptions.count() as u64)
     }
 
     fn encode_queue(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let admission = &self.0.admission;
+        let admission = &self.admission;
         let (queue, load) = (admission.queues.status(), &admission.load);
         gauge(encoder, "tollgate_requests_waiting", "Requests that wait in the queue", queue.waiting)?;
         gauge(encoder, "tollgate_in_flight_max", "In-flight limit of the backends", queue.in_flight_max)?;
@@ -119,20 +115,15 @@ impl GateMetrics {
         let help = "Requests that the queue would have refused if the gate did not only observe";
         counter(encoder, "tollgate_queue_would_refuse", help, observed.queue_would_refuse)?;
         let help = "Costs reported by backends that were invalid or impossible";
-        counter(encoder, "tollgate_toll_reports_ignored", help, admission.reports_ignored())?;
-        let tolls = ConstCounter::new(queue.toll_ns as f64 / 1e9);
-        tolls.encode(encoder.encode_descriptor(
-            "tollgate_toll_seconds",
-            "CPU time charged",
-            None,
-            tolls.metric_type(),
-        )?)
+        counter(encoder, "tollgate_toll_reports_ignored", help, admission.reports_ignored.load(Ordering::Relaxed))?;
+        let seconds = ConstCounter::new(queue.toll_ns as f64 / 1e9);
+        metric(encoder, "tollgate_toll_seconds", "CPU time charged", &seconds)
     }
 
     fn encode_rules(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Requests that a rule held or refused, or would have";
         let mut decisions = encoder.encode_descriptor("tollgate_rule_decisions", help, None, MetricType::Counter)?;
-        let rules = self.0.all_rules();
+        let rules = self.all_rules();
         let faces = || rules.iter().flat_map(|(domain, rules)| rules.faces.iter().map(move |face| (domain, face)));
         for (domain, face) in faces() {
             let name = named_in(domain, &face.name);
@@ -154,7 +145,7 @@ impl GateMetrics {
 
     /// The metrics of the shared store, if rules use one.
     fn encode_redis(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let rules = self.0.admission.rules();
+        let rules = self.admission.rules();
         let Some(sharing) = &rules.remote_state.redis else { return Ok(()) };
         let counts = sharing.store().counts();
         let help = "Connections made to Redis";
@@ -174,16 +165,15 @@ impl GateMetrics {
         let help = "Unused requests of leases from Redis: keys may exceed their limits by this many";
         gauge(encoder, "tollgate_redis_leased", help, sharing.leased())?;
         let vitals = sharing.store().health();
-        let gone = ConstGauge::new(vitals.gone());
         let help = "Part of Redis that does not respond and is not used, from 0 to 1";
-        gone.encode(encoder.encode_descriptor("tollgate_redis_gone", help, None, gone.metric_type())?)?;
+        metric(encoder, "tollgate_redis_gone", help, &ConstGauge::new(vitals.gone()))?;
         let help = "Response time of decisions by Redis";
         encode_histogram(encoder, "tollgate_redis_decision_seconds", help, &vitals.times())
     }
 
     /// The metrics of each backend, with the sites that it serves if there are any.
     fn encode_backends(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let (backends, settings) = (self.0.backends.load(), self.0.settings.load());
+        let (backends, settings) = (self.backends.load(), self.settings.load());
         let labels = |backend: &Backend| {
             let site = settings.sites_at(&backend.url).join(",");
             let site = (!settings.sites.is_empty()).then_some(("site", site));

@@ -127,7 +127,7 @@ impl Running {
             requests: total("requests"),
             refused: total("requests_refused"),
             held: held_by_rules + queue.waited,
-            holding: u64::from(admission.held()),
+            holding: u64::from(admission.holds.total()),
             waiting: queue.waiting,
             in_flight: queue.in_flight,
             in_flight_max: queue.in_flight_max,

@@ -59,12 +59,7 @@ impl WorkerLog {
         if let Some(OpenLog { writer, chunk }) = &mut *open {
             writer.take(chunk);
         }
-        let is_same = match (&*open, writer) {
-            (Some(open), Some(writer)) => Arc::ptr_eq(&open.writer, writer),
-            (None, None) => true,
-            _ => false,
-        };
-        if !is_same {
+        if open.as_ref().map(|open| Arc::as_ptr(&open.writer)) != writer.map(Arc::as_ptr) {
             *open = writer.map(|writer| OpenLog { writer: writer.clone(), chunk: Chunk::default() });
         }
     }

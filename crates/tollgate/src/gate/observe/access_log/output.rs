@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tollgate_core::time::{Moment, Span};
-use tollgate_wire::log::{MONTHS, civil};
+use tollgate_wire::log::civil;
 
 use crate::settings::LogOutput;
 
@@ -153,10 +153,9 @@ struct SyslogMessage {
 impl SyslogMessage {
     fn new(host: Option<&str>) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = civil(Moment::ZERO + Span::from(now));
-        let (month, host) = (MONTHS[now.month() as usize - 1], host.map(|host| format!("{host} ")).unwrap_or_default());
-        let (day, hour, minute, second) = (now.day(), now.hour(), now.minute(), now.second());
-        let head = format!("<{PRIORITY}>{month} {day:2} {hour:02}:{minute:02}:{second:02} {host}tollgate: ");
+        let now = civil(Moment::ZERO + Span::from(now)).strftime("%b %e %H:%M:%S");
+        let host = host.map(|host| format!("{host} ")).unwrap_or_default();
+        let head = format!("<{PRIORITY}>{now} {host}tollgate: ");
         Self { head: head.len(), bytes: head.into_bytes() }
     }
 

@@ -18,20 +18,10 @@ const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// Counters over the life of the gate, whatever the settings.
 #[derive(Debug, Default)]
 pub(crate) struct LogCounts {
-    written: AtomicU64,
-    dropped: AtomicU64,
-}
-
-impl LogCounts {
     /// Lines written.
-    pub(crate) fn written(&self) -> u64 {
-        self.written.load(Ordering::Relaxed)
-    }
-
+    pub(crate) written: AtomicU64,
     /// Lines dropped because the buffer was full or the destination failed.
-    pub(crate) fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
-    }
+    pub(crate) dropped: AtomicU64,
 }
 
 /// A chunk of whole lines.
@@ -99,7 +89,8 @@ impl Drop for LogWriter {
 }
 
 fn run(queue: &LineQueue, mut output: Output, counts: &LogCounts) {
-    let (mut report, mut chunk) = (DropReport::new(counts.dropped()), Vec::new());
+    let (mut report, mut chunk) =
+        (DropReport { reported: counts.dropped.load(Ordering::Relaxed), at: None }, Vec::new());
     while let Some(task) = queue.next(&mut chunk) {
         match task {
             WriterTask::Reopen => match output.reopen() {
@@ -110,8 +101,8 @@ fn run(queue: &LineQueue, mut output: Output, counts: &LogCounts) {
                 let written = output.write(&chunk, lines);
                 let lost = written.as_ref().err().map_or(0, |lost| lost.lines);
                 counts.written.fetch_add(lines - lost, Ordering::Relaxed);
-                counts.dropped.fetch_add(lost, Ordering::Relaxed);
-                report.look(counts.dropped(), written.err(), Instant::now());
+                let dropped = counts.dropped.fetch_add(lost, Ordering::Relaxed) + lost;
+                report.look(dropped, written.err(), Instant::now());
             }
         }
     }
@@ -124,10 +115,6 @@ struct DropReport {
 }
 
 impl DropReport {
-    fn new(dropped: u64) -> Self {
-        Self { reported: dropped, at: None }
-    }
-
     /// Whether a report is due, and the number of lines that it is about.
     fn due(&mut self, dropped: u64, now: Instant) -> Option<u64> {
         let lines = dropped - self.reported;
@@ -152,7 +139,7 @@ mod tests {
 
     #[test]
     fn drops_are_reported_at_once_and_then_at_most_once_a_minute() {
-        let (mut report, start) = (DropReport::new(5), Instant::now());
+        let (mut report, start) = (DropReport { reported: 5, at: None }, Instant::now());
         assert_eq!(report.due(5, start), None);
         assert_eq!(report.due(8, start), Some(3));
         assert_eq!(report.due(9, start + REPORT_EVERY / 2), None);
@@ -180,7 +167,7 @@ mod tests {
         }
         assert!(started.elapsed() < Duration::from_secs(1));
         // A pipe takes 64 KiB, so one or two chunks have gone from the buffer.
-        let dropped = counts.dropped();
+        let dropped = counts.dropped.load(Ordering::Relaxed);
         assert!((800..=840).contains(&dropped), "{dropped}");
         drop(reader);
         writer.end();
