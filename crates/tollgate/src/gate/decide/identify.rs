@@ -129,11 +129,6 @@ impl<'a> RequestView<'a> {
     pub(crate) fn new(client: IpAddr, head: &'a RequestHead) -> Self {
         Self { client, head, is_flagged: false, json: &[] }
     }
-
-    /// The request with these values of its JSON body, by pointer.
-    pub(crate) const fn with_json(self, json: &'a [(String, Vec<u8>)]) -> Self {
-        Self { json, ..self }
-    }
 }
 
 impl Request for RequestView<'_> {

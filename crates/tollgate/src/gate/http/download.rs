@@ -157,7 +157,7 @@ pub(crate) async fn make_room(client: &mut impl Spill, overflow: &mut Overflow<'
             return room;
         }
         overflow.note_full();
-        if !overflow.waits_for_disk() && !overflow.is_closed() {
+        if !overflow.waits_for_disk() && !overflow.is_closed {
             held_up += RETRY;
         }
         if held_up >= HELD_UP_MAX {
@@ -172,7 +172,7 @@ pub(crate) async fn without_room<E: Into<PeerError>>(
     sent: impl Future<Output = Result<(), E>>,
     overflow: &Overflow<'_>,
 ) -> Result<(), PeerError> {
-    if overflow.is_closed() {
+    if overflow.is_closed {
         return sent.await.map_err(Into::into);
     }
     tokio::time::timeout(HELD_UP_MAX, sent).await.map_err(|_| PeerError::Slow)?.map_err(Into::into)

@@ -28,7 +28,8 @@ const DEPARTURE_CHECK: Duration = Duration::from_millis(100);
 /// Reads one body from a connection.
 pub(crate) struct BodyReader<'a> {
     socket: &'a Socket,
-    buffer: &'a mut ReadBuffer,
+    /// The unused bytes, including those of the last piece.
+    pub(crate) buffer: &'a mut ReadBuffer,
     decoder: &'a mut Decoder,
     length: Length,
     meter: PaceMeter,
@@ -52,13 +53,9 @@ impl<'a> BodyReader<'a> {
 
     async fn gather_fixed(&mut self, length: u64) -> Result<bool, PeerError> {
         while (self.buffer.bytes().len() as u64) < length {
-            let (began_ms, timer) = (self.socket.timer.now_ms(), &self.socket.timer);
-            timer.set(Way::In, self.meter.patience());
-            let read = self.socket.read_rest(self.buffer).await?;
-            if read == 0 {
+            if self.fill(true).await? == 0 {
                 return Err(PeerError::Gone);
             }
-            self.meter.moved(read as u64, timer.now_ms() - began_ms);
         }
         Ok(true)
     }
@@ -78,7 +75,7 @@ impl<'a> BodyReader<'a> {
                 return Ok(false);
             }
             if seen == self.buffer.bytes().len() {
-                match tokio::time::timeout(pause_max, self.fill()).await {
+                match tokio::time::timeout(pause_max, self.fill(false)).await {
                     Ok(Ok(1..)) => {}
                     Ok(Ok(0)) => return Err(PeerError::Gone),
                     Ok(Err(broken)) => return Err(broken),
@@ -86,16 +83,6 @@ impl<'a> BodyReader<'a> {
                 }
             }
         }
-    }
-
-    /// The unused bytes, including those of the last piece.
-    pub(crate) fn at_hand(&self) -> &[u8] {
-        self.buffer.bytes()
-    }
-
-    /// Removes bytes that were inspected with [`Self::at_hand`].
-    pub(crate) fn use_up(&mut self, length: usize) {
-        self.buffer.consume(length);
     }
 
     /// Reads more to inspect, within the deadline that is set.
@@ -120,11 +107,12 @@ impl<'a> BodyReader<'a> {
         self.buffer.consume(lent);
     }
 
-    async fn fill(&mut self) -> Result<usize, PeerError> {
-        let began_ms = self.socket.timer.now_ms();
-        self.socket.timer.set(Way::In, self.meter.patience());
-        let length = self.socket.read(self.buffer).await?;
-        self.meter.moved(length as u64, self.socket.timer.now_ms() - began_ms);
+    /// Reads more of the body. With `is_small`, the buffer has no more memory than its bytes need while this waits.
+    async fn fill(&mut self, is_small: bool) -> Result<usize, PeerError> {
+        let (socket, began_ms) = (self.socket, self.socket.timer.now_ms());
+        socket.timer.set(Way::In, self.meter.patience());
+        let length = if is_small { socket.read_rest(self.buffer).await? } else { socket.read(self.buffer).await? };
+        self.meter.moved(length as u64, socket.timer.now_ms() - began_ms);
         Ok(length)
     }
 
@@ -243,7 +231,7 @@ impl Source for BodyReader<'_> {
             if self.ended {
                 continue;
             }
-            if self.fill().await? == 0 {
+            if self.fill(false).await? == 0 {
                 if self.length != Length::UntilClose {
                     return Err(PeerError::Gone);
                 }

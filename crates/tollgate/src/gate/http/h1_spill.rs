@@ -26,7 +26,7 @@ impl BodyWriter<'_> {
         let mut left = &mut parts[..];
         IoSlice::advance_slices(&mut left, 0);
         // The backend has finished with the last piece, and a stream is not buffered.
-        let has_grace = !is_last && !overflow.is_closed();
+        let has_grace = !is_last && !overflow.is_closed;
         while !left.is_empty() && overflow.is_empty() {
             let began_ms = self.socket.timer.now_ms();
             self.socket.timer.clear(Way::Out);
@@ -47,11 +47,7 @@ impl BodyWriter<'_> {
         }
         while !left.is_empty() {
             let mut rest: &[u8] = &left[0];
-            if is_last {
-                overflow.append_last(&mut rest);
-            } else {
-                overflow.append(&mut rest);
-            }
+            overflow.append(&mut rest, is_last);
             let taken = left[0].len() - rest.len();
             IoSlice::advance_slices(&mut left, taken);
             if left.is_empty() || taken > 0 {

@@ -588,7 +588,7 @@ impl Spill for StreamReply<'_> {
         let mut left = data;
         self.body_bytes += data.len() as u64;
         // The backend has finished with the last piece, and a stream is not buffered.
-        let has_grace = rest != Rest::End && !overflow.is_closed();
+        let has_grace = rest != Rest::End && !overflow.is_closed;
         while !left.is_empty() && overflow.is_empty() {
             let (began_ms, length, taken) = (self.timer.now_ms(), left.len(), self.session.taken.get());
             let mut grace = self.grace;
@@ -604,11 +604,7 @@ impl Spill for StreamReply<'_> {
             return Ok(());
         }
         loop {
-            if rest == Rest::End {
-                overflow.append_last(&mut left);
-            } else {
-                overflow.append(&mut left);
-            }
+            overflow.append(&mut left, rest == Rest::End);
             if left.is_empty() {
                 return Ok(());
             }

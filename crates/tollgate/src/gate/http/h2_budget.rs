@@ -21,9 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
-use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 
+use super::h2_unsent::tracked;
 use crate::gate::net::caps::CountedConnection;
 
 /// Bytes for the requests of a connection that need not be borrowed.
@@ -145,9 +145,12 @@ impl ConnectionBudget {
             return;
         }
         let Some(shortest) = headers.values_mut().min_by_key(|value| value.len()) else { return };
-        let charge = HeadCharge { value: shortest.as_bytes().into(), bytes, unsent_heads: self.unsent_heads.clone() };
-        self.unsent_heads.fetch_add(bytes, Ordering::Relaxed);
-        if let Ok(mut value) = HeaderValue::from_maybe_shared(Bytes::from_owner(charge)) {
+        let unsent_heads = self.unsent_heads.clone();
+        unsent_heads.fetch_add(bytes, Ordering::Relaxed);
+        let end_charge = move || {
+            unsent_heads.fetch_sub(bytes, Ordering::Relaxed);
+        };
+        if let Ok(mut value) = HeaderValue::from_maybe_shared(tracked(shortest.as_bytes(), end_charge)) {
             // Otherwise the table of HPACK would keep it.
             value.set_sensitive(true);
             *shortest = value;
@@ -251,25 +254,6 @@ impl MemoryCharge {
 impl Drop for MemoryCharge {
     fn drop(&mut self) {
         self.release();
-    }
-}
-
-/// The value of a field. When it is dropped, the charge for the whole head ends.
-struct HeadCharge {
-    value: Box<[u8]>,
-    bytes: usize,
-    unsent_heads: Arc<AtomicUsize>,
-}
-
-impl AsRef<[u8]> for HeadCharge {
-    fn as_ref(&self) -> &[u8] {
-        &self.value
-    }
-}
-
-impl Drop for HeadCharge {
-    fn drop(&mut self) {
-        self.unsent_heads.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

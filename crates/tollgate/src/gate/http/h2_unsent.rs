@@ -65,7 +65,8 @@ impl UnsentBytes {
             return Bytes::new();
         }
         self.state.lock().held += data.len();
-        Bytes::from_owner(Handed { data: data.into(), unsent: self.clone() })
+        let (unsent, length) = (self.clone(), data.len());
+        tracked(data, move || unsent.released(length))
     }
 
     /// Borrows enough for this many more bytes. Returns the number of them that fit.
@@ -95,21 +96,25 @@ impl UnsentBytes {
     }
 }
 
-/// Bytes that are counted while the `h2` crate has them.
-struct Handed {
-    data: Box<[u8]>,
-    unsent: Arc<UnsentBytes>,
+/// Bytes for the `h2` crate. `on_drop` is called when it no longer needs them.
+pub(super) fn tracked(data: &[u8], on_drop: impl FnMut() + Send + 'static) -> Bytes {
+    Bytes::from_owner(Tracked { data: data.into(), on_drop })
 }
 
-impl AsRef<[u8]> for Handed {
+struct Tracked<F: FnMut()> {
+    data: Box<[u8]>,
+    on_drop: F,
+}
+
+impl<F: FnMut()> AsRef<[u8]> for Tracked<F> {
     fn as_ref(&self) -> &[u8] {
         &self.data
     }
 }
 
-impl Drop for Handed {
+impl<F: FnMut()> Drop for Tracked<F> {
     fn drop(&mut self) {
-        self.unsent.released(self.data.len());
+        (self.on_drop)();
     }
 }
 

@@ -194,7 +194,7 @@ fn problem((cause, detail): (Cause, &str), status: u16, rule: Option<&str>) -> V
     write(&[b",\"detail\":\"", detail.as_bytes(), b"\""]);
     if let Some(rule) = rule {
         write(&[b",\"violated-policies\":["]);
-        write_json_string(&mut out, rule);
+        serde_json::to_writer(&mut out, rule).expect("a text can be written to memory");
         out.push(b']');
     }
     out.extend_from_slice(b"}\n");
@@ -203,18 +203,6 @@ fn problem((cause, detail): (Cause, &str), status: u16, rule: Option<&str>) -> V
 
 /// The usual maximum size of a problem.
 const PROBLEM_BYTES: usize = 400;
-
-fn write_json_string(out: &mut Vec<u8>, text: &str) {
-    out.push(b'"');
-    for byte in text.bytes() {
-        match byte {
-            b'"' | b'\\' => out.extend([b'\\', byte]),
-            0..0x20 | 0x7f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
-            _ => out.push(byte),
-        }
-    }
-    out.push(b'"');
-}
 
 #[cfg(test)]
 mod tests {

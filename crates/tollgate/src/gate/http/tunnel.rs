@@ -24,8 +24,8 @@ pub(crate) async fn run(
 ) {
     let H1Connection { socket: backend, buffer: mut answered_ahead, .. } = backend;
     let moved = Cell::new(0u64);
-    let there = copy(client, &mut sent_ahead, &backend, &moved, idle_max);
-    let back = copy(&backend, &mut answered_ahead, client, &moved, idle_max);
+    let there = copy(client, &mut sent_ahead, &moved, idle_max, async |data| send(&backend, data, idle_max).await);
+    let back = copy(&backend, &mut answered_ahead, &moved, idle_max, async |data| send(client, data, idle_max).await);
     both(there, back).await;
 }
 
@@ -45,39 +45,23 @@ pub(crate) async fn run_stream(
             match client.next().await {
                 Ok(Piece::Data(data, _)) => {
                     moved.set(moved.get() + 1);
-                    backend.write_all(&mut [IoSlice::new(data)], idle_max).await?;
+                    send(&backend, Some(data), idle_max).await?;
                 }
-                Ok(Piece::End(_)) => {
-                    backend.timer.set(Way::Out, idle_max);
-                    return Ok(backend.shutdown().await?);
-                }
+                Ok(Piece::End(_)) => return send(&backend, None, idle_max).await,
                 Err(PeerError::Slow) if moved.get() != before => {}
                 Err(broken) => return Err(broken),
             }
         }
     };
-    let back = async {
-        loop {
-            if !buffer.is_empty() {
-                reply.send(buffer.bytes(), Rest::ToCome).await?;
-                let length = buffer.bytes().len();
-                buffer.consume(length);
-            }
-            let before = moved.get();
-            backend.timer.set(Way::In, idle_max);
-            match backend.read(&mut buffer).await {
-                Ok(0) => return reply.end(None).await,
-                Ok(_) => moved.set(moved.get() + 1),
-                Err(error) if error.kind() == io::ErrorKind::TimedOut && moved.get() != before => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-    };
+    let back = copy(&backend, &mut buffer, &moved, idle_max, async |data| match data {
+        Some(data) => reply.send(data, Rest::ToCome).await,
+        None => reply.end(None).await,
+    });
     both(there, back).await;
 }
 
 /// Waits until both directions have ended; an error in one ends the other.
-async fn both<E>(there: impl Future<Output = Result<(), E>>, back: impl Future<Output = Result<(), E>>) {
+async fn both(there: impl Future<Output = Result<(), PeerError>>, back: impl Future<Output = Result<(), PeerError>>) {
     let (mut there, mut back) = (pin!(there), pin!(back));
     let (mut there_ended, mut back_ended) = (false, false);
     poll_fn(|cx| {
@@ -94,30 +78,39 @@ async fn both<E>(there: impl Future<Output = Result<(), E>>, back: impl Future<O
     .await;
 }
 
+/// Sends bytes to a connection; none closes it for writing.
+async fn send(to: &Socket, data: Option<&[u8]>, idle_max: Duration) -> Result<(), PeerError> {
+    match data {
+        Some(data) => to.write_all(&mut [IoSlice::new(data)], idle_max).await?,
+        None => {
+            to.timer.set(Way::Out, idle_max);
+            to.shutdown().await?;
+        }
+    }
+    Ok(())
+}
+
 /// Copies bytes in one direction until they end. A timeout counts only if the other direction is idle too.
 async fn copy(
     from: &Socket,
     buffer: &mut ReadBuffer,
-    to: &Socket,
     moved: &Cell<u64>,
     idle_max: Duration,
-) -> io::Result<()> {
+    mut send: impl AsyncFnMut(Option<&[u8]>) -> Result<(), PeerError>,
+) -> Result<(), PeerError> {
     loop {
         if !buffer.is_empty() {
-            to.write_all(&mut [IoSlice::new(buffer.bytes())], idle_max).await?;
+            send(Some(buffer.bytes())).await?;
             let length = buffer.bytes().len();
             buffer.consume(length);
         }
         let before = moved.get();
         from.timer.set(Way::In, idle_max);
         match from.read(buffer).await {
-            Ok(0) => {
-                to.timer.set(Way::Out, idle_max);
-                return to.shutdown().await;
-            }
+            Ok(0) => return send(None).await,
             Ok(_) => moved.set(moved.get() + 1),
             Err(error) if error.kind() == io::ErrorKind::TimedOut && moved.get() != before => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
     }
 }

@@ -1,36 +1,25 @@
 //! Sends the body of a request to its backend.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tollgate_wire::http1::Length;
 
 use super::body::{Announced, Piece, Rest, SideError, Sink, Source};
-
-/// Observes how an upload proceeds, to price it.
-pub(crate) trait UploadMeter {
-    /// The longest wait for the client before the upload stalls; none if that is not measured.
-    fn patience(&self) -> Option<Duration>;
-    /// The gate waited for the client, for less than the patience.
-    fn waited(&mut self, wait: Duration);
-    /// The gate has waited for the client as long as its patience, and waits on.
-    fn stalled(&mut self);
-    /// The client sent this many bytes.
-    fn fed(&mut self, bytes: usize);
-    /// The client has sent everything, whether or not the backend has read it.
-    fn complete(&mut self);
-}
+use crate::gate::decide::admission::Ticket;
 
 /// Sends a whole body from the client to the backend. Pieces that are here go out together; before it waits for more,
 /// everything is sent.
 ///
-/// A body whose head announced its `length` has exactly that length for the backend.
+/// A body whose head announced its `length` has exactly that length for the backend. The ticket records how the upload
+/// proceeds, to price it.
 pub(crate) async fn upload(
     client: &mut impl Source,
     backend: &mut impl Sink,
-    meter: &mut impl UploadMeter,
+    ticket: &RefCell<&mut Ticket>,
     length: Length,
 ) -> Result<(), SideError> {
     let mut announced = Announced::by(length);
@@ -40,15 +29,16 @@ pub(crate) async fn upload(
             Poll::Ready(piece) => piece,
             Poll::Pending => {
                 backend.flush().await.map_err(SideError::Backend)?;
-                if let Some(patience) = meter.patience() {
+                let patience = ticket.borrow().patience();
+                if let Some(patience) = patience {
                     let began = Instant::now();
                     match tokio::time::timeout(patience, next.as_mut()).await {
                         Ok(piece) => {
-                            meter.waited(began.elapsed());
+                            ticket.borrow_mut().waited(began.elapsed());
                             piece
                         }
                         Err(_) => {
-                            meter.stalled();
+                            ticket.borrow_mut().stalled();
                             next.await
                         }
                     }
@@ -60,15 +50,15 @@ pub(crate) async fn upload(
         match piece.map_err(SideError::Client)? {
             Piece::Data(data, rest) => {
                 announced.take(data.len()).map_err(SideError::Client)?;
-                meter.fed(data.len());
+                ticket.borrow_mut().fed(data.len());
                 if rest == Rest::End {
-                    meter.complete();
+                    ticket.borrow_mut().sent();
                 }
                 backend.send(data, rest).await.map_err(SideError::Backend)?;
             }
             Piece::End(trailers) => {
                 announced.end().map_err(SideError::Client)?;
-                meter.complete();
+                ticket.borrow_mut().sent();
                 return backend.end(trailers).await.map_err(SideError::Backend);
             }
         }
@@ -78,11 +68,18 @@ pub(crate) async fn upload(
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::sync::Arc;
 
-    use tollgate_wire::http1::Fields;
+    use tollgate_gatekeeper::clock::Clock;
+    use tollgate_wire::http1::{Fields, RequestHead};
 
     use super::*;
+    use crate::gate::decide::admission::Admission;
+    use crate::gate::decide::identify::RequestView;
+    use crate::gate::decide::remote_state::RemoteLinks;
     use crate::gate::http::body::{PeerError, TOO_LONG, TOO_SHORT};
+    use crate::gate::observe::engagement_log::EngagementLog;
+    use crate::settings::Settings;
 
     struct Pieces(VecDeque<Vec<u8>>, Vec<u8>);
 
@@ -116,16 +113,15 @@ mod tests {
         }
     }
 
-    struct Unmetered;
-
-    impl UploadMeter for Unmetered {
-        fn patience(&self) -> Option<Duration> {
-            None
-        }
-        fn waited(&mut self, _wait: Duration) {}
-        fn stalled(&mut self) {}
-        fn fed(&mut self, _bytes: usize) {}
-        fn complete(&mut self) {}
+    /// The ticket of a request without rules.
+    async fn ticket() -> Ticket {
+        let settings = Settings::parse("test.toml", "").unwrap();
+        let (domain, gate) = (&settings.domains[0], settings.gate.unwrap_or_default());
+        let admission = Admission::new(domain, &gate, RemoteLinks::default(), Clock::start()).unwrap();
+        let (head, log) = (RequestHead::default(), EngagementLog::new(Arc::default(), Arc::default()));
+        let (request, mut ticket) = (RequestView::new([127, 0, 0, 1].into(), &head), None);
+        Arc::new(admission).admit(&request, &log, &mut ticket).await.ok().unwrap();
+        ticket.unwrap()
     }
 
     #[tokio::test]
@@ -140,7 +136,7 @@ mod tests {
         ] {
             let mut source = Pieces(pieces.iter().map(|piece| piece.as_bytes().to_vec()).collect(), Vec::new());
             let mut sink = CollectedBody::default();
-            let uploaded = upload(&mut source, &mut sink, &mut Unmetered, length).await;
+            let uploaded = upload(&mut source, &mut sink, &RefCell::new(&mut ticket().await), length).await;
             assert_eq!(uploaded, fault.map_or(Ok(()), |fault| Err(SideError::Client(fault))), "{pieces:?}");
             assert_eq!((&sink.bytes[..], sink.ended), (sent.as_bytes(), fault.is_none()), "{pieces:?}");
         }

@@ -59,18 +59,16 @@ impl<'a> H1Answer<'a> {
     /// Whether the connection can serve another request: the response is complete, and nothing follows it.
     pub(crate) fn leaves_connection_reusable(&mut self) -> bool {
         self.body.give_back();
-        self.progress == Progress::HeadRead { reusable: true }
-            && self.body.has_ended()
-            && self.body.at_hand().is_empty()
+        self.progress == Progress::HeadRead { reusable: true } && self.body.has_ended() && self.body.buffer.is_empty()
     }
 }
 
 impl BackendAnswer for H1Answer<'_> {
     async fn head(&mut self, head: &mut ResponseHead) -> Result<(), PeerError> {
         let end = loop {
-            match self.scan.look(self.body.at_hand(), HEAD_BOUNDS, false) {
+            match self.scan.look(self.body.buffer.bytes(), HEAD_BOUNDS, false) {
                 Ok(Found::Head { start, end }) => {
-                    head.parse(&self.body.at_hand()[start..end], self.to_head)
+                    head.parse(&self.body.buffer.bytes()[start..end], self.to_head)
                         .map_err(|garbage| PeerError::Malformed(garbage.0))?;
                     break end;
                 }
@@ -82,7 +80,7 @@ impl BackendAnswer for H1Answer<'_> {
             }
             self.progress = Progress::Begun;
         };
-        self.body.use_up(end);
+        self.body.buffer.consume(end);
         self.scan = Scan::default();
         if !head.is_interim() {
             self.progress = Progress::HeadRead { reusable: head.keeps_alive() };

@@ -145,13 +145,6 @@ struct UnderWay {
     timer: Rc<Timer>,
 }
 
-impl UnderWay {
-    fn on(connection: &H2Connection, timer: Rc<Timer>) -> Self {
-        connection.under_way.set(connection.under_way.get() + 1);
-        Self { count: connection.under_way.clone(), used_ms: connection.used_ms.clone(), timer }
-    }
-}
-
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.count.set(self.count.get() - 1);
@@ -177,14 +170,16 @@ pub(crate) async fn open(
     timer: Timer,
 ) -> Result<(H2Answer, H2Forward), PeerError> {
     let timer = Rc::new(timer);
-    let slot = UnderWay::on(connection, timer.clone());
+    let (count, used_ms) = (connection.under_way.clone(), connection.used_ms.clone());
+    count.set(count.get() + 1);
+    let _slot = UnderWay { count, used_ms, timer: timer.clone() };
     let mut sender = connection.sender.clone();
     timer.set(Way::Out, pace.idle_max);
     poll_fn(|cx| timed(&timer, Way::Out, cx, |cx| sender.poll_ready(cx))).await??;
     timer.clear(Way::Out);
     let (response, stream) = sender.send_request(request, ends)?;
     let sink = H2Forward { stream, ended: ends, timer: timer.clone(), patience: pace.idle_max };
-    Ok((H2Answer { response: Some(response), body: None, pace, to_head, begun: false, timer, _slot: slot }, sink))
+    Ok((H2Answer { response: Some(response), body: None, pace, to_head, begun: false, timer, _slot }, sink))
 }
 
 impl Forward for H2Forward {

@@ -289,7 +289,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
 
     async fn decide(&mut self) -> Result<(), End> {
         let Inbound { worker, request, .. } = &self.inbound;
-        let view = RequestView::new(self.client, request).with_json(&self.json);
+        let view = RequestView { json: &self.json, ..RequestView::new(self.client, request) };
         let admitted = pin!(worker.shared.admission.admit(&view, &worker.engagements, &mut self.ticket));
         or_departure(admitted, self.body).await?.map_err(End::Refused)
     }
@@ -332,7 +332,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
     async fn queue(&mut self, is_whole: bool) -> Result<Option<Arc<Backend>>, End> {
         let Inbound { worker, peer, request, .. } = &self.inbound;
         let (admission, log) = (&worker.shared.admission, &worker.engagements);
-        let view = RequestView::new(self.client, request).with_json(&self.json);
+        let view = RequestView { json: &self.json, ..RequestView::new(self.client, request) };
         let ticket = self.ticket.as_mut().expect("the rules have admitted the request");
         let turn = Turn {
             client: self.client,
@@ -640,7 +640,8 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
             return After::Cut;
         }
         let bytes_max = settings.bounds.refused_body_bytes_max;
-        if keep && (self.body.has_ended() || discard(self.body, bytes_max).await) { After::Keep } else { After::Close }
+        let can_keep = keep && (self.body.has_ended() || discard(self.body, bytes_max).await == Ok(true));
+        if can_keep { After::Keep } else { After::Close }
     }
 }
 
@@ -654,13 +655,13 @@ fn waiting_bytes(head: &RequestHead, is_whole: bool) -> u32 {
 }
 
 /// Reads a body and drops it. Returns whether it ended within the bound.
-async fn discard(body: &mut impl Source, bytes_max: u64) -> bool {
+async fn discard(body: &mut impl Source, bytes_max: u64) -> Result<bool, PeerError> {
     let mut left = bytes_max;
     loop {
-        match body.next().await {
-            Ok(Piece::Data(data, _)) if data.len() as u64 <= left => left -= data.len() as u64,
-            Ok(Piece::End(_)) => return true,
-            Ok(Piece::Data(..)) | Err(_) => return false,
+        match body.next().await? {
+            Piece::Data(data, _) if data.len() as u64 <= left => left -= data.len() as u64,
+            Piece::Data(..) => return Ok(false),
+            Piece::End(_) => return Ok(true),
         }
     }
 }

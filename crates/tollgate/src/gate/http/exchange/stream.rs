@@ -9,22 +9,21 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
-use std::time::Duration;
 
 use tollgate_wire::http1::fields::tokens;
 use tollgate_wire::http1::hop_by_hop::strip_nominated;
 use tollgate_wire::http1::{Name, RequestHead, ResponseHead};
 
 use super::attempt::AttemptEnd;
-use super::{End, Inbound};
+use super::{End, Inbound, discard};
 use crate::gate::decide::admission::{Outcome, Ticket};
 use crate::gate::http::backend::Backend;
-use crate::gate::http::body::{PeerError, Piece, SideError};
+use crate::gate::http::body::{PeerError, SideError};
 use crate::gate::http::download::{self, download, has_media_type};
 use crate::gate::http::halves::{BackendAnswer, ClientBody, Forward, Reply};
 use crate::gate::http::report;
 use crate::gate::http::spool::Overflow;
-use crate::gate::http::upload::{UploadMeter, upload};
+use crate::gate::http::upload::upload;
 use crate::gate::net::timer::{Timer, Way};
 use crate::settings::Gate as Settings;
 
@@ -51,7 +50,7 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
         let shared = RefCell::new(&mut *ticket);
         timer.clear(Way::In);
         let uploading = async {
-            match upload(body, sink, &mut TicketMeter(&shared), request.length).await {
+            match upload(body, sink, &shared, request.length).await {
                 Ok(()) => {
                     timer.set(Way::In, settings.timeouts.response_head);
                     is_uploaded.set(true);
@@ -94,7 +93,7 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
                 shared.borrow_mut().done(Outcome::Answered);
             }
             if !download::is_bufferable(response) {
-                overflow.set_closed(true);
+                overflow.is_closed = true;
             }
             download(answer, reply.body(), overflow, response.length, || shared.borrow_mut().held_up()).await?;
             Ok(keep)
@@ -133,31 +132,6 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
     }
 }
 
-/// Tells the ticket how an upload proceeds.
-struct TicketMeter<'a, 'b>(&'a RefCell<&'b mut Ticket>);
-
-impl UploadMeter for TicketMeter<'_, '_> {
-    fn patience(&self) -> Option<Duration> {
-        self.0.borrow().patience()
-    }
-
-    fn waited(&mut self, wait: Duration) {
-        self.0.borrow_mut().waited(wait);
-    }
-
-    fn stalled(&mut self) {
-        self.0.borrow_mut().stalled();
-    }
-
-    fn fed(&mut self, bytes: usize) {
-        self.0.borrow_mut().fed(bytes);
-    }
-
-    fn complete(&mut self) {
-        self.0.borrow_mut().sent();
-    }
-}
-
 /// Fails if the backend switches to a protocol that the client did not ask for.
 fn check_upgrade(request: &RequestHead, response: &ResponseHead) -> Result<(), PeerError> {
     if response.status != 101 {
@@ -193,14 +167,7 @@ async fn read_unheard(
             ticket.reported(report::take(&mut response.fields, &settings.toll));
             ticket.reported_load(report::take_load(&mut response.fields, settings.load_header.as_deref()));
         }
-        let mut left = settings.bounds.unheard_bytes_max;
-        loop {
-            match answer.next().await? {
-                Piece::Data(data, _) if data.len() as u64 <= left => left -= data.len() as u64,
-                Piece::Data(..) => return Ok(false),
-                Piece::End(_) => return Ok(true),
-            }
-        }
+        discard(answer, settings.bounds.unheard_bytes_max).await
     };
     let timeout = settings.timeouts.response_head.max(settings.timeouts.unheard);
     let read: Result<Result<bool, PeerError>, _> = tokio::time::timeout(timeout, read).await;

@@ -83,7 +83,8 @@ pub(crate) struct Overflow<'a> {
     write_deadline: Deadline,
     /// The same for the read.
     read_deadline: Deadline,
-    is_closed: bool,
+    /// Whether it accepts nothing more. Its content is still sent.
+    pub(crate) is_closed: bool,
     /// Whether there was no room at some time, so that the gate stopped reading from the backend.
     pub(crate) was_full: bool,
     /// Whether there is no room now. It is counted in the budget.
@@ -145,16 +146,6 @@ impl<'a> Overflow<'a> {
         self.blocks.is_empty()
     }
 
-    /// A closed buffer accepts nothing more. Its content is still sent.
-    pub(crate) fn set_closed(&mut self, is_closed: bool) {
-        self.is_closed = is_closed;
-    }
-
-    /// Whether it accepts nothing more.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.is_closed
-    }
-
     /// There is no room, so the gate waits for the client. A wait for the disk does not count.
     pub(crate) fn note_full(&mut self) {
         if !self.waits_for_disk() {
@@ -176,19 +167,18 @@ impl<'a> Overflow<'a> {
         }
     }
 
-    /// Takes as many bytes as there is room for.
-    pub(crate) fn append(&mut self, data: &mut &[u8]) {
+    /// Takes as many bytes as there is room for. The last piece of a response is taken even if the buffer is closed: the
+    /// backend has finished with it, and it is one piece.
+    pub(crate) fn append(&mut self, data: &mut &[u8], is_last: bool) {
+        if is_last {
+            self.fill_last(data);
+        }
         while !data.is_empty() && self.has_space() {
             self.fill_last(data);
         }
-    }
-
-    /// Takes as much of the last piece of a response as there is room for, even if the buffer is closed: the backend
-    /// has finished with it, and it is one piece.
-    pub(crate) fn append_last(&mut self, data: &mut &[u8]) {
-        self.fill_last(data);
-        self.append(data);
-        self.append_pieces(data, Share::Staging);
+        if is_last {
+            self.append_pieces(data, Share::Staging);
+        }
     }
 
     /// Takes the end of a response, whatever the limits are: a few bytes, or trailers.
@@ -404,7 +394,7 @@ impl Overflow<'_> {
     /// Frees everything: the client has left.
     pub(crate) fn clear(&mut self) {
         self.set_stalled(false);
-        self.set_closed(true);
+        self.is_closed = true;
         (self.writing, self.write_deadline) = (None, None);
         (self.reading, self.read_deadline, self.sent) = (None, None, 0);
         for block in std::mem::take(&mut self.blocks) {
