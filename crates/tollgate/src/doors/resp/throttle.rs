@@ -110,7 +110,7 @@ fn settled(station: &Station, ruling: Ruling) -> CellReply {
     };
     let reply = CellReply {
         is_limited,
-        limit: whole(ruling.quota().unwrap_or(0)),
+        limit: whole(ruling.figures().map_or(0, |limit| limit.quota)),
         remaining: if is_limited { 0 } else { whole(info.remaining) },
         retry_after_secs: retry_after,
         reset_after_secs: secs(info.clear),

@@ -37,7 +37,8 @@ impl Keeper {
             let mut has_failed = false;
             loop {
                 let is_over = stopped.recv_timeout(WRITE_EVERY) != Err(RecvTimeoutError::Timeout);
-                let written = file.write(&learned(&admission));
+                let (key, backends) = (admission.route_hasher.secret(), admission.queues.learned());
+                let written = file.write(&LearnedState { key, backends });
                 if let (Err(error), false) = (&written, has_failed) {
                     let file = file.path.display();
                     tracing::warn!(%file, %error, "cannot write what was learned about the backends");
@@ -61,21 +62,15 @@ impl Keeper {
     }
 }
 
-fn learned(admission: &Admission) -> LearnedState {
-    LearnedState { key: admission.route_hasher.secret(), backends: admission.queues.learned() }
-}
-
 fn restore(file: &LearnedFile, admission: &Admission) {
     let path = file.path.display();
     let state = match file.read() {
         Ok(state) => state,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            tracing::info!(file = %path, "what is learned about the backends will be kept here");
-            return;
+            return tracing::info!(file = %path, "what is learned about the backends will be kept here");
         }
         Err(error) => {
-            tracing::warn!(file = %path, %error, "ignoring what was learned about the backends earlier");
-            return;
+            return tracing::warn!(file = %path, %error, "ignoring what was learned about the backends earlier");
         }
     };
     if !admission.route_hasher.restore(state.key) {

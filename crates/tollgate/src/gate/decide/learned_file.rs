@@ -108,13 +108,11 @@ impl LearnedFile {
         if fs::symlink_metadata(&self.path)?.mode() & 0o077 != 0 {
             return Err(io::Error::other("others may read or write it"));
         }
-        match LearnedState::decode(&bytes) {
-            Some(state) => Ok(state),
-            None => {
-                durable::put_aside(&self.path, "it is damaged, or of another version")?;
-                Err(io::Error::other("it is damaged, or of another version"))
-            }
+        let (state, reason) = (LearnedState::decode(&bytes), "it is damaged, or of another version");
+        if state.is_none() {
+            durable::put_aside(&self.path, reason)?;
         }
+        state.ok_or_else(|| io::Error::other(reason))
     }
 
     /// Replaces the content, if it has changed.

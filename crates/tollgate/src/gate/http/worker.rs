@@ -146,11 +146,6 @@ impl Worker {
         self.timers.wake_all();
     }
 
-    /// Whether no connection is open.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.connections.get() == 0
-    }
-
     /// Connects to a backend.
     pub(crate) async fn connect(&self, backend: &Backend) -> io::Result<Socket> {
         let timeout = self.settings.borrow().timeouts.connect;

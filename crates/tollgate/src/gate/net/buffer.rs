@@ -15,29 +15,20 @@ pub(crate) const LARGE: usize = 64 * 1024;
 /// Free blocks of each size that a worker keeps.
 const FREE_MAX: usize = 64;
 
-#[derive(Default)]
-struct FreeBlocks {
-    small: Vec<Vec<u8>>,
-    large: Vec<Vec<u8>>,
-}
-
 thread_local! {
-    static FREE: RefCell<FreeBlocks> = RefCell::default();
+    /// Free blocks of the sizes [`SMALL`] and [`LARGE`].
+    static FREE: RefCell<[Vec<Vec<u8>>; 2]> = RefCell::default();
 }
 
 fn take_block(size: usize) -> Vec<u8> {
-    let free = FREE.with_borrow_mut(|free| if size == SMALL { free.small.pop() } else { free.large.pop() });
+    let free = FREE.with_borrow_mut(|free| free[usize::from(size == LARGE)].pop());
     free.unwrap_or_else(|| vec![0; size])
 }
 
 fn give_block(block: Vec<u8>) {
     FREE.with_borrow_mut(|free| {
-        let list = match block.len() {
-            SMALL => &mut free.small,
-            LARGE => &mut free.large,
-            _ => return,
-        };
-        if list.len() < FREE_MAX {
+        let list = &mut free[usize::from(block.len() == LARGE)];
+        if matches!(block.len(), SMALL | LARGE) && list.len() < FREE_MAX {
             list.push(block);
         }
     });

@@ -99,7 +99,8 @@ pub(crate) struct CountedConnection {
     holdings: Arc<Holdings>,
     /// The address that is counted; none for a trusted proxy.
     pub(crate) address: Option<IpAddr>,
-    eviction: Arc<Eviction>,
+    /// The handle that closes this connection.
+    pub(crate) eviction: Arc<Eviction>,
     /// Bytes that this connection has borrowed.
     pub(crate) borrowed: usize,
 }
@@ -217,11 +218,6 @@ impl CountedConnection {
     pub(crate) fn connections_of_address(&self) -> usize {
         let Some(address) = self.address else { return 0 };
         self.holdings.lock(address).get(&address).map_or(0, |holding| holding.connections.len())
-    }
-
-    /// The handle that closes this connection.
-    pub(crate) fn eviction(&self) -> Arc<Eviction> {
-        self.eviction.clone()
     }
 
     /// Borrows bytes, if the limits of the address and of all connections permit it. A trusted proxy has no limit of

@@ -117,7 +117,7 @@ impl Socket {
         }
         let began_ms = self.timer.now_ms();
         self.timer.set(Way::Out, meter.patience());
-        self.flush().await?;
+        std::future::poll_fn(|cx| self.poll_flush(cx)).await?;
         meter.moved(0, self.timer.now_ms() - began_ms);
         self.timer.clear(Way::Out);
         Ok(())
@@ -131,11 +131,6 @@ impl Socket {
             (stream, parts) => stream.pinned().poll_write_vectored(cx, parts),
         };
         self.or_wait(polled, Way::Out, cx)
-    }
-
-    /// Sends bytes that TLS has buffered.
-    async fn flush(&self) -> io::Result<()> {
-        std::future::poll_fn(|cx| self.poll_flush(cx)).await
     }
 
     /// Sends bytes that TLS has buffered.

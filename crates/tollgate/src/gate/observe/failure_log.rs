@@ -5,7 +5,6 @@
 //! The number of kinds is limited; failures of further kinds are counted together.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::io;
 use std::net::IpAddr;
 
@@ -32,15 +31,6 @@ pub(crate) struct Failure<'a> {
     /// The error of the system, if there was one.
     pub(crate) error: Option<&'a io::Error>,
     pub(crate) backend: Option<&'a BackendUrl>,
-}
-
-impl fmt::Display for Failure<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.status {
-            Some(status) => write!(formatter, "answered {status}: {}", self.reason),
-            None => write!(formatter, "cut off an answer: {}", self.reason),
-        }
-    }
 }
 
 /// The failures of one worker.
@@ -70,10 +60,6 @@ impl Kind {
             && self.error == failure.error.map(io::Error::kind)
             && self.backend.as_ref() == failure.backend
     }
-
-    fn failure(&self) -> Failure<'_> {
-        Failure { status: self.status, reason: self.reason, error: None, backend: self.backend.as_ref() }
-    }
 }
 
 impl FailureLog {
@@ -93,7 +79,8 @@ impl FailureLog {
             method = %request.method.escape_ascii(),
             path = %path.escape_ascii(),
             count = 1,
-            "{failure}"
+            "{}",
+            text(failure.status, failure.reason)
         );
     }
 
@@ -139,14 +126,21 @@ impl Kinds {
         for kind in &self.kinds {
             let count = kind.count.saturating_sub(LINES_MAX);
             if count > 0 {
-                let (failure, backend) = (kind.failure(), kind.backend.as_ref().map(tracing::field::display));
-                let (status, reason) = (kind.status, kind.reason);
-                tracing::warn!(status, reason, backend, count, "{failure}, {count} more times");
+                let (status, reason, text) = (kind.status, kind.reason, text(kind.status, kind.reason));
+                let backend = kind.backend.as_ref().map(tracing::field::display);
+                tracing::warn!(status, reason, backend, count, "{text}, {count} more times");
             }
         }
         if self.others > 0 {
             tracing::warn!(count = self.others, "answered 502, 503 or 504 for other reasons");
         }
+    }
+}
+
+fn text(status: Option<u16>, reason: &str) -> String {
+    match status {
+        Some(status) => format!("answered {status}: {reason}"),
+        None => format!("cut off an answer: {reason}"),
     }
 }
 

@@ -141,19 +141,15 @@ impl Samples {
         self.with_forwarded += u32::from(forwarded.is_some());
         let value = x_forwarded_for.or(forwarded);
         self.values |= value.unwrap_or(0);
-        let known = self.peers.iter().position(|peer| peer.address == address);
-        let is_forwarded = u32::from(value.is_some());
-        match known {
-            Some(index) => {
-                let peer = &mut self.peers[index];
-                peer.total += 1;
-                peer.forwarded += is_forwarded;
-                peer.agents |= agent;
-            }
-            None if self.peers.len() < PEERS_MAX => {
-                self.peers.push(PeerSamples { address, total: 1, forwarded: is_forwarded, agents: agent });
-            }
-            None => self.has_more_peers = true,
+        let forwarded = u32::from(value.is_some());
+        if let Some(peer) = self.peers.iter_mut().find(|peer| peer.address == address) {
+            peer.total += 1;
+            peer.forwarded += forwarded;
+            peer.agents |= agent;
+        } else if self.peers.len() < PEERS_MAX {
+            self.peers.push(PeerSamples { address, total: 1, forwarded, agents: agent });
+        } else {
+            self.has_more_peers = true;
         }
     }
 
@@ -220,28 +216,23 @@ impl fmt::Display for ProxyNotice {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let addresses: Vec<_> = self.addresses.iter().map(IpAddr::to_string).collect();
         let addresses = format!("{}{}", addresses.join(", "), if self.has_more { " and others" } else { "" });
-        match self.header {
-            Some(header) => {
-                let header = match header {
-                    ForwardedHeader::XForwardedFor => "X-Forwarded-For",
-                    ForwardedHeader::Forwarded => "Forwarded",
-                };
-                write!(
+        let header = match self.header {
+            Some(ForwardedHeader::XForwardedFor) => "X-Forwarded-For",
+            Some(ForwardedHeader::Forwarded) => "Forwarded",
+            None => {
+                return write!(
                     formatter,
-                    "most requests come from {addresses} with {header}, which is ignored because the sender is not trusted: all clients behind it count as one. \
-                     If it is your own proxy or CDN, name it in `trusted_proxies` under `[gate]`"
-                )?;
-                if self.has_more {
-                    formatter.write_str(", in a file with the networks that your CDN publishes")?;
-                }
-                Ok(())
+                    "nearly all requests come from {addresses}, with many user agents: if it is a proxy, all clients behind it count as one. \
+                     Let it send X-Forwarded-For or the PROXY protocol, and name it in `trusted_proxies` under `[gate]`"
+                );
             }
-            None => write!(
-                formatter,
-                "nearly all requests come from {addresses}, with many user agents: if it is a proxy, all clients behind it count as one. \
-                 Let it send X-Forwarded-For or the PROXY protocol, and name it in `trusted_proxies` under `[gate]`"
-            ),
-        }
+        };
+        let list = if self.has_more { ", in a file with the networks that your CDN publishes" } else { "" };
+        write!(
+            formatter,
+            "most requests come from {addresses} with {header}, which is ignored because the sender is not trusted: all clients behind it count as one. \
+             If it is your own proxy or CDN, name it in `trusted_proxies` under `[gate]`{list}"
+        )
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) async fn serve(
     let tls = worker.shared.server_tls.load_full();
     let (stream, source) = if settings.proxy_protocol || tls.is_some() {
         let opened = Box::pin(open(stream, address, tls, &settings));
-        match in_time(opened, &timer, settings.timeouts.head, &counted.eviction()).await {
+        match in_time(opened, &timer, settings.timeouts.head, &counted.eviction).await {
             Ok(opened) => opened,
             Err(_) => return worker.counters.unopened(),
         }
@@ -57,7 +57,7 @@ pub(crate) async fn serve(
         };
         counted = behind;
     }
-    let eviction = counted.eviction();
+    let eviction = counted.eviction.clone();
     let socket = Socket::new(stream, timer);
     // Constructed where it is polled, because a future that is moved takes its memory twice.
     let mut served = pin!(speak(socket, peer, counted, secure, &settings, &worker));
@@ -173,24 +173,17 @@ async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<Source> {
 async fn begins_h2(socket: &Socket, buffer: &mut ReadBuffer, settings: &Settings) -> bool {
     socket.timer.set(Way::In, settings.timeouts.head);
     socket.timer.set_idle(true);
-    let begins = reads_preface(socket, buffer).await;
+    let begins = loop {
+        let seen = buffer.bytes().len().min(h2::PREFACE.len());
+        let is_prefix = buffer.bytes()[..seen] == h2::PREFACE[..seen];
+        if !is_prefix || seen == h2::PREFACE.len() {
+            break is_prefix;
+        }
+        // At the end of the stream, HTTP/1.1 handles the bytes that have come.
+        if !matches!(socket.read(buffer).await, Ok(1..)) {
+            break false;
+        }
+    };
     socket.timer.set_idle(false);
     begins
-}
-
-async fn reads_preface(socket: &Socket, buffer: &mut ReadBuffer) -> bool {
-    loop {
-        let seen = buffer.bytes().len().min(h2::PREFACE.len());
-        if buffer.bytes()[..seen] != h2::PREFACE[..seen] {
-            return false;
-        }
-        if seen == h2::PREFACE.len() {
-            return true;
-        }
-        match socket.read(buffer).await {
-            Ok(1..) => {}
-            // HTTP/1.1 handles the bytes that have come.
-            Ok(0) | Err(_) => return false,
-        }
-    }
 }

@@ -131,11 +131,6 @@ impl Ruling {
         Some(&self.open.rules.face(&self.decision)?.name)
     }
 
-    /// The quota of the limit that decided.
-    pub(crate) fn quota(&self) -> Option<u64> {
-        Some(limit_status::of("", self.limit.as_ref()?, self.decision.info?).quota)
-    }
-
     /// The state of the limit that decided, if the rule permits to show it.
     pub(crate) fn standing(&self) -> Option<LimitStatus<'_>> {
         self.open.rules.face(&self.decision).filter(|face| face.shows_limit)?;

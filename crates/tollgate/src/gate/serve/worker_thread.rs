@@ -74,7 +74,7 @@ async fn serve(
         }
         if worker.is_draining() {
             worker.timers.close_idle(usize::MAX);
-            if worker.is_idle() {
+            if worker.connections.get() == 0 {
                 return Ok(());
             }
         }
