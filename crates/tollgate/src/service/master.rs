@@ -287,7 +287,9 @@ fn plan(options: &MasterOptions) -> Result<MasterPlan, String> {
     };
     let master = file.as_ref().and_then(|file| file.master.clone()).unwrap_or_default();
     let identity = match &master.key_file {
-        Some(file) => Some(Identity::Server { keys: Arc::new(keys::read(file)?), known: master.gates.into() }),
+        Some(file) => {
+            Some(Identity::Server { keys: Arc::new(keys::read(file)?), known: master.gates.unwrap_or_default().into() })
+        }
         None => None,
     };
     let access = master::GateAccess { identity, without_keys: master.gates_without_keys };

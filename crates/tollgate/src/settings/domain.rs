@@ -64,12 +64,12 @@ pub(super) fn resolve(
     let mut all = vec![Domain::new(DEFAULT_DOMAIN.to_string(), groups, priorities, errors)];
     for Located { value: domain, .. } in domains {
         let name = domain.name.map_or_else(String::new, |name| {
-            if name.value.0 == DEFAULT_DOMAIN {
+            if name.value == DEFAULT_DOMAIN {
                 errors.report(&name.span, "the domain `default` always exists: write its rules as `[[rule]]`");
-            } else if !names.insert(name.value.0.clone()) {
+            } else if !names.insert(name.value.clone()) {
                 errors.report(&name.span, "another domain has this name: write another, or join the two");
             }
-            name.value.0
+            name.value
         });
         let rules = domain.rule.map(|rules| rules.value).unwrap_or_default();
         all.push(Domain::new(name, vec![(context.clone(), rules)], Vec::new(), errors));
@@ -95,7 +95,7 @@ impl Domain {
         let mut names = HashSet::new();
         let all = || groups.iter().flat_map(|(_, rules)| rules);
         for name in all().filter_map(|rule| rule.value.name.as_ref()) {
-            if !names.insert(name.value.0.clone()) {
+            if !names.insert(name.value.clone()) {
                 errors.report(&name.span, "another rule of this domain has this name: write another");
             }
         }

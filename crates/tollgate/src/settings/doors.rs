@@ -1,23 +1,23 @@
 //! `[doors]`: interfaces for programs and proxies that are not behind the gate.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::num::NonZeroU32;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tollgate_core::network::{Network, NetworkSet};
+use tollgate_core::network::Network;
 use tollgate_core::time::Span;
 use toml::Spanned;
 use toml::de::DeValue;
 
 use super::error::ErrorCollector;
-use super::gate::CertificateFiles;
+use super::gate::{CertificateFiles, error_of_memory};
+use super::listeners::Listener;
 use super::ratelimit::ServedLimits;
 use super::rule::StateLocation;
 use super::shape::Shape;
-use super::table::{Located, Value, table};
-use super::value::{ListenAddress, OneOrMany, Size};
+use super::table::{Entries, Located, Value, table};
+use super::value::{ListenAddress, OneOrMany, Size, WholeNumber};
 
 /// The settings of the doors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,17 +73,6 @@ pub(crate) struct DoorTls {
     pub(crate) client_ca: Option<PathBuf>,
 }
 
-/// Where the access log of a proxy comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DoorLog {
-    /// The file that the proxy appends to.
-    pub(crate) file: Option<PathBuf>,
-    /// The UDP address for syslog messages.
-    pub(crate) syslog: Option<SocketAddr>,
-    /// The networks beyond loopback from which messages are accepted.
-    pub(crate) from: NetworkSet,
-}
-
 impl Doors {
     /// The names and listeners of the open doors.
     pub(crate) fn open(&self) -> impl Iterator<Item = (&'static str, &DoorListener)> {
@@ -93,21 +82,22 @@ impl Doors {
 }
 
 /// An address and port, or a port on the loopback address.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct DoorAddress(pub(super) ListenAddress);
+pub(crate) enum DoorAddress {}
 
 impl Value for DoorAddress {
+    type Parsed = SocketAddr;
+
     fn shape() -> Shape {
         Shape::Either(vec![ListenAddress::shape(), Shape::Integer { min: 1, max: u64::from(u16::MAX) }])
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        let DeValue::Integer(number) = value.get_ref() else { return ListenAddress::read(value, errors).map(Self) };
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<SocketAddr> {
+        let DeValue::Integer(number) = value.get_ref() else { return ListenAddress::read(value, errors) };
         let port = u16::from_str_radix(number.as_str(), number.radix()).ok().filter(|port| *port > 0);
         if port.is_none() {
             errors.report(&value.span(), format!("{number} is not a port: write a number from 1 to 65535"));
         }
-        port.map(|port| Self(ListenAddress(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))))
+        port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
     }
 }
 
@@ -115,11 +105,13 @@ impl Value for DoorAddress {
 #[derive(Clone, Debug)]
 pub(super) struct DoorValue {
     /// The address, and its position in the file. None if it was reported as an error.
-    pub(super) listen: Option<Located<DoorAddress>>,
+    listen: Option<Located<SocketAddr>>,
     tls: Option<Located<DoorTlsTable>>,
 }
 
 impl Value for DoorValue {
+    type Parsed = Self;
+
     fn shape() -> Shape {
         let Shape::Either(mut shapes) = DoorAddress::shape() else { return DoorTable::shape() };
         shapes.push(DoorTable::shape());
@@ -184,21 +176,21 @@ table! {
         /// for a door with `client_ca`, which requires a client certificate instead.
         token_file: PathBuf,
         /// Number of threads, each with its own connections. Default: the value of `gate.workers`.
-        threads: NonZeroU32,
+        threads: WholeNumber<u32> where error_of_threads,
         /// Maximum number of connections of all doors together. Beyond it, the connection that has been idle the
         /// longest is closed.
-        connections: NonZeroU32 = "4096",
+        connections: WholeNumber<usize> = "4096",
         /// Maximum number of unsettled tickets. Beyond it, the oldest is settled at its expected cost.
-        tickets: NonZeroU32 = "16384",
+        tickets: WholeNumber<usize> = "16384",
         /// The time after which an unsettled ticket expires: its request counts as ended, at its expected cost. A check
         /// can set another time of at most one hour.
-        ticket_deadline: Span = "\"60s\"",
+        ticket_deadline: Span = "\"60s\"" where error_of_deadline,
         /// Memory for the keys of `CL.THROTTLE` and of descriptors with a limit override, whose limits come with each
         /// call, and for the keys of the limits in `ratelimit`: this much for each of the three that is in use. It is
         /// allocated at the start and never grows.
-        memory: Size = "\"16MiB\"",
+        memory: Size = "\"16MiB\"" where error_of_memory,
         /// The access log of a proxy that asks `/v1/auth`: each line settles the ticket that it has.
-        log: DoorLogTable,
+        log: DoorLog,
     }
 }
 
@@ -206,32 +198,29 @@ table! {
     /// The access log of a proxy that asks `/v1/auth`. Each line with the ticket of a request, as `ticket=TICKET` or as
     /// the JSON field `ticket`, settles the request: its cost is its share of the cores for the logged duration, or
     /// what the line has as `cost=` in seconds.
-    struct DoorLogTable {
+    pub(crate) struct DoorLog {
         /// A file that the proxy appends to. It is followed through rotation; lines that are in it at the start are not
         /// read.
         file: PathBuf,
         /// A UDP address for syslog messages, or a port of the loopback address.
         syslog: DoorAddress,
         /// Networks beyond loopback from which syslog messages are accepted.
-        from: OneOrMany<Network>,
+        from: OneOrMany<Network> = empty,
     }
+    check DoorLog::check;
 }
 
-impl DoorLogTable {
-    fn resolve(self, span: &Range<usize>, errors: &mut ErrorCollector) -> DoorLog {
+impl DoorLog {
+    fn check(&self, entries: &mut Entries<'_>) {
         if self.file.is_none() && self.syslog.is_none() {
-            errors.missing(span, "no log is named: write `file = \"/var/log/nginx/tollgate.log\"` or `syslog = 5514`");
+            let message = "no log is named: write `file = \"/var/log/nginx/tollgate.log\"` or `syslog = 5514`";
+            entries.errors.missing(&entries.span, message);
         }
-        let from: NetworkSet = self.from.into_iter().flat_map(|from| from.value.values()).collect();
-        if let Some(syslog) = &self.syslog {
-            let address = syslog.value.0.0;
-            if !address.ip().is_loopback() && from.is_empty() {
-                let message =
-                    format!("{address} is beyond loopback: name the senders in `from`, or write a loopback address");
-                errors.report(&syslog.span, message);
-            }
+        if let Some(address) = self.syslog.filter(|address| !address.ip().is_loopback() && self.from.is_empty()) {
+            let message =
+                format!("{address} is beyond loopback: name the senders in `from`, or write a loopback address");
+            entries.report("syslog", message);
         }
-        DoorLog { file: self.file.map(|file| file.value), syslog: self.syslog.map(|syslog| syslog.value.0.0), from }
     }
 }
 
@@ -239,21 +228,30 @@ impl DoorLogTable {
 pub(crate) const TICKET_DEADLINE_MAX: Span = Span::from_secs(3600);
 /// Maximum number of threads: more than any machine needs.
 const THREADS_MAX: u32 = 256;
-/// Minimum memory for keys, in bytes.
-const MEMORY_MIN: u64 = 64 << 10;
+fn error_of_threads(threads: &u32) -> Option<String> {
+    let message = format!("more threads than cores are of no use: write at most {THREADS_MAX}");
+    (*threads > THREADS_MAX).then_some(message)
+}
+
+fn error_of_deadline(deadline: &Span) -> Option<String> {
+    let message = "a ticket expires after more than 0s and at most one hour: write \"60s\"";
+    (deadline.is_zero() || *deadline > TICKET_DEADLINE_MAX).then(|| message.to_owned())
+}
 
 impl DoorsTable {
     /// Converts the table, whose position is `span`. Values with an error have been reported and count as absent.
-    pub(super) fn resolve(self, span: &Range<usize>, has_redis: bool, errors: &mut ErrorCollector) -> Doors {
+    pub(super) fn resolve(self, span: &Range<usize>, errors: &mut ErrorCollector) -> Doors {
         if !["http", "grpc", "resp"].iter().any(|key| self.written.has(key)) {
             let message = "no door has an address: write `http = \"127.0.0.1:8890\"`, `grpc = \"127.0.0.1:8081\"` or `resp = \"127.0.0.1:6380\"`";
             errors.missing(span, message);
         }
         let has_token = self.written.has("token_file");
-        for door in [&self.http, &self.grpc, &self.resp].into_iter().flatten() {
-            refuse_open(&door.value, has_token, errors);
+        for (key, door) in [("doors.http", &self.http), ("doors.grpc", &self.grpc), ("doors.resp", &self.resp)] {
+            if let Some(door) = door {
+                door.value.check(key, has_token, errors);
+            }
         }
-        self.check(has_redis, errors);
+        self.check_ratelimit(errors);
         Doors {
             http: self.http.and_then(|door| door.value.resolve()),
             grpc: self.grpc.and_then(|door| door.value.resolve()),
@@ -262,39 +260,22 @@ impl DoorsTable {
             limits: Arc::default(),
             resp: self.resp.and_then(|door| door.value.resolve()),
             token_file: self.token_file.map(|path| path.value),
-            threads: self.threads.map(|threads| threads.value.get() as usize),
-            connections_max: self.connections.value.get() as usize,
-            tickets_max: self.tickets.value.get() as usize,
+            threads: self.threads.map(|threads| threads.value as usize),
+            connections_max: self.connections.value,
+            tickets_max: self.tickets.value,
             ticket_deadline: self.ticket_deadline.value,
-            memory_bytes: self.memory.value.0,
-            log: self.log.map(|log| log.value.resolve(&log.span, errors)),
+            memory_bytes: self.memory.value,
+            log: self.log.map(|log| log.value),
         }
     }
 
-    fn check(&self, has_redis: bool, errors: &mut ErrorCollector) {
-        self.check_ratelimit(has_redis, errors);
-        if let Some(threads) = self.threads.as_ref().filter(|threads| threads.value.get() > THREADS_MAX) {
-            errors.report(&threads.span, format!("more threads than cores are of no use: write at most {THREADS_MAX}"));
-        }
-        let deadline = &self.ticket_deadline;
-        if deadline.value.is_zero() || deadline.value > TICKET_DEADLINE_MAX {
-            errors.report(&deadline.span, "a ticket expires after more than 0s and at most one hour: write \"60s\"");
-        }
-        if self.memory.value.0 < MEMORY_MIN {
-            errors.report(&self.memory.span, "too little memory for the state of keys: write at least \"64KiB\"");
-        }
-    }
-}
-
-impl DoorsTable {
-    fn check_ratelimit(&self, has_redis: bool, errors: &mut ErrorCollector) {
+    fn check_ratelimit(&self, errors: &mut ErrorCollector) {
         let state = &self.ratelimit_state;
         if state.value == StateLocation::Master {
             errors.report(&state.span, "a master keeps no such limits: write `\"local\"` or `\"redis\"`");
         }
-        if state.value == StateLocation::Redis && !has_redis {
-            let message = "`\"redis\"` needs a `[redis]` table: write `url = \"redis://127.0.0.1:6379\"` there";
-            errors.missing(&state.span, message);
+        if state.value == StateLocation::Redis {
+            errors.need_redis(&state.span, "`\"redis\"`");
         }
         if let Some(path) = self.ratelimit.as_ref().filter(|_| !self.written.has("grpc") && !self.written.has("http")) {
             errors.report(&path.span, "nobody can ask for these limits: write `grpc = \"127.0.0.1:8081\"` too");
@@ -309,20 +290,20 @@ impl DoorValue {
             let files = CertificateFiles { chain: cert?.value, key: key?.value };
             Some(DoorTls { files, client_ca: client_ca.map(|file| file.value) })
         });
-        Some(DoorListener { address: self.listen?.value.0.0, tls })
+        Some(DoorListener { address: self.listen?.value, tls })
     }
-}
 
-/// Reports a door beyond loopback that requires neither a token nor a client certificate.
-fn refuse_open(door: &DoorValue, has_token: bool, errors: &mut ErrorCollector) {
-    let Some(listen) = &door.listen else { return };
-    let address = listen.value.0.0;
-    let has_client_ca = door.tls.as_ref().is_some_and(|tls| tls.value.written.has("client_ca"));
-    if !address.ip().is_loopback() && !has_token && !has_client_ca {
-        let message = format!(
-            "{address} is beyond loopback and needs a token or client certificates: write `token_file` in [doors], \
-             `client_ca` in the `tls` of the door, or a loopback address"
-        );
-        errors.report(&listen.span, message);
+    /// Notes the address. Reports one beyond loopback that requires neither a token nor a client certificate.
+    fn check(&self, key: &'static str, has_token: bool, errors: &mut ErrorCollector) {
+        let Some(Located { value: address, span }) = self.listen.clone() else { return };
+        let has_client_ca = self.tls.as_ref().is_some_and(|tls| tls.value.written.has("client_ca"));
+        if !address.ip().is_loopback() && !has_token && !has_client_ca {
+            let message = format!(
+                "{address} is beyond loopback and needs a token or client certificates: write `token_file` in [doors], \
+                 `client_ca` in the `tls` of the door, or a loopback address"
+            );
+            errors.report(&span, message);
+        }
+        errors.listeners.push(Listener { key, address, span });
     }
 }

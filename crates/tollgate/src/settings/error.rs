@@ -8,6 +8,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use super::listeners::Listener;
 use super::secret::{MASK, secrets, without};
 
 /// Maximum number of errors that are shown; the others are counted. A file of another format has one on every line.
@@ -107,12 +108,16 @@ struct RawError {
 
 /// Collects errors while a file is parsed.
 #[derive(Default)]
-pub(super) struct ErrorCollector {
+pub(crate) struct ErrorCollector {
     raw: Vec<RawError>,
     /// Whether the file has a TOML syntax error.
     has_syntax_error: bool,
     /// The directory of the file.
     directory: PathBuf,
+    /// Whether the file has a `[redis]` table.
+    pub(super) has_redis: bool,
+    /// All listening addresses of the file.
+    pub(super) listeners: Vec<Listener>,
 }
 
 impl ErrorCollector {
@@ -143,6 +148,19 @@ impl ErrorCollector {
         if !self.has_syntax_error {
             self.report(span, message);
         }
+    }
+
+    /// Reports that the value of `subject` at `span` needs Redis, unless the file has a `[redis]` table.
+    pub(super) fn need_redis(&mut self, span: &Range<usize>, subject: &str) {
+        if !self.has_redis {
+            let message = format!("{subject} needs a `[redis]` table: write `url = \"redis://127.0.0.1:6379\"` there");
+            self.missing(span, message);
+        }
+    }
+
+    /// Adds the errors of `others` before those that are known. Of two at one position, the first is shown first.
+    pub(super) fn prepend(&mut self, others: Self) {
+        self.raw.splice(0..0, others.raw);
     }
 
     /// Whether no error was reported.

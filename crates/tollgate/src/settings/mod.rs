@@ -71,11 +71,10 @@ use error::ErrorCollector;
 use gate::GateTable;
 use link::LinkTable;
 use priority::Priorities;
-use roles::{AdminTable, MasterTable, MetricsTable, RedisTable, WatchTable};
+use roles::{MetricsTable, WatchTable};
 use rule::RuleContext;
 use site::Sites;
 use table::{Entries, table};
-use telemetry::TelemetryTable;
 
 /// The contents of a settings file. A role that the file does not configure is `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,21 +119,21 @@ table! {
         /// Sites with their own backends, rules and certificates. Written `[[site]]`, once for each.
         site: Sites,
         /// The master of a fleet of gates.
-        master: MasterTable,
+        master: Master,
         /// The masters that this gate reports to.
         link: LinkTable,
         /// Interfaces for programs and proxies that are not behind this gate.
         doors: DoorsTable,
         /// The admin address.
-        admin: AdminTable,
+        admin: Admin,
         /// The watch: it records refusals and flags accounts.
         watch: WatchTable = "{}",
         /// The Graphite server that receives the metrics.
         metrics: MetricsTable,
         /// The OpenTelemetry receiver of metrics and traces.
-        telemetry: TelemetryTable,
+        telemetry: TelemetrySettings,
         /// Redis or Valkey, for rules with `state = "redis"` and a master's `books`.
-        redis: RedisTable,
+        redis: Redis,
     }
 }
 
@@ -173,7 +172,8 @@ impl Settings {
         for error in syntax_errors {
             syntax::report(&error, text, &mut errors);
         }
-        let entries = Entries::new(document.get_ref(), document.span(), &mut errors);
+        let entries = Entries::new(document.get_ref(), document.span(), &FileTable::SHAPE, &mut errors);
+        entries.errors.has_redis = entries.written.has("redis");
         let settings = FileTable::read_entries(entries).resolve(&mut errors);
         if errors.is_empty() { Ok(settings) } else { Err(errors.place(file, text)) }
     }
@@ -208,7 +208,6 @@ fn read_file(path: &Path) -> Result<Vec<u8>, String> {
 impl FileTable {
     /// Converts the tables to settings. Values with an error have been reported and count as absent.
     fn resolve(self, errors: &mut ErrorCollector) -> Settings {
-        listeners::refuse_clashes(&self, errors);
         let mut gate = self.gate.map(|gate| gate.value.resolve(errors));
         let sites = self.site.map(|sites| sites.value).unwrap_or_default();
         let site_rules = match sites.is_empty() {
@@ -229,28 +228,29 @@ impl FileTable {
             // The divisor is a power of two, so that adding a rule seldom changes the table size of the other rules. A
             // table of another size starts empty.
             memory_bytes: memory_bytes / domain::tables(&rules, &site_rules, &domains).next_power_of_two() as u64,
-            redis: self.written.has("redis"),
             master: self.written.has("link") || self.written.has("master"),
             account: self.watch.value.account(),
         };
         let domains = domain::resolve(DefaultDomain { rules, site_rules, priorities }, domains, &context, errors);
-        let watch = self.watch.value.resolve(context.redis, errors);
+        let watch = self.watch.value.resolve(errors);
         // Without `[watch]`, the operator did not ask for flags.
         let why_no_flags = why_no_flags(&watch, &domains).filter(|_| self.written.has("watch"));
         let watch = WatchSettings { why_no_flags, ..watch };
-        let master = self.master.map(|master| master.value.resolve(context.redis, errors));
-        Settings {
+        let master = self.master.map(|master| master.value);
+        let settings = Settings {
             link: link::resolve(self.link, master.as_ref(), &domains, errors),
             domains,
             gate,
             master,
-            doors: self.doors.map(|doors| doors.value.resolve(&doors.span, context.redis, errors)),
-            admin: self.admin.map(|admin| admin.value.resolve(errors)),
+            doors: self.doors.map(|doors| doors.value.resolve(&doors.span, errors)),
+            admin: self.admin.map(|admin| admin.value),
             watch,
             graphite: self.metrics.and_then(|metrics| metrics.value.resolve(errors)),
-            telemetry: self.telemetry.and_then(|telemetry| telemetry.value.resolve(errors)),
-            redis: self.redis.and_then(|redis| redis.value.resolve(errors)),
-        }
+            telemetry: self.telemetry.map(|telemetry| telemetry.value),
+            redis: self.redis.map(|redis| redis.value),
+        };
+        listeners::refuse_clashes(errors);
+        settings
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use tollgate_core::class::Class;
 use tollgate_core::condition::Condition;
-use tollgate_core::limit::{Factor, Limit};
+use tollgate_core::limit::{Factor, InFlight, Limit};
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::site::SiteHosts;
 use tollgate_core::time::Span;
@@ -15,8 +15,9 @@ use tollgate_gatekeeper::table::table_bytes_min;
 use super::condition::ConditionTable;
 use super::error::ErrorCollector;
 use super::escalation::EscalationTable;
-use super::limit::{BucketTable, BudgetTable, InFlightMax, LegacyTable, RateTable, WindowTable, fit, nonzero};
+use super::limit::{BucketTable, BudgetTable, InFlightMax, LegacyTable, RateTable, WindowTable, fit};
 use super::table::{Located, table};
+use super::value::duration::nonzero;
 use super::value::{Choice, Millionths, Name, OneOrMany, Size, StatusCode, Thousandths};
 
 /// A rule of the core, and the settings that only the gate uses.
@@ -147,8 +148,6 @@ pub(super) struct RuleContext {
     pub(super) hold_max: Span,
     /// The memory of a rule without `memory`, in bytes.
     pub(super) memory_bytes: u64,
-    /// Whether the file has a `[redis]` table.
-    pub(super) redis: bool,
     /// Whether the file has a `[link]` or `[master]` table.
     pub(super) master: bool,
     /// The class whose keys are accounts. None if no request has such a key.
@@ -180,7 +179,7 @@ impl Located<RuleTable> {
         }
         let settings = |limit: Limit| RuleSettings {
             rule: Rule {
-                name: name.value.0.clone(),
+                name: name.value.clone(),
                 when: when.clone(),
                 unless: unless.clone(),
                 class: class.value.clone(),
@@ -191,12 +190,12 @@ impl Located<RuleTable> {
                 mode: table.mode.value,
             },
             state: table.state.value,
-            wire_domain: table.wire_domain.as_ref().map(|domain| domain.value.0.clone()),
-            status: table.status.as_ref().map(|status| status.value.0),
+            wire_domain: table.wire_domain.as_ref().map(|domain| domain.value.clone()),
+            status: table.status.as_ref().map(|status| status.value),
             headers: table.headers.value,
-            lease_millionths: table.lease.as_ref().map(|lease| lease.value.0),
+            lease_millionths: table.lease.as_ref().map(|lease| lease.value),
             on_timeout: table.on_timeout.as_ref().map_or_else(OnTimeout::default, |on_timeout| on_timeout.value),
-            memory_bytes: table.memory.as_ref().map_or(context.memory_bytes, |memory| memory.value.0),
+            memory_bytes: table.memory.as_ref().map_or(context.memory_bytes, |memory| memory.value),
         };
         let rules: Vec<_> = limits.into_iter().map(settings).collect();
         let memory_span = table.memory.as_ref().map_or(&self.span, |memory| &memory.span);
@@ -233,7 +232,7 @@ impl Located<RuleTable> {
         }
         if let Some(in_flight) = &table.in_flight {
             found.push(("in_flight", &in_flight.span));
-            limits.extend(in_flight.limit(errors));
+            limits.extend(fit(InFlight::new(in_flight.value), in_flight, errors).map(Limit::InFlight));
         }
         if let Some(legacy) = &table.legacy {
             found.push(("legacy", &legacy.span));
@@ -264,17 +263,14 @@ impl Located<RuleTable> {
 
     fn scaled(&self, limits: Vec<Limit>, errors: &mut ErrorCollector) -> Vec<Limit> {
         let Some(factor) = &self.value.factor else { return limits };
-        let scaled = |limit: Limit| Factor::new(factor.value.0).and_then(|factor| limit.scaled(factor));
+        let scaled = |limit: Limit| Factor::new(factor.value).and_then(|factor| limit.scaled(factor));
         limits.into_iter().filter_map(|limit| fit(scaled(limit), factor, errors)).collect()
     }
 
     fn check_state(&self, context: &RuleContext, errors: &mut ErrorCollector) {
         let state = &self.value.state;
-        if state.value == StateLocation::Redis && !context.redis {
-            errors.missing(
-                &state.span,
-                "`state = \"redis\"` needs a `[redis]` table: write `url = \"redis://127.0.0.1:6379\"` there",
-            );
+        if state.value == StateLocation::Redis {
+            errors.need_redis(&state.span, "`state = \"redis\"`");
         }
         if state.value == StateLocation::Master && !context.master {
             errors.missing(
@@ -296,7 +292,7 @@ impl Located<RuleTable> {
         let Some(lease) = &self.value.lease else { return };
         if state.value != StateLocation::Redis {
             errors.report(&lease.span, "`lease` needs `state = \"redis\"`: only Redis grants leases");
-        } else if lease.value.0 > 1_000_000 {
+        } else if lease.value > 1_000_000 {
             errors.report(&lease.span, "a lease is a part of the limit, at most 1: write a number such as 0.1");
         }
     }

@@ -4,7 +4,7 @@
 //! page use that declaration, so they always agree on the keys.
 
 /// A table and its keys.
-pub(super) struct TableShape {
+pub(crate) struct TableShape {
     /// The name of the declaring struct, such as `HoldTable`.
     pub(super) name: &'static str,
     /// The doc comment, line by line.
@@ -14,7 +14,7 @@ pub(super) struct TableShape {
 }
 
 /// One key of a table.
-pub(super) struct FieldShape {
+pub(crate) struct FieldShape {
     /// The key.
     pub(super) key: &'static str,
     /// The doc comment, line by line.
@@ -35,7 +35,7 @@ impl FieldShape {
 
 /// The meaning of an absent key.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Presence {
+pub(crate) enum Presence {
     /// An error.
     Required,
     /// The doc comment describes it.
@@ -45,7 +45,7 @@ pub(super) enum Presence {
 }
 
 /// The type of a value.
-pub(super) enum Shape {
+pub(crate) enum Shape {
     /// A string with a syntax of its own.
     Text {
         /// A noun for the value, with its article, such as `a duration`.

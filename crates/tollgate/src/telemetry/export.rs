@@ -68,7 +68,7 @@ impl TelemetryExporter {
             fields: settings.headers_file.as_deref().map(read_fields).transpose()?.unwrap_or_default(),
             metrics_poster: poster("/v1/metrics")?,
             traces: poster("/v1/traces")?,
-            every: settings.every.into(),
+            every: settings.every,
             start_ns: now_ns(),
             counts,
             finished,

@@ -1,5 +1,7 @@
 //! Durations: `250ms`, `10s`, `5min`, `2 days`.
 
+use std::time::Duration;
+
 use tollgate_core::time::Span;
 use toml::Spanned;
 use toml::de::DeValue;
@@ -7,7 +9,7 @@ use toml::de::DeValue;
 use super::super::error::{ErrorCollector, shown};
 use super::super::shape::Shape;
 use super::super::suggestion::did_you_mean;
-use super::super::table::Value;
+use super::super::table::{Located, Value};
 use super::decimal::{ExactDecimal, Inexact};
 use super::read_text_or_number;
 
@@ -87,7 +89,10 @@ pub(in super::super) fn parse_duration(text: &str) -> Result<Span, String> {
     }
 }
 
+/// A duration, which may be 0.
 impl Value for Span {
+    type Parsed = Self;
+
     fn shape() -> Shape {
         Shape::Text { what: "a duration", example: "10s" }
     }
@@ -95,6 +100,29 @@ impl Value for Span {
     fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
         read_text_or_number(value, errors, &Self::shape(), parse_duration)
     }
+}
+
+/// A duration above 0.
+impl Value for Duration {
+    type Parsed = Self;
+
+    fn shape() -> Shape {
+        Span::shape()
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        let span = Located::<Span>::read(value, errors)?;
+        nonzero(&span, errors).map(Self::from)
+    }
+}
+
+/// Reports a duration of 0.
+pub(in super::super) fn nonzero(span: &Located<Span>, errors: &mut ErrorCollector) -> Option<Span> {
+    if span.value.is_zero() {
+        errors.report(&span.span, "must not be 0: write a duration such as \"1s\"");
+        return None;
+    }
+    Some(span.value)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::read_text_or_number;
 
 /// A number of requests per period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct PerTime {
+pub(crate) struct PerTime {
     pub(in super::super) count: u64,
     pub(in super::super) period: Span,
 }
@@ -54,6 +54,8 @@ fn exact(count: ExactDecimal, nanos: Result<u64, Inexact>) -> Result<PerTime, In
 }
 
 impl Value for PerTime {
+    type Parsed = Self;
+
     fn shape() -> Shape {
         Shape::Text { what: "a rate", example: "5/min" }
     }
