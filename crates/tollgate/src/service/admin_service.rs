@@ -13,7 +13,7 @@ use super::log::log_metrics;
 use super::state_home::{state_home, would_be_ours};
 use zeroize::Zeroizing;
 
-use crate::admin::{Config, Console, Guard, MonitoredRole, Role, Tokens};
+use crate::admin::{self, Config, Console, Guard, MonitoredRole, Role, Tokens};
 use crate::bounded_file;
 use crate::settings::{self, FlagState, Settings, Webhook};
 use crate::token::token_bytes_min;
@@ -64,17 +64,31 @@ impl AdminService {
             None => state_home(self.listen, |name| std::env::var_os(name), would_be_ours)
                 .map_or(Persistence::Memory, Persistence::IfPossible),
         };
-        let mut watch = Watch::new(settings, home, feed, Calendar::new(clock)).with_flagged(flagged);
+        let watch = Watch::new(settings, home, feed, flagged, Calendar::new(clock), shared.is_some());
         watch.set_webhook(webhook);
-        if shared.is_some() {
-            watch = watch.with_sharing();
-        }
         let watch = Arc::new(watch);
         tokio::spawn(announce_all(watch.clone()));
         if let Some((address, prefix)) = shared {
             tokio::spawn(share(watch.clone(), SharedFlags::new(address, prefix, flags_max)));
         }
         Ok(watch)
+    }
+
+    /// Serves the admin address of a role without a gate.
+    pub(super) async fn serve(
+        &self,
+        registry: Registry,
+        monitored: Arc<dyn MonitoredRole>,
+        file: Option<&Path>,
+    ) -> io::Result<Arc<Console>> {
+        // Bind first: of two processes with the same admin address, the second must fail before it opens the journal of
+        // the first.
+        let listener = admin::bind(self.listen).await?;
+        let guard = self.guard()?;
+        let watch = self.watch(Arc::default(), Arc::default(), Clock::start())?;
+        let console = console_of(registry, monitored, watch, guard, config_of(file));
+        tokio::spawn(admin::serve(listener, console.clone()));
+        Ok(console)
     }
 
     /// Creates the authentication; reads the token files.
@@ -91,7 +105,7 @@ impl AdminService {
             ));
         }
         let tokens = console
-            .guard()
+            .guard
             .other_tokens(new.token_files(), token_bytes_min(self.listen))
             .map_err(|error| error.to_string())?;
         let webhook = new.webhook().map_err(|error| error.to_string())?;
@@ -116,10 +130,10 @@ impl AdminService {
             (self.watch.state != new.watch.state, "watch.state"),
             (self.redis != new.redis && self.watch.state == new.watch.state, "redis for flags"),
         ];
-        console.guard().renew(tokens, new.hosts());
+        console.guard.renew(tokens, new.hosts());
         let settings::WatchSettings { flag_threshold, flag_window, account_class, .. } = &new.watch;
-        console.watch().set_flagging(*flag_threshold, *flag_window, account_class);
-        console.watch().set_webhook(webhook);
+        console.watch.set_flagging(*flag_threshold, *flag_window, account_class);
+        console.watch.set_webhook(webhook);
         let (state_dir, state) = (self.watch.state_dir.clone(), self.watch.state);
         let watch = settings::WatchSettings { state_dir, state, ..new.watch };
         *self = Self { listen: self.listen, admin: new.admin, watch, redis: self.redis.clone() };

@@ -162,7 +162,7 @@ fn serve_requests(
         let _inside = runtime.enter();
         admin_service.watch(gate.feed(), gate.flagged(), gate.clock().clone())?
     };
-    let keeper = gate.keep_learned(watch.state_dir());
+    let keeper = gate.keep_learned(watch.state_dir.as_deref());
     gate.open()?;
     let doors = doors.map(|doors| doors.open(|thread| gate.decider(thread))).transpose()?;
     let gate = Arc::new(gate);
@@ -179,7 +179,7 @@ fn serve_requests(
     }
     let graphite = GraphiteSender::default();
     registry.register_collector(graphite.metrics());
-    let monitored = Arc::new(MonitoredGate::new(gate.clone(), watch.calendar().clone()));
+    let monitored = Arc::new(MonitoredGate::new(gate.clone(), watch.calendar.clone()));
     let console = console_of(registry, monitored, watch.clone(), guard, config_of(options.config.as_deref()));
     runtime.spawn(admin::serve(admin, console.clone()));
     if let Some(telemetry) = telemetry {

@@ -16,16 +16,15 @@ use tollgate_core::class::Class;
 use tollgate_core::fleet::Domain;
 use tollgate_core::limit::{Limit, Rate};
 use tollgate_core::time::Span;
-use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::shared::FencedPages;
 use tollgate_wire::zmtp::Identity;
 
-use super::admin_service::{AdminService, config_of, console_of};
+use super::admin_service::AdminService;
 use super::monitored_master::MonitoredMaster;
 use super::planning::Planning;
 use super::run::run_role;
 use super::{keys, log, reload, systemd};
-use crate::admin::{self, Console};
+use crate::admin::Console;
 use crate::{master, settings};
 
 /// Arguments of `tollgate master`.
@@ -154,17 +153,10 @@ fn serve(
         }
         let mut admin_service = None;
         if let Some(started) = running.admin_service {
-            // Bind first: of two processes with the same admin address, the second must fail before it opens the
-            // journal of the first.
-            let admin = admin::bind(started.listen).await?;
-            let guard = started.guard()?;
             let mut registry = Registry::default();
             metrics.register(&mut registry);
-            let watch = started.watch(Arc::default(), Arc::default(), Clock::start())?;
-            let config = config_of(running.config.as_deref());
             let monitored = Arc::new(MonitoredMaster(metrics.clone()));
-            let console = console_of(registry, monitored, watch, guard, config);
-            tokio::spawn(admin::serve(admin, console.clone()));
+            let console = started.serve(registry, monitored, running.config.as_deref()).await?;
             admin_service = Some((started, console));
         }
         let stop = async {
