@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use crate::admin::{self, Config, Console, Guard, MonitoredRole, Role, Tokens};
 use crate::bounded_file;
-use crate::settings::{self, FlagState, Settings, Webhook};
+use crate::settings::{self, FlagState, Settings, WebUrl};
 use crate::token::token_bytes_min;
 use crate::watch::{Calendar, Feed, Flagged, Persistence, Watch, WebhookSettings, announce_all, share, watch_metrics};
 
@@ -115,8 +115,7 @@ impl AdminService {
     /// Reads the files that [`read`](Self::read) needs, on a thread whose hang harms nothing. If this returns, the disk
     /// responds, and `read` is unlikely to block.
     pub(super) fn read_ahead(&self) {
-        let secret_file = self.watch.webhook.iter().map(|webhook| &*webhook.secret_file);
-        for file in self.token_files().map(|(_, file)| file).chain(secret_file) {
+        for file in self.token_files().map(|(_, file)| file).chain(self.watch.webhook_secret_file.as_deref()) {
             let _ = bounded_file::read(file, SECRET_BYTES_MAX).map(Zeroizing::new);
         }
     }
@@ -156,7 +155,8 @@ impl AdminService {
     }
 
     fn webhook(&self) -> io::Result<Option<WebhookSettings>> {
-        self.watch.webhook.as_ref().map(announced_to).transpose()
+        let webhook = self.watch.webhook.as_ref().zip(self.watch.webhook_secret_file.as_deref());
+        webhook.map(|(url, secret_file)| announced_to(url, secret_file)).transpose()
     }
 }
 
@@ -167,16 +167,15 @@ pub(super) struct AdminReload {
     webhook: Option<WebhookSettings>,
 }
 
-fn announced_to(webhook: &Webhook) -> io::Result<WebhookSettings> {
-    let Webhook { url, secret_file } = webhook.clone();
+fn announced_to(url: &WebUrl, secret_file: &Path) -> io::Result<WebhookSettings> {
     let wrong = |message: String| io::Error::other(format!("the secret file {}: {message}", secret_file.display()));
-    let read = bounded_file::read(&secret_file, SECRET_BYTES_MAX);
+    let read = bounded_file::read(secret_file, SECRET_BYTES_MAX);
     let secret = Zeroizing::new(read.map_err(|error| wrong(error.to_string()))?);
     let secret = Zeroizing::new(secret.trim_ascii().to_vec());
     if secret.is_empty() {
         return Err(wrong("is empty".to_owned()));
     }
-    Ok(WebhookSettings { url, secret })
+    Ok(WebhookSettings { url: url.clone(), secret })
 }
 
 /// Creates the state of the admin address.

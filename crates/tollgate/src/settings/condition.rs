@@ -3,14 +3,11 @@
 use tollgate_core::condition::{Condition, Pattern};
 use tollgate_core::network::Network;
 use tollgate_core::path::PathPattern;
-use toml::Spanned;
-use toml::de::DeValue;
 
 use super::error::{ErrorCollector, shown};
 use super::rule::RuleContext;
-use super::shape::Shape;
-use super::table::{Located, Value, table};
-use super::value::{CookieName, Glob, HeaderName, Map, Method, OneOrMany};
+use super::table::{Located, table};
+use super::value::{CookieName, Glob, HeaderName, Map, Method, OneOrMany, text_value};
 
 table! {
     /// A condition on requests. A request must match all keys that are present, and one element of each list.
@@ -50,17 +47,7 @@ table! {
 /// The key of a descriptor's entry, or the name of a query parameter.
 pub(crate) enum EntryKey {}
 
-impl Value for EntryKey {
-    type Parsed = String;
-
-    fn shape() -> Shape {
-        Shape::Text { what: "a name", example: "user" }
-    }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<String> {
-        Glob::read(value, errors)
-    }
-}
+text_value!(EntryKey => String, "a name", "user", Glob::parse);
 
 /// Names with patterns for the value of each.
 type NamedGlobs = Vec<(String, Located<Vec<String>>)>;

@@ -39,13 +39,12 @@ impl Located<EscalationTable> {
         if table.critical.value < table.elevated.value {
             let message =
                 "`critical` is below `elevated`: more load must not mean a shorter backoff, write a larger number";
-            errors.report(&table.critical.span, message);
-            return None;
+            return errors.refuse(&table.critical.span, message);
         }
         let (backoff, backoff_max, release) = (backoff?, backoff_max?, release?);
         if backoff_max < backoff {
-            errors.report(&table.backoff_max.span, "`backoff_max` is shorter than `backoff`: write a longer one");
-            return None;
+            let message = "`backoff_max` is shorter than `backoff`: write a longer one";
+            return errors.refuse(&table.backoff_max.span, message);
         }
         let escalation = Escalation::new((backoff, backoff_max), table.levels.value, release, (elevated?, critical?));
         fit(escalation, self, errors)
@@ -53,9 +52,6 @@ impl Located<EscalationTable> {
 }
 
 fn multiplier(number: &Located<u32>, errors: &mut ErrorCollector) -> Option<Multiplier> {
-    let made = Multiplier::new(number.value);
-    if made.is_err() {
-        errors.report(&number.span, "a band multiplies a backoff by at least 1: write 1 or more");
-    }
-    made.ok()
+    let message = "a band multiplies a backoff by at least 1: write 1 or more";
+    Multiplier::new(number.value).ok().or_else(|| errors.refuse(&number.span, message))
 }

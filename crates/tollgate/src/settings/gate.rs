@@ -127,8 +127,7 @@ impl Value for Concurrency {
             DeValue::String(text) => {
                 let message =
                     format!("{} is not a number of requests: write \"auto\", or a number without quotes", shown(text));
-                errors.report(&value.span(), message);
-                None
+                errors.refuse(&value.span(), message)
             }
             _ => WholeNumber::<u32>::read(value, errors).map(Some),
         }
@@ -148,7 +147,7 @@ table! {
         /// Each backend has its own queue, in-flight limit and prices. A request goes to the backend with the earliest
         /// estimated response. The option `--backend` replaces this setting. With `[[site]]`, these backends serve the
         /// hosts of no site.
-        backend: OneOrMany<BackendUrl>,
+        backend: OneOrMany<BackendUrl> = empty,
         /// Proxies whose `forwarded_header` is trusted: addresses, networks, `"loopback"` (127.0.0.0/8 and ::1),
         /// `"private"` (RFC 1918, 100.64.0.0/10, link-local and fc00::/7), and `"file:/path"` for a file with one
         /// network per line and `#` for comments. A reload reads such files again. From any other address the header is
@@ -164,7 +163,7 @@ table! {
         proxy_protocol: bool = "false",
         /// TLS certificates, each as `{ cert = "chain.pem", key = "key.pem" }`. Clients can negotiate HTTP/2. The files
         /// are reloaded when they change.
-        tls: OneOrMany<CertificateFiles>,
+        tls: OneOrMany<CertificateFiles> = empty,
         /// Whether clients may use HTTP/2 without TLS, with prior knowledge.
         h2c: bool = "false",
         /// Number of worker threads, each with its own connections. Default: the number of cores of this machine.
@@ -292,12 +291,12 @@ impl GateTable {
         Gate {
             mode: self.mode.value,
             listen: self.listen.value.into_iter().map(|address| address.value).collect(),
-            backends: self.backend.map(|backend| backend.value).unwrap_or_default(),
+            backends: self.backend.value,
             sites: Vec::new(),
             trusted_proxies: networks(self.trusted_proxies.value, errors),
             forwarded_header: self.forwarded_header.value,
             proxy_protocol: self.proxy_protocol.value,
-            tls: self.tls.map(|tls| tls.value).unwrap_or_default(),
+            tls: self.tls.value,
             h2c: self.h2c.value,
             workers: self.workers.map_or_else(machine_cores, |workers| workers.value) as usize,
             cores: self.cores.map_or(Cores::whole(machine_cores()), |cores| Cores::from_milli(cores.value)),
@@ -336,7 +335,11 @@ impl GateTable {
         for address in self.listen.value.iter().take(LISTEN_MAX) {
             // A default has no position in the file; the position of the table is used.
             let span = if self.written.has("listen") { &address.span } else { &self.listen.span };
-            errors.listeners.push(Listener { key: "gate.listen", address: address.value, span: span.clone() });
+            errors.listeners.push(Listener {
+                key: "gate.listen".to_owned(),
+                address: address.value,
+                span: span.clone(),
+            });
         }
     }
 }

@@ -24,12 +24,10 @@ pub(crate) enum UrlPath {}
 
 text_value!(UrlPath => String, "a path of a URL", "/healthz", |text| {
     let is_path = text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
-    if is_path { Ok(text.to_owned()) } else { Err(no_path(text)) }
+    let message =
+        || format!("{} is not a path of a URL: write one that begins with a slash, such as \"/healthz\"", shown(text));
+    is_path.then(|| text.to_owned()).ok_or_else(message)
 });
-
-fn no_path(text: &str) -> String {
-    format!("{} is not a path of a URL: write one that begins with a slash, such as \"/healthz\"", shown(text))
-}
 
 table! {
     /// Active health checks. Without `path` there are none, and the health of a backend is judged by the requests that

@@ -112,8 +112,7 @@ impl Located<BudgetTable> {
         let table = &self.value;
         let millionths = match (&table.share, &table.cores) {
             (Some(share), Some(_)) => {
-                errors.report(&share.span, "a budget has `share` or `cores`, not both: leave one out");
-                return None;
+                return errors.refuse(&share.span, "a budget has `share` or `cores`, not both: leave one out");
             }
             (None, None) if table.written.has("share") || table.written.has("cores") => return None,
             (None, None) => {
@@ -124,11 +123,8 @@ impl Located<BudgetTable> {
                 return None;
             }
             (Some(share), None) if u64::from(share.value) > MILLION => {
-                errors.report(
-                    &share.span,
-                    "a share is a part of the whole, at most 1: write `cores` for CPU-seconds per second",
-                );
-                return None;
+                let message = "a share is a part of the whole, at most 1: write `cores` for CPU-seconds per second";
+                return errors.refuse(&share.span, message);
             }
             (Some(share), None) => {
                 let millionths = (u64::from(share.value) * u64::from(cores.as_milli())).div_ceil(1000);
@@ -138,11 +134,8 @@ impl Located<BudgetTable> {
         };
         let burst = table.burst.as_ref()?;
         if burst.value < BURST_MIN {
-            errors.report(
-                &burst.span,
-                "a burst below 1ms of CPU time is less than one request's toll: write a longer one",
-            );
-            return None;
+            let message = "a burst below 1ms of CPU time is less than one request's toll: write a longer one";
+            return errors.refuse(&burst.span, message);
         }
         fit(Budget::new(millionths, burst.value), self, errors).map(Limit::Budget)
     }
@@ -169,8 +162,7 @@ impl Located<WindowTable> {
         let max = self.value.max.as_ref()?.value;
         if let Some(ceiling) = self.value.ceiling.as_ref().filter(|ceiling| ceiling.value < max) {
             let message = format!("the ceiling {} is below max, {max}: write at least {max}", ceiling.value);
-            errors.report(&ceiling.span, message);
-            return None;
+            return errors.refuse(&ceiling.span, message);
         }
         let ceiling = self.value.ceiling.as_ref().map(|ceiling| ceiling.value);
         fit(Window::new(max, per?, ceiling), self, errors).map(Limit::Window)
@@ -213,8 +205,8 @@ impl Located<LegacyTable> {
 /// Reports a duration of 0 in a legacy limit, which means no limit in Sharkey.
 fn nonzero_legacy(span: &Located<Span>, errors: &mut ErrorCollector) -> Option<Span> {
     if span.value.is_zero() {
-        errors.report(&span.span, "must not be 0: for no limit, which 0 is in Sharkey, leave the key or the rule out");
-        return None;
+        let message = "must not be 0: for no limit, which 0 is in Sharkey, leave the key or the rule out";
+        return errors.refuse(&span.span, message);
     }
     Some(span.value)
 }
@@ -233,6 +225,5 @@ pub(super) fn fit<T, P>(made: Result<T, LimitError>, place: &Located<P>, errors:
             "a window stores at most 65535 requests: write a smaller `max` and `ceiling`, or use `rate`"
         }
     };
-    errors.report(&place.span, message);
-    None
+    errors.refuse(&place.span, message)
 }

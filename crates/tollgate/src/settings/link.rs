@@ -34,7 +34,7 @@ table! {
     /// The masters that this gate reports to. Default: the master of the same file, if it has `[master]`.
     struct LinkTable {
         /// The masters. Written `[[link.master]]`, once for each.
-        master: LinkedMasters,
+        master: LinkedMasters = empty,
         /// Reports one of this many refusals to the masters, for their metrics. Refusals are not charged. Default: none
         /// is reported.
         refusals: WholeNumber<u32>,
@@ -89,7 +89,7 @@ pub(super) fn resolve(
     };
     let identifiers_max = table.identifiers.value;
     let refusals_sampled = table.refusals.map(|refusals| refusals.value);
-    let masters = table.master.map(|masters| masters.value).unwrap_or_default();
+    let masters = table.master.value;
     if masters.is_empty() {
         errors.missing(
             &span,

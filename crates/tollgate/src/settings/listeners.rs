@@ -8,16 +8,16 @@ use super::table::Entries;
 
 /// A listening address, its key in the file and its position.
 pub(super) struct Listener {
-    pub(super) key: &'static str,
+    pub(super) key: String,
     pub(super) address: SocketAddr,
     pub(super) span: Range<usize>,
 }
 
 impl Entries<'_> {
     /// Notes the address of a listener: the value of the last part of `key`.
-    pub(super) fn listen(&mut self, key: &'static str, address: SocketAddr) {
+    pub(super) fn listen(&mut self, key: &str, address: SocketAddr) {
         let span = self.span_of(key.rsplit('.').next().unwrap_or_default());
-        self.errors.listeners.push(Listener { key, address, span });
+        self.errors.listeners.push(Listener { key: key.to_owned(), address, span });
     }
 }
 

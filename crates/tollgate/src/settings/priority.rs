@@ -118,11 +118,8 @@ impl Located<PriorityTable> {
         let PriorityTable { weight, exempt, written, .. } = &self.value;
         match (weight, exempt.value) {
             (Some(weight), true) => {
-                errors.report(
-                    &weight.span,
-                    "an exempt request does not wait, so it has no weight: leave one of the two out",
-                );
-                None
+                let message = "an exempt request does not wait, so it has no weight: leave one of the two out";
+                errors.refuse(&weight.span, message)
             }
             (Some(weight), false) => {
                 if !(WEIGHT_MILLI_MIN..=WEIGHT_MILLI_MAX).contains(&weight.value) {

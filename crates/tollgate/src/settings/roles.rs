@@ -6,37 +6,17 @@ use std::time::Duration;
 
 use tollgate_core::class::Class;
 use tollgate_core::time::Span;
-use tollgate_core::watch::NEVER;
 use tollgate_gatekeeper::link::PublicKey;
 use tollgate_gatekeeper::shared;
 
-use super::error::{ErrorCollector, shown};
+use super::error::shown;
 use super::secret::shown_scheme;
 use super::suggestion::did_you_mean;
 use super::table::{Entries, defaults, table};
 use super::trusted::Networks;
-use super::value::duration::nonzero;
+use super::value::duration::error_of_zero;
 use super::value::{Choice, ListenAddress, Name, OneOrMany, WholeNumber, split_port, text_value};
 use crate::bounded_file;
-
-/// The settings of the watch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WatchSettings {
-    /// Number of refusals within the window that flags an account.
-    pub(crate) flag_threshold: u64,
-    /// The rolling window.
-    pub(crate) flag_window: Span,
-    /// The class whose keys are accounts.
-    pub(crate) account_class: String,
-    /// The directory of the persistent state.
-    pub(crate) state_dir: Option<PathBuf>,
-    /// A note for the operator if no refusal of this process can lead to a flag.
-    pub(crate) why_no_flags: Option<String>,
-    /// Whether gates share the flags.
-    pub(crate) state: FlagState,
-    /// The receiver of changes of flags.
-    pub(crate) webhook: Option<Webhook>,
-}
 
 /// The location of flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,27 +30,6 @@ pub(crate) enum FlagState {
 
 impl Choice for FlagState {
     const WORDS: &'static [(&'static str, Self)] = &[("local", Self::Local), ("redis", Self::Redis)];
-}
-
-/// The receiver of changes of flags.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Webhook {
-    pub(crate) url: WebUrl,
-    /// The file with the secret that signs the requests.
-    pub(crate) secret_file: PathBuf,
-}
-
-/// The Graphite server that receives the metrics.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Graphite {
-    /// Host and port.
-    pub(crate) address: String,
-    /// The prefix of metric names.
-    pub(crate) prefix: String,
-    /// The interval between two transmissions.
-    pub(crate) every: Span,
-    /// The average wait of requests above which a caller is counted as waiting.
-    pub(crate) delay_threshold: Span,
 }
 
 /// Maximum size of a file with trusted certificates, in bytes. The list of a whole system is smaller than 1 MiB.
@@ -149,17 +108,17 @@ table! {
 
 table! {
     /// The watch: it records refusals and flags accounts. A flag is a mark for operators; it never bans an account.
-    struct WatchTable {
+    pub(crate) struct WatchSettings as "watch" {
         /// Number of refusals within `flag_window` that flags an account.
         flag_threshold: WholeNumber<u64> = "1000",
         /// The rolling window in which refusals are counted.
-        flag_window: Span = "\"10min\"",
+        flag_window: Span = "\"10min\"" where error_of_zero,
         /// Whether accounts are flagged. With `false`, refusals are only shown, as episodes.
         flags: bool = "true",
         /// The class whose keys are accounts. Refusals by rules of this class count, and refusals that other programs
         /// report under this name. The default is not a class of requests, so only reports count. If the file has
         /// `[watch]` but no rule has the class, `tollgate check` and the log at the start note it.
-        account_class: Name = "\"user\"",
+        account_class: AccountClass = "\"user\"",
         /// The directory of the persistent state: flags, counts, unsent webhooks and the list of operators' changes.
         /// Two processes cannot share one. Default: the directory that systemd provides with `StateDirectory=`, or
         /// `$XDG_STATE_HOME/tollgate/PORT` or `~/.local/state/tollgate/PORT`, with the port of the admin address. If
@@ -175,7 +134,20 @@ table! {
         /// HMAC-SHA-256 of the body in hexadecimal.
         webhook_secret_file: PathBuf,
     }
+    beside {
+        /// A note for the operator if no refusal of this process can lead to a flag.
+        why_no_flags: Option<String>,
+    }
+    check WatchSettings::check;
 }
+
+/// The name of a class: in its canonical form, so that it compares equal to the class of a rule, if it is one of
+/// requests.
+pub(crate) enum AccountClass {}
+
+text_value!(AccountClass => String, "a name", "api", |text| {
+    Name::parse(text).map(|name| Class::parse(&name).map_or(name, |class| class.to_string()))
+});
 
 /// An HTTP or HTTPS URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -220,17 +192,18 @@ text_value!(HostPort => String, "a host and a port", "localhost:2003", |text| {
 
 table! {
     /// The Graphite server that receives the metrics, besides `/metrics`.
-    struct MetricsTable {
+    pub(crate) struct Graphite as "metrics" {
         /// The address of Graphite's plaintext protocol.
-        graphite: HostPort,
+        address as "graphite": HostPort,
         /// The prefix of metric names. `{hostname}` is replaced by the name of this machine.
-        graphite_prefix: Name = "\"tollgate.{hostname}\"",
+        prefix as "graphite_prefix": Name = "\"tollgate.{hostname}\"",
         /// The interval between two transmissions.
-        graphite_every: Span = "\"10s\"",
+        every as "graphite_every": Duration = "\"10s\"",
         /// The average wait of a client's requests above which it is counted in `Slash32`, `Slash24`, `Slash16` and
         /// `UserAgent`: Tempomat's `delayThresholdSec`.
-        graphite_delay_threshold: Span = "\"3s\"",
+        delay_threshold as "graphite_delay_threshold": Span = "\"3s\"",
     }
+    check Graphite::check;
 }
 
 table! {
@@ -317,40 +290,19 @@ impl Admin {
     }
 }
 
-impl WatchTable {
-    /// The class whose keys are accounts. None if requests have no such class.
-    pub(super) fn account(&self) -> Option<Class> {
-        Class::parse(&self.account_class.value).ok()
-    }
-
-    pub(super) fn resolve(self, errors: &mut ErrorCollector) -> WatchSettings {
-        if self.state.value == FlagState::Redis {
-            errors.need_redis(&self.state.span, "`state = \"redis\"`");
+impl WatchSettings {
+    fn check(&self, entries: &mut Entries<'_>) {
+        if self.state == FlagState::Redis {
+            entries.errors.need_redis(&entries.span_of("state"), "`state = \"redis\"`");
         }
-        if let (Some(webhook), false) = (&self.webhook, self.written.has("webhook_secret_file")) {
-            errors.missing(
-                &webhook.span,
-                "`webhook` needs `webhook_secret_file`: the receiver verifies the signature of each request",
-            );
+        if self.webhook.is_some() && !entries.written.has("webhook_secret_file") {
+            let message = "`webhook` needs `webhook_secret_file`: the receiver verifies the signature of each request";
+            entries.missing("webhook", message);
         }
-        if let (Some(secret_file), false) = (&self.webhook_secret_file, self.written.has("webhook")) {
+        if self.webhook_secret_file.is_some() && !entries.written.has("webhook") {
             let message = "`webhook_secret_file` needs `webhook`: write the URL of the receiver, such as \
                            `webhook = \"https://hooks.example/flags\"`, or leave it out";
-            errors.missing(&secret_file.span, message);
-        }
-        // In the canonical form, so that it compares equal to the class of a rule.
-        let account = self.account();
-        let secret_file = self.webhook_secret_file.map(|path| path.value);
-        let webhook = self.webhook.map(|url| url.value).zip(secret_file);
-        let webhook = webhook.map(|(url, secret_file)| Webhook { url, secret_file });
-        WatchSettings {
-            webhook,
-            flag_threshold: if self.flags.value { self.flag_threshold.value } else { NEVER },
-            flag_window: nonzero(&self.flag_window, errors).unwrap_or(Span::from_secs(1)),
-            account_class: account.map_or(self.account_class.value, |class| class.to_string()),
-            state_dir: self.state_dir.map(|path| path.value),
-            why_no_flags: None,
-            state: self.state.value,
+            entries.missing("webhook_secret_file", message);
         }
     }
 }
@@ -373,23 +325,15 @@ impl Redis {
     }
 }
 
-impl MetricsTable {
-    pub(super) fn resolve(self, errors: &mut ErrorCollector) -> Option<Graphite> {
-        let others = [
-            ("graphite_prefix", &self.graphite_prefix.span),
-            ("graphite_every", &self.graphite_every.span),
-            ("graphite_delay_threshold", &self.graphite_delay_threshold.span),
-        ];
-        let alone = others.into_iter().find(|(key, _)| self.written.has(key) && !self.written.has("graphite"));
-        if let Some((key, span)) = alone {
+impl Graphite {
+    fn check(&self, entries: &mut Entries<'_>) {
+        let others = ["graphite_prefix", "graphite_every", "graphite_delay_threshold"];
+        let written = |key: &&str| entries.written.has(key) && !entries.written.has("graphite");
+        if let Some(key) = others.into_iter().find(written) {
             let message = format!(
                 "`{key}` needs `graphite`: write its address, such as `graphite = \"localhost:2003\"`, or leave it out"
             );
-            errors.missing(span, message);
+            entries.missing(key, message);
         }
-        let every = nonzero(&self.graphite_every, errors)?;
-        let address = self.graphite?.value;
-        let delay_threshold = self.graphite_delay_threshold.value;
-        Some(Graphite { address, prefix: self.graphite_prefix.value, every, delay_threshold })
     }
 }

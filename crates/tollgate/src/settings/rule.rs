@@ -212,33 +212,23 @@ impl Located<RuleTable> {
     /// The limit of the rule, scaled by its factor. A legacy limit can be two.
     fn limits(&self, context: &RuleContext, errors: &mut ErrorCollector) -> Vec<Limit> {
         let table = &self.value;
-        let mut found: Vec<(&str, &Range<usize>)> = Vec::new();
+        let spans = [
+            table.budget.as_ref().map(|budget| ("budget", &budget.span)),
+            table.rate.as_ref().map(|rate| ("rate", &rate.span)),
+            table.bucket.as_ref().map(|bucket| ("bucket", &bucket.span)),
+            table.window.as_ref().map(|window| ("window", &window.span)),
+            table.in_flight.as_ref().map(|max| ("in_flight", &max.span)),
+            table.legacy.as_ref().map(|legacy| ("legacy", &legacy.span)),
+        ];
         let mut limits: Vec<Limit> = Vec::new();
-        if let Some(budget) = &table.budget {
-            found.push(("budget", &budget.span));
-            limits.extend(budget.limit(context.cores, errors));
-        }
-        if let Some(rate) = &table.rate {
-            found.push(("rate", &rate.span));
-            limits.extend(rate.limit(errors));
-        }
-        if let Some(bucket) = &table.bucket {
-            found.push(("bucket", &bucket.span));
-            limits.extend(bucket.limit(errors));
-        }
-        if let Some(window) = &table.window {
-            found.push(("window", &window.span));
-            limits.extend(window.limit(errors));
-        }
-        if let Some(in_flight) = &table.in_flight {
-            found.push(("in_flight", &in_flight.span));
-            limits.extend(fit(InFlight::new(in_flight.value), in_flight, errors).map(Limit::InFlight));
-        }
-        if let Some(legacy) = &table.legacy {
-            found.push(("legacy", &legacy.span));
-            limits.extend(legacy.limits(errors));
-        }
-        self.refuse_several(found, errors);
+        limits.extend(table.budget.as_ref().and_then(|budget| budget.limit(context.cores, errors)));
+        limits.extend(table.rate.as_ref().and_then(|rate| rate.limit(errors)));
+        limits.extend(table.bucket.as_ref().and_then(|bucket| bucket.limit(errors)));
+        limits.extend(table.window.as_ref().and_then(|window| window.limit(errors)));
+        let in_flight = table.in_flight.as_ref().and_then(|max| fit(InFlight::new(max.value), max, errors));
+        limits.extend(in_flight.map(Limit::InFlight));
+        limits.extend(table.legacy.iter().flat_map(|legacy| legacy.limits(errors)));
+        self.refuse_several(spans.into_iter().flatten().collect(), errors);
         self.scaled(limits, errors)
     }
 

@@ -40,6 +40,8 @@ pub(crate) enum Presence {
     Required,
     /// The doc comment describes it.
     Optional,
+    /// The same as an empty list.
+    Empty,
     /// The same as this value, in TOML.
     Default(&'static str),
 }
@@ -159,7 +161,7 @@ impl TableShape {
             .take(required.max(1))
             .map(|field| match field.presence {
                 Presence::Default(text) => format!("{} = {text}", field.quoted_key()),
-                Presence::Required | Presence::Optional => {
+                Presence::Required | Presence::Optional | Presence::Empty => {
                     format!("{} = {}", field.quoted_key(), (field.shape)().example())
                 }
             })

@@ -68,7 +68,7 @@ table! {
         backend: OneOrMany<Located<BackendUrl>> = required,
         /// The TLS certificates of the site. Clients get the first that is valid for the requested name (SNI).
         /// Default: `gate.tls`.
-        tls: OneOrMany<CertificateFiles>,
+        tls: OneOrMany<CertificateFiles> = empty,
         /// Number of CPU cores of each of its backends. Default: `gate.cores`.
         cores: Thousandths,
         /// Maximum number of requests in flight at each of its backends, or `"auto"`. Default: `gate.in_flight`.
@@ -78,7 +78,7 @@ table! {
         /// Rules for the requests of this site, in addition to those of the file. Written `[[site.rule]]`, once for
         /// each. In logs, metrics and responses, the name of the site and a slash precede the name of the rule, as in
         /// `shop/login`. The `share` of a budget is a share of the cores of this site's backends.
-        rule: Rules,
+        rule: Rules = empty,
     }
 }
 
@@ -118,7 +118,7 @@ pub(super) fn resolve(sites: Sites, gate: &mut Gate, errors: &mut ErrorCollector
                            `key`, or a certificate for it as `tls` in `[gate]`";
             errors.missing(&span, message);
         }
-        let rules = table.rule.clone().map(|rules| rules.value).unwrap_or_default();
+        let rules = table.rule.value.clone();
         let site = table.resolve(gate, &mut hosts, errors);
         // After an error in the site, its rules are still checked for errors.
         of_sites.push((site.as_ref().map_or_else(String::new, |site| site.name.clone()), rules));
@@ -160,7 +160,6 @@ impl SiteTable {
     /// The site. `hosts` are those of all sites before it. None after an error.
     fn resolve(self, gate: &Gate, hosts: &mut Vec<HostPattern>, errors: &mut ErrorCollector) -> Option<Site> {
         let shares = self.fairness.value.resolve(gate.fairness);
-        let tls = self.tls.map(|tls| tls.value).unwrap_or_default();
         let queue = SiteQueue {
             cores: self.cores.map_or(gate.cores, |cores| Cores::from_milli(cores.value)),
             in_flight: self.in_flight.map_or(gate.in_flight, |max| max.value),
@@ -181,7 +180,13 @@ impl SiteTable {
         if gate.sites.iter().any(|site| site.name == name) {
             errors.report(&name_span, format!("another site has the name `{name}`: write another `name`"));
         }
-        Some(Site { name, hosts: own, backends: backend.value.into_iter().map(|url| url.value).collect(), tls, queue })
+        Some(Site {
+            name,
+            hosts: own,
+            backends: backend.value.into_iter().map(|url| url.value).collect(),
+            tls: self.tls.value,
+            queue,
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{ErrorCollector, shown};
-use super::shape::{FieldShape, Shape, TableShape};
+use super::shape::{FieldShape, Presence, Shape, TableShape};
 use super::suggestion::nearest;
 
 /// A kind of value in the file.
@@ -37,11 +37,12 @@ pub(crate) struct Located<T> {
 /// There are two forms. `struct` is a table that is converted to settings: its fields have their position in the file,
 /// and are `None` after an error if they have no default. `pub(crate) struct` is a table that is part of the settings
 /// as it is, and does not exist if a required key has an error. A function after `check` checks it as a whole. A word
-/// after its name replaces the name in the reference page, as in `TollSource as "toll"`.
+/// after its name replaces the name in the reference page, as in `TollSource as "toll"`. The fields after `beside` are
+/// not in the file; they have their default at first.
 macro_rules! table {
     (@located $kind:ty) => { Option<$crate::settings::table::table!(@located $kind, "")> };
     (@located $kind:ty, required) => { $crate::settings::table::table!(@located $kind) };
-    (@located $kind:ty, $default:literal) => {
+    (@located $kind:ty, $default:tt) => {
         $crate::settings::table::Located<<$kind as $crate::settings::table::Value>::Parsed>
     };
     (@plain $kind:ty) => { Option<<$kind as $crate::settings::table::Value>::Parsed> };
@@ -50,20 +51,23 @@ macro_rules! table {
     (@word $name:ident, $word:literal) => { $word };
     (@presence) => { $crate::settings::shape::Presence::Optional };
     (@presence required) => { $crate::settings::shape::Presence::Required };
-    (@presence empty) => { $crate::settings::shape::Presence::Optional };
+    (@presence empty) => { $crate::settings::shape::Presence::Empty };
     (@presence $default:literal) => { $crate::settings::shape::Presence::Default($default) };
     (@error) => { |_| None };
     (@error $error:path) => { $error };
-    (@read $entries:ident.read::<$kind:ty>($($read:tt)*)) => { $entries.optional::<$kind>($($read)*) };
-    (@read $entries:ident.read::<$kind:ty>($($read:tt)*), required) => { $entries.required::<$kind>($($read)*) };
-    (@read $entries:ident.read::<$kind:ty>($($read:tt)*), empty) => { $entries.optional::<$kind>($($read)*) };
-    (@read $entries:ident.read::<$kind:ty>($($read:tt)*), $default:literal) => {
-        $entries.or_default::<$kind>($($read)*, $default)
+    (@read $entries:ident, $kind:ty, $key:expr, [$($default:tt)?], [$($error:path)?]) => {
+        $entries.read::<$kind>(
+            $key,
+            $crate::settings::table::table!(@presence $($default)?),
+            $crate::settings::table::table!(@error $($error)?),
+        )
     };
+    (@take $read:ident) => { $read };
+    (@take $read:ident, required) => { $read };
+    (@take $read:ident, $default:tt) => { $read.expect("the key has a default") };
     (@value $read:ident) => { $read.map(|read| read.value) };
     (@value $read:ident, required) => { $read?.value };
-    (@value $read:ident, empty) => { $read.map(|read| read.value).unwrap_or_default() };
-    (@value $read:ident, $default:literal) => { $read.value };
+    (@value $read:ident, $default:tt) => { $read.expect("the key has a default").value };
     (@shape $name:expr, [$($doc:literal)*], $([$($field_doc:literal)*] $key:expr, $kind:ty, [$($default:tt)?];)*) => {
         pub(in crate::settings) const SHAPE: $crate::settings::shape::TableShape =
             $crate::settings::shape::TableShape {
@@ -121,13 +125,12 @@ macro_rules! table {
             );
 
             pub(in crate::settings) fn read_entries(mut entries: $crate::settings::table::Entries<'_>) -> Self {
+                $( let $field = $crate::settings::table::table!(
+                    @read entries, $kind, $crate::settings::table::table!(@word $field $(, $key)?),
+                    [$($default)?], [$($error)?]
+                ); )*
                 Self {
-                    $( $field: $crate::settings::table::table!(
-                        @read entries.read::<$kind>(
-                            $crate::settings::table::table!(@word $field $(, $key)?),
-                            $crate::settings::table::table!(@error $($error)?)
-                        ) $(, $default)?
-                    ), )*
+                    $( $field: $crate::settings::table::table!(@take $field $(, $default)?), )*
                     written: entries.written,
                 }
             }
@@ -143,6 +146,7 @@ macro_rules! table {
                 $field:ident $(as $key:literal)? : $kind:ty $(= $default:tt)? $(where $error:path)?,
             )*
         }
+        $(beside { $( $(#[doc = $extra_doc:literal])* $extra:ident : $extra_type:ty, )* })?
         $(check $check:path;)?
     ) => {
         $(#[doc = $doc])*
@@ -152,6 +156,7 @@ macro_rules! table {
                 $(#[doc = $field_doc])*
                 pub(crate) $field: $crate::settings::table::table!(@plain $kind $(, $default)?),
             )*
+            $( $( $(#[doc = $extra_doc])* pub(crate) $extra: $extra_type, )* )?
         }
 
         impl $name {
@@ -164,12 +169,13 @@ macro_rules! table {
         $crate::settings::table::table!(@kind $name, |mut entries| {
             // All keys are read before the first that is required and absent ends this.
             $( let $field = $crate::settings::table::table!(
-                @read entries.read::<$kind>(
-                    $crate::settings::table::table!(@word $field $(, $key)?),
-                    $crate::settings::table::table!(@error $($error)?)
-                ) $(, $default)?
+                @read entries, $kind, $crate::settings::table::table!(@word $field $(, $key)?),
+                [$($default)?], [$($error)?]
             ); )*
-            let table = Self { $( $field: $crate::settings::table::table!(@value $field $(, $default)?), )* };
+            let table = Self {
+                $( $field: $crate::settings::table::table!(@value $field $(, $default)?), )*
+                $( $( $extra: Default::default(), )* )?
+            };
             $( $check(&table, &mut entries); )?
             Some(table)
         });
@@ -183,6 +189,10 @@ pub(super) use table;
 pub(super) struct Written(Vec<&'static str>);
 
 impl Written {
+    pub(super) fn of(table: &DeTable<'_>, shape: &TableShape) -> Self {
+        Self(table.keys().filter_map(|key| meant(key.get_ref(), shape)).collect())
+    }
+
     pub(super) fn has(&self, key: &str) -> bool {
         self.0.contains(&key)
     }
@@ -205,7 +215,7 @@ impl<'read> Entries<'read> {
         shape: &TableShape,
         errors: &'read mut ErrorCollector,
     ) -> Self {
-        let mut entries = Self { table, span, written: Written::default(), errors };
+        let mut entries = Self { table, span, written: Written::of(table, shape), errors };
         entries.refuse_unknown(shape);
         entries
     }
@@ -225,65 +235,55 @@ impl<'read> Entries<'read> {
     fn refuse_unknown(&mut self, shape: &TableShape) {
         for key in self.table.keys() {
             let name: &str = key.get_ref();
-            if let Some(known) = shape.fields.iter().find(|field| field.key == name) {
-                self.written.0.push(known.key);
-                continue;
-            }
             if let Some((_, instead)) = REMOVED.iter().find(|(removed, _)| *removed == name) {
                 self.errors.report(&key.span(), format!("{} was removed: {instead}", shown(name)));
                 continue;
             }
             let tables: Vec<_> = shape.tables_with(name).iter().map(|table| format!("`{table}`")).collect();
-            let meant = nearest(name, shape.fields.iter().map(|field| field.key)).filter(|_| tables.is_empty());
-            let hint = match meant {
+            let hint = match meant(name, shape) {
+                Some(known) if known == name => continue,
                 Some(meant) => format!(", did you mean `{meant}`?"),
                 None if tables.is_empty() => format!("; known keys are {}", keys(shape.fields)),
                 None => format!(": it belongs inside {}", tables.join(" or ")),
             };
-            self.written.0.extend(meant);
             self.errors.report(&key.span(), format!("unknown key {}{hint}", shown(name)));
         }
     }
 
-    /// The value, if the key is present. Reports the error that `error_of` finds in it.
-    pub(super) fn optional<K: Value>(
+    /// The value, or the default if the key is absent or its value was reported as an error. Reports a required key that
+    /// is absent, and the error that `error_of` finds.
+    pub(super) fn read<K: Value>(
         &mut self,
         key: &str,
+        presence: Presence,
         error_of: fn(&K::Parsed) -> Option<String>,
     ) -> Option<Located<K::Parsed>> {
-        let read = Located::<K>::read(self.table.get(key)?, self.errors)?;
+        if presence == Presence::Required && !self.written.has(key) {
+            let message = format!("missing key `{key}`: write `{key} = {}`", K::shape().example());
+            self.errors.missing(&self.span, message);
+        }
+        let default = match presence {
+            Presence::Required | Presence::Optional => None,
+            Presence::Empty => Some("[]"),
+            Presence::Default(text) => Some(text),
+        };
+        let Some(read) = self.table.get(key).and_then(|value| Located::<K>::read(value, self.errors)) else {
+            return default.map(|text| Located { value: parse_default::<K>(text), span: self.span.clone() });
+        };
         if let Some(message) = error_of(&read.value) {
             self.errors.report(&read.span, message);
         }
         Some(read)
     }
 
-    pub(super) fn required<K: Value>(
-        &mut self,
-        key: &str,
-        error_of: fn(&K::Parsed) -> Option<String>,
-    ) -> Option<Located<K::Parsed>> {
-        if !self.written.has(key) {
-            let message = format!("missing key `{key}`: write `{key} = {}`", K::shape().example());
-            self.errors.missing(&self.span, message);
-        }
-        self.optional::<K>(key, error_of)
-    }
-
-    /// The value, or the default if the key is absent or its value was reported as an error.
-    pub(super) fn or_default<K: Value>(
-        &mut self,
-        key: &str,
-        error_of: fn(&K::Parsed) -> Option<String>,
-        default: &'static str,
-    ) -> Located<K::Parsed> {
-        let read = self.optional::<K>(key, error_of);
-        read.unwrap_or_else(|| Located { value: parse_default::<K>(default), span: self.span.clone() })
+    /// The unparsed value of `key`.
+    pub(super) fn value(&self, key: &str) -> Option<&'read Spanned<DeValue<'read>>> {
+        self.table.get(key)
     }
 
     /// The position of the value of `key`, or of the table if the key is absent.
     pub(super) fn span_of(&self, key: &str) -> Range<usize> {
-        self.table.get(key).map_or(self.span.clone(), Spanned::span)
+        self.value(key).map_or(self.span.clone(), Spanned::span)
     }
 
     /// Reports an invalid value of `key`.
@@ -315,6 +315,13 @@ const REMOVED: [(&str, &str); 1] = [(
      requests",
 )];
 
+/// The key of the table that `name` is, or that it resembles.
+fn meant(name: &str, shape: &TableShape) -> Option<&'static str> {
+    let known = shape.fields.iter().map(|field| field.key);
+    let is_elsewhere = || REMOVED.iter().any(|(removed, _)| *removed == name) || !shape.tables_with(name).is_empty();
+    known.clone().find(|key| *key == name).or_else(|| nearest(name, known).filter(|_| !is_elsewhere()))
+}
+
 fn keys(fields: &[FieldShape]) -> String {
     fields.iter().map(|field| format!("`{}`", field.key)).collect::<Vec<_>>().join(", ")
 }
@@ -330,8 +337,7 @@ pub(super) fn refuse<T>(value: &Spanned<DeValue<'_>>, shape: &Shape, errors: &mu
         DeValue::Array(_) => "a list".to_string(),
         DeValue::Table(_) => "a table".to_string(),
     };
-    errors.report(&value.span(), format!("expected {}, found {found}", shape.words()));
-    None
+    errors.refuse(&value.span(), format!("expected {}, found {found}", shape.words()))
 }
 
 impl<K: Value> Value for Located<K> {
@@ -357,11 +363,8 @@ impl<K: Value> Value for Vec<K> {
         match (value.get_ref(), K::shape()) {
             (DeValue::Array(array), _) => Some(array.iter().filter_map(|value| K::read(value, errors)).collect()),
             (DeValue::Table(_), Shape::Table(_)) => {
-                errors.report(
-                    &value.span(),
-                    "there can be several of these: write the name in two brackets, as in `[[rule]]`",
-                );
-                None
+                let message = "there can be several of these: write the name in two brackets, as in `[[rule]]`";
+                errors.refuse(&value.span(), message)
             }
             _ => refuse(value, &Self::shape(), errors),
         }

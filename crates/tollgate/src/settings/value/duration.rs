@@ -11,7 +11,7 @@ use super::super::shape::Shape;
 use super::super::suggestion::did_you_mean;
 use super::super::table::{Located, Value};
 use super::decimal::{ExactDecimal, Inexact};
-use super::read_text_or_number;
+use super::text_value;
 
 /// The names of a unit, and its length in nanoseconds.
 type Unit = (&'static [&'static str], u64);
@@ -89,18 +89,8 @@ pub(in super::super) fn parse_duration(text: &str) -> Result<Span, String> {
     }
 }
 
-/// A duration, which may be 0.
-impl Value for Span {
-    type Parsed = Self;
-
-    fn shape() -> Shape {
-        Shape::Text { what: "a duration", example: "10s" }
-    }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        read_text_or_number(value, errors, &Self::shape(), parse_duration)
-    }
-}
+// A duration, which may be 0.
+text_value!(Span, "a duration", "10s", parse_duration, read_text_or_number);
 
 /// A duration above 0.
 impl Value for Duration {
@@ -118,11 +108,15 @@ impl Value for Duration {
 
 /// Reports a duration of 0.
 pub(in super::super) fn nonzero(span: &Located<Span>, errors: &mut ErrorCollector) -> Option<Span> {
-    if span.value.is_zero() {
-        errors.report(&span.span, "must not be 0: write a duration such as \"1s\"");
-        return None;
+    match error_of_zero(&span.value) {
+        Some(message) => errors.refuse(&span.span, message),
+        None => Some(span.value),
     }
-    Some(span.value)
+}
+
+/// The error of a duration of 0.
+pub(in super::super) fn error_of_zero(span: &Span) -> Option<String> {
+    span.is_zero().then(|| "must not be 0: write a duration such as \"1s\"".to_owned())
 }
 
 #[cfg(test)]

@@ -39,10 +39,13 @@ pub(super) fn read_text<T>(
 }
 
 /// Declares a kind of texts: the type that they are parsed to, what they are, an example, and the function that parses
-/// one. The error of that function is the message to report.
+/// one. The error of that function is the message to report. A last word replaces [`read_text`].
 macro_rules! text_value {
     ($type:ty, $($rest:tt)*) => { $crate::settings::value::text_value!($type => $type, $($rest)*); };
     ($kind:ty => $parsed:ty, $what:literal, $example:literal, $parse:expr) => {
+        $crate::settings::value::text_value!($kind => $parsed, $what, $example, $parse, read_text);
+    };
+    ($kind:ty => $parsed:ty, $what:literal, $example:literal, $parse:expr, $read:ident) => {
         impl $crate::settings::table::Value for $kind {
             type Parsed = $parsed;
 
@@ -54,7 +57,7 @@ macro_rules! text_value {
                 value: &toml::Spanned<toml::de::DeValue<'_>>,
                 errors: &mut $crate::settings::error::ErrorCollector,
             ) -> Option<$parsed> {
-                $crate::settings::value::read_text(
+                $crate::settings::value::$read(
                     value,
                     errors,
                     &<Self as $crate::settings::table::Value>::shape(),

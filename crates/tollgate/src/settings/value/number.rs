@@ -21,8 +21,7 @@ fn read_count(value: &Spanned<DeValue<'_>>, max: u64, errors: &mut ErrorCollecto
         Ok(count) if count <= i128::from(max) => return u64::try_from(count).ok(),
         _ => format!("{} is too large: the most is {max}", shown(&number.to_string())),
     };
-    errors.report(&value.span(), message);
-    None
+    errors.refuse(&value.span(), message)
 }
 
 /// A whole number above 0.
@@ -96,7 +95,7 @@ impl<const SCALE: u64> Value for Parts<SCALE> {
             DeValue::Integer(number) if number.radix() == 10 => number.as_str().to_string(),
             _ => return refuse(value, &Self::shape(), errors),
         };
-        Self::parse(&text).map_err(|message| errors.report(&value.span(), message)).ok()
+        Self::parse(&text).map_or_else(|message| errors.refuse(&value.span(), message), Some)
     }
 }
 

@@ -43,16 +43,22 @@ pub(crate) enum Name {}
 
 const NAME_MAX: usize = 128;
 
-text_value!(Name => String, "a name", "api", |text| match text {
-    "" => Err("a name must not be empty".to_string()),
-    text if text.len() > NAME_MAX => {
-        Err(format!("a name has at most {NAME_MAX} bytes, this has {}", text.len()))
+impl Name {
+    pub(in super::super) fn parse(text: &str) -> Result<String, String> {
+        match text {
+            "" => Err("a name must not be empty".to_string()),
+            text if text.len() > NAME_MAX => {
+                Err(format!("a name has at most {NAME_MAX} bytes, this has {}", text.len()))
+            }
+            text if text.chars().any(char::is_control) => {
+                Err(format!("a name must not contain control characters, as {} does", shown(text)))
+            }
+            text => Ok(text.to_string()),
+        }
     }
-    text if text.chars().any(char::is_control) => {
-        Err(format!("a name must not contain control characters, as {} does", shown(text)))
-    }
-    text => Ok(text.to_string()),
-});
+}
+
+text_value!(Name => String, "a name", "api", Self::parse);
 
 impl Value for PathBuf {
     type Parsed = Self;
@@ -103,10 +109,16 @@ text_value!(Network, "an address or network", "10.0.0.0/8", |text| {
 /// A pattern in which `*` matches any text.
 pub(crate) enum Glob {}
 
-text_value!(Glob => String, "a pattern", "/api/*", |text| match text {
-    "" => Err("an empty pattern matches nothing: write `*` for anything, or leave the key out".to_string()),
-    text => Ok(text.to_string()),
-});
+impl Glob {
+    pub(in super::super) fn parse(text: &str) -> Result<String, String> {
+        match text {
+            "" => Err("an empty pattern matches nothing: write `*` for anything, or leave the key out".to_string()),
+            text => Ok(text.to_string()),
+        }
+    }
+}
+
+text_value!(Glob => String, "a pattern", "/api/*", Self::parse);
 
 /// A method, in upper case.
 pub(crate) enum Method {}
