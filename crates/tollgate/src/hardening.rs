@@ -35,8 +35,12 @@ impl HardeningCheck {
         Self { subject: subject.into(), outcome }
     }
 
-    fn not_used(subject: &str) -> Self {
-        Self { subject: subject.to_owned(), outcome: CheckOutcome::NotUsed }
+    /// A check of a feature that the settings may not use; `is_safe` is then `None`.
+    fn if_used(subject: &str, is_safe: Option<bool>, advice: &str) -> Self {
+        match is_safe {
+            Some(is_safe) => Self::new(subject, is_safe, advice),
+            None => Self { subject: subject.to_owned(), outcome: CheckOutcome::NotUsed },
+        }
     }
 }
 
@@ -60,20 +64,17 @@ pub(crate) fn checks(file: &Path, settings: &Settings) -> Vec<HardeningCheck> {
             "messages of these networks can be forged: use `key_file` and `gates`, and replace original gatekeepers",
         )
     }));
-    checks.push(match &settings.redis {
-        Some(redis) => {
-            let url = &redis.url;
-            let host = url.split("://").nth(1).unwrap_or_default().rsplit('@').next().unwrap_or_default();
-            let is_near =
-                url.starts_with("unix") || is_private_host(host.rsplit_once(':').map_or(host, |(host, _)| host));
-            HardeningCheck::new(
-                "the connection to Redis uses TLS or a private network",
-                url.starts_with("rediss") || is_near,
-                "use `rediss://` in `redis.url`",
-            )
-        }
-        None => HardeningCheck::not_used("the connection to Redis uses TLS or a private network"),
+    let is_redis_safe = settings.redis.as_ref().map(|redis| {
+        let url = &redis.url;
+        let host = url.split("://").nth(1).unwrap_or_default().rsplit('@').next().unwrap_or_default();
+        let is_private = || is_private_host(host.rsplit_once(':').map_or(host, |(host, _)| host));
+        url.starts_with("rediss") || url.starts_with("unix") || is_private()
     });
+    checks.push(HardeningCheck::if_used(
+        "the connection to Redis uses TLS or a private network",
+        is_redis_safe,
+        "use `rediss://` in `redis.url`",
+    ));
     checks
 }
 
@@ -99,14 +100,11 @@ fn gate_checks(gate: &Gate) -> Vec<HardeningCheck> {
                 "set `tls` in [gate], or terminate TLS in front of the gate and add that proxy to `trusted_proxies`",
             ),
         },
-        match is_behind_proxy {
-            true => HardeningCheck::new(
-                "`trusted_proxies` contains proxies only",
-                !trusts_everybody,
-                "a trusted client can claim any address: list only your proxies",
-            ),
-            false => HardeningCheck::not_used("`trusted_proxies` contains proxies only"),
-        },
+        HardeningCheck::if_used(
+            "`trusted_proxies` contains proxies only",
+            is_behind_proxy.then_some(!trusts_everybody),
+            "a trusted client can claim any address: list only your proxies",
+        ),
         HardeningCheck::new(
             "backends are on this machine, in a private network, or use TLS",
             gate.all_backends().iter().all(|backend| backend.tls || is_private_host(&backend.host)),
@@ -133,7 +131,7 @@ fn door_checks(settings: &Settings) -> Vec<HardeningCheck> {
                 format!("set `tls` in [doors.{name}]"),
             ));
         }
-        let key = door.tls.as_ref().map(|tls| &tls.files.key);
+        let key = door.tls.as_ref().map(|tls| &tls.key);
         checks.extend(key.map(|key| is_closed_to_others(key, "the TLS key", OTHERS_READ | OTHERS_WRITE)));
     }
     checks

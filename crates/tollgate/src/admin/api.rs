@@ -1,21 +1,22 @@
 //! Handlers of the read API, `GET /api/v1/...`, and of changes to keys.
 
-use axum::Extension;
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tollgate_core::time::Span;
 use tollgate_core::watch::Episode;
 
-use super::body::Body;
+use super::body::{Body, Object};
 use super::guard::Identity;
 use super::monitored_role::{ExplainPath, ExplainRequest, KeyRef, with_prefix};
 use super::problem::AdminProblem;
+use super::watch_access::WatchPermit;
 use super::{Console, ConsoleState};
 use crate::mask;
-use crate::watch::{Watch, canonical_key, escape_key, rfc3339, unescape_key};
+use crate::watch::{Flag, Watch, canonical_key, escape_key, rfc3339, unescape_key};
 
 /// Longest list that is returned.
 pub(super) const TOP_MAX: usize = 1000;
@@ -24,17 +25,8 @@ const TOP_DEFAULT: usize = 50;
 /// Longest key in a query, in characters, with escapes.
 const KEY_CHARS_MAX: usize = 2048;
 
-/// A JSON response.
-pub(super) struct JsonReply(pub(super) Value);
-
 /// The response of most handlers.
-pub(super) type JsonResult = Result<JsonReply, AdminProblem>;
-
-impl IntoResponse for JsonReply {
-    fn into_response(self) -> Response {
-        ([(header::CONTENT_TYPE, "application/json")], self.0.to_string()).into_response()
-    }
-}
+pub(super) type JsonResult = Result<Json<Value>, AdminProblem>;
 
 /// Query parameters that filter a list.
 #[derive(Debug, Default, Deserialize)]
@@ -49,12 +41,9 @@ pub(super) struct ListFilter {
 }
 
 impl ListFilter {
-    pub(super) fn has_top(&self) -> bool {
-        self.top.is_some()
-    }
-
-    pub(super) fn top(&self) -> usize {
-        self.top.unwrap_or(TOP_DEFAULT).min(TOP_MAX)
+    /// Longest list to return, if the default is this.
+    pub(super) fn top(&self, default: usize) -> usize {
+        self.top.unwrap_or(default).min(TOP_MAX)
     }
 
     /// Whether any of these texts contains the search text; case is ignored.
@@ -77,17 +66,13 @@ pub(super) fn parse_query<T>(query: QueryResult<T>) -> Result<T, AdminProblem> {
 }
 
 /// `GET /api/v1/status`
-pub(super) async fn status(State(console): ConsoleState) -> JsonReply {
-    JsonReply(status_value(&console))
+pub(super) async fn status(State(console): ConsoleState) -> Json<Value> {
+    Json(status_value(&console))
 }
 
-/// The status as JSON text, for event streams.
-pub(super) fn status_text(console: &Console) -> String {
-    status_value(console).to_string()
-}
-
-fn status_value(console: &Console) -> Value {
-    let (now, started, watch) = (console.watch.calendar().now(), console.started, console.watch.status());
+/// The status, for event streams too.
+pub(super) fn status_value(console: &Console) -> Value {
+    let (now, started, watch) = (console.watch.calendar.now(), console.started, console.watch.status());
     let omissions = watch.omissions;
     let mut status = json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -100,7 +85,7 @@ fn status_value(console: &Console) -> Value {
         "watch": {
             "flags": watch.flags,
             "kept": watch.is_persisted,
-            "state_dir": console.watch.state_dir().map(|directory| directory.display().to_string()),
+            "state_dir": console.watch.state_dir.as_ref().map(|directory| directory.display().to_string()),
             "journal_bytes": watch.journal_bytes,
             "refusals_ignored": omissions.ignored,
             "refusals_dropped": watch.feed_dropped,
@@ -141,7 +126,7 @@ pub(super) async fn history(State(console): ConsoleState, query: QueryResult<His
     }
     let samples = console.history.lock().in_steps(step);
     let shown = &samples[samples.len().saturating_sub(last)..];
-    Ok(JsonReply(json!({ "step_ms": step * 1000, "samples": shown })))
+    Ok(Json(json!({ "step_ms": step * 1000, "samples": shown })))
 }
 
 /// `GET /api/v1/buckets`
@@ -153,12 +138,12 @@ pub(super) async fn buckets(State(console): ConsoleState, query: QueryResult<Lis
         class => class.to_owned(),
     };
     let class = &*class;
-    let buckets = console.monitored.buckets(class, filter.top(), &filter.search.to_lowercase());
+    let buckets = console.monitored.buckets(class, filter.top(TOP_DEFAULT), &filter.search.to_lowercase());
     let Some(buckets) = buckets else {
         let classes = console.monitored.classes().join(", ");
         return Err(AdminProblem::absent(format!("no rule has that class; the classes are {classes}")));
     };
-    Ok(JsonReply(json!({ "class": class, "classes": console.monitored.classes(), "buckets": buckets })))
+    Ok(Json(json!({ "class": class, "classes": console.monitored.classes(), "buckets": buckets })))
 }
 
 /// `GET /api/v1/episodes`
@@ -180,7 +165,7 @@ pub(super) async fn episodes(State(console): ConsoleState, query: QueryResult<Li
             })
         })
     });
-    Ok(JsonReply(json!({ "total": total, "episodes": shown.take(filter.top()).collect::<Vec<_>>() })))
+    Ok(Json(json!({ "total": total, "episodes": shown.take(filter.top(TOP_DEFAULT)).collect::<Vec<_>>() })))
 }
 
 /// `GET /api/v1/audit`
@@ -189,21 +174,21 @@ pub(super) async fn audit(State(console): ConsoleState, query: QueryResult<ListF
     let changes = console.run_on_watch(Watch::changes).await?;
     let wanted: Vec<_> =
         changes.iter().filter(|change| filter.matches(&[&change.by, &change.let_in, &change.what])).collect();
-    let shown = wanted.iter().take(filter.top());
+    let shown = wanted.iter().take(filter.top(TOP_DEFAULT));
     let shown = shown.map(
         |change| json!({ "at": rfc3339(change.at), "by": change.by, "let_in": change.let_in, "what": change.what }),
     );
-    Ok(JsonReply(json!({ "total": changes.len(), "matching": wanted.len(), "changes": shown.collect::<Vec<_>>() })))
+    Ok(Json(json!({ "total": changes.len(), "matching": wanted.len(), "changes": shown.collect::<Vec<_>>() })))
 }
 
 /// `GET /api/v1/config`
-pub(super) async fn config(State(console): ConsoleState) -> JsonReply {
-    JsonReply(console.config.lock().shown())
+pub(super) async fn config(State(console): ConsoleState) -> Json<Value> {
+    Json(console.config.lock().shown())
 }
 
 /// `GET /api/v1/session`
-pub(super) async fn session(Extension(identity): Extension<Identity>) -> JsonReply {
-    JsonReply(
+pub(super) async fn session(Extension(identity): Extension<Identity>) -> Json<Value> {
+    Json(
         json!({ "role": identity.role.as_str(), "name": identity.name, "csrf": identity.csrf, "login": identity.login }),
     )
 }
@@ -239,7 +224,7 @@ pub(super) async fn explain(State(console): ConsoleState, body: Body) -> JsonRes
     headers.for_each(|(name, value)| request.add_header(&name, bytes(&value)));
     request.unmask(&*console.monitored);
     let answer = console.monitored.explain(&request).await;
-    answer.map(JsonReply).ok_or_else(|| AdminProblem::absent("this process does not decide about requests"))
+    answer.map(Json).ok_or_else(|| AdminProblem::absent("this process does not decide about requests"))
 }
 
 /// Query parameters that name a key.
@@ -266,7 +251,7 @@ pub(super) async fn key(State(console): ConsoleState, query: QueryResult<KeyQuer
     // A key of another class may have the same text as an account.
     let is_account = *class == account_class;
     let of_account = flags.iter().filter(|flag| is_account && flag.account == key);
-    let flags: Vec<_> = of_account.take(20).map(super::flags::shown).collect();
+    let flags: Vec<_> = of_account.take(20).map(Flag::shown).collect();
     let mut detail = json!({
         "class": class, "key": key, "flags": flags, "request": key_ref.request.as_ref().map(ExplainRequest::shown),
         "episode": episode.map(|episode| json!({
@@ -276,7 +261,7 @@ pub(super) async fn key(State(console): ConsoleState, query: QueryResult<KeyQuer
     if let (Value::Object(detail), Some(Value::Object(more))) = (&mut detail, console.monitored.key(&key_ref).await) {
         detail.extend(more);
     }
-    Ok(JsonReply(detail))
+    Ok(Json(detail))
 }
 
 /// `POST /api/v1/key/clear`
@@ -287,9 +272,7 @@ pub(super) async fn clear_key(
 ) -> JsonResult {
     let object = body.object()?;
     let (key_ref, key) = parse_key_ref(&object, &console)?;
-    let class = &key_ref.class;
-    let by = object.text("name", 100)?.unwrap_or(&identity.name);
-    let note = object.text("note", 1000)?.unwrap_or_default();
+    let change = OperatorChange::parse(&object, &identity)?;
     let permit = console.watch_permit().await?;
     let forgotten = console.monitored.forget(&key_ref).await;
     let how = match forgotten {
@@ -300,15 +283,13 @@ pub(super) async fn clear_key(
         Ok(rules) => format!("with {rules} rules"),
         Err(_) => "at this gate only, not on Redis".to_owned(),
     };
-    let (by, let_in) = (by.to_owned(), identity.let_in());
-    let shown = shown(&key_ref);
-    let what = format!("cleared {class} \"{shown}\" {how}: {note}");
-    permit.run(move |watch| watch.record_change(&by, &let_in, &what)).await?;
+    let class = &key_ref.class;
+    change.record(permit, format!("cleared {class} \"{}\" {how}", shown(&key_ref))).await?;
     let rules = forgotten.map_err(|why| {
         let detail = format!("cleared at this gate, but not on Redis ({why}): try again");
         AdminProblem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     })?;
-    Ok(JsonReply(json!({ "class": class, "key": key, "rules": rules })))
+    Ok(Json(json!({ "class": class, "key": key, "rules": rules })))
 }
 
 /// Exemptions last at most one day, in milliseconds. A permanent exemption belongs in `unless` of the rule.
@@ -322,7 +303,6 @@ pub(super) async fn exempt_key(
 ) -> JsonResult {
     let object = body.object()?;
     let (key_ref, key) = parse_key_ref(&object, &console)?;
-    let class = &key_ref.class;
     let for_ms = object.number("for_ms")?.ok_or_else(|| {
         AdminProblem::bad("`for_ms` is missing: set it to the duration in milliseconds, or to 0 to end an exemption")
     })?;
@@ -332,27 +312,46 @@ pub(super) async fn exempt_key(
         ));
     }
     let span = (for_ms > 0.0).then(|| Span::from_millis(for_ms as u64));
-    let by = object.text("name", 100)?.unwrap_or(&identity.name);
-    let note = object.text("note", 1000)?.unwrap_or_default();
+    let change = OperatorChange::parse(&object, &identity)?;
     let permit = console.watch_permit().await?;
     console.monitored.exempt(&key_ref, span).map_err(AdminProblem::bad)?;
-    let until = span.map(|span| rfc3339(console.watch.calendar().now() + span));
-    let shown = shown(&key_ref);
+    let until = span.map(|span| rfc3339(console.watch.calendar.now() + span));
+    let (class, shown) = (&key_ref.class, shown(&key_ref));
     let what = match span {
-        Some(span) => format!("exempted {class} \"{shown}\" for {} s: {note}", span.as_secs_ceil()),
-        None => format!("ended the exemption of {class} \"{shown}\": {note}"),
+        Some(span) => format!("exempted {class} \"{shown}\" for {} s", span.as_secs_ceil()),
+        None => format!("ended the exemption of {class} \"{shown}\""),
     };
-    let (by, let_in) = (by.to_owned(), identity.let_in());
-    permit.run(move |watch| watch.record_change(&by, &let_in, &what)).await?;
-    Ok(JsonReply(json!({ "class": class, "key": key, "until": until })))
+    change.record(permit, what).await?;
+    Ok(Json(json!({ "class": class, "key": key, "until": until })))
 }
 
 /// Parses the class and the key of a change; returns the key also as it was written.
-fn parse_key_ref<'a>(object: &'a super::body::Object, console: &Console) -> Result<(KeyRef, &'a str), AdminProblem> {
+fn parse_key_ref<'a>(object: &'a Object, console: &Console) -> Result<(KeyRef, &'a str), AdminProblem> {
     let missing = |name: &str| AdminProblem::bad(format!("`{name}` is missing"));
     let class = object.text("class", 255)?.ok_or_else(|| missing("class"))?;
     let key = object.text("key", KEY_CHARS_MAX)?.ok_or_else(|| missing("key"))?;
     Ok((KeyRef::new(class, key).unmasked(&*console.monitored), key))
+}
+
+/// The operator who makes a change, and the note on it.
+struct OperatorChange {
+    by: String,
+    let_in: String,
+    note: String,
+}
+
+impl OperatorChange {
+    fn parse(object: &Object, identity: &Identity) -> Result<Self, AdminProblem> {
+        let by = object.text("name", 100)?.unwrap_or(&identity.name).to_owned();
+        let note = object.text("note", 1000)?.unwrap_or_default().to_owned();
+        Ok(Self { by, let_in: identity.let_in(), note })
+    }
+
+    /// Records the change.
+    async fn record(self, permit: WatchPermit, what: String) -> Result<(), AdminProblem> {
+        let Self { by, let_in, note } = self;
+        permit.run(move |watch| watch.record_change(&by, &let_in, &format!("{what}: {note}"))).await
+    }
 }
 
 /// Text of a key, masked if its class is secret.

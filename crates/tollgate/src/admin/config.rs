@@ -74,19 +74,16 @@ fn key_of<'a>(tables: &'a Value, name: &str, key: &str) -> Option<&'a Value> {
 
 /// Replaces the value of a key by the one in `old`.
 fn keep_key(new: &mut Value, old: &Value, name: &str, key: &str) {
-    let file_says = key_of(new, name, key).map_or(Value::Null, |entry| entry["value"].clone());
     let kept = key_of(old, name, key).cloned();
-    if kept.is_some() && key_of(new, name, key).is_none() {
-        return keep_table(new, old, name);
-    }
-    let Some(table) = new.as_array_mut().and_then(|tables| tables.iter_mut().find(|table| is_called(name)(table)))
-    else {
+    let tables = new.as_array_mut().into_iter().flatten();
+    let keys = tables.filter(|table| is_called(name)(table)).filter_map(|table| table["keys"].as_array_mut());
+    let Some(entry) = keys.flatten().find(|entry| entry["key"] == key) else {
+        if kept.is_some() {
+            keep_table(new, old, name);
+        }
         return;
     };
-    let Some(entry) = table["keys"].as_array_mut().and_then(|keys| keys.iter_mut().find(|entry| entry["key"] == key))
-    else {
-        return;
-    };
+    let file_says = entry["value"].clone();
     match kept {
         Some(kept) => *entry = kept,
         // `old` has no such table.

@@ -67,7 +67,7 @@ pub(super) struct Activity {
     /// Whether a request is being served: it has arrived completely, and its response is not complete.
     is_serving: AtomicBool,
     /// Notified when another connection replaces this one.
-    replaced: Notify,
+    pub(super) replaced: Notify,
 }
 
 impl Activity {
@@ -82,19 +82,9 @@ impl Activity {
         self.moved_ms.store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Records that a request is being served.
-    pub(super) fn serves(&self) {
-        self.is_serving.store(true, Ordering::Relaxed);
-    }
-
-    /// Records that the response is complete.
-    pub(super) fn rests(&self) {
-        self.is_serving.store(false, Ordering::Relaxed);
-    }
-
-    /// Waits until another connection replaces this one.
-    pub(super) async fn replaced(&self) {
-        self.replaced.notified().await;
+    /// Records whether a request is being served.
+    pub(super) fn set_serving(&self, is_serving: bool) {
+        self.is_serving.store(is_serving, Ordering::Relaxed);
     }
 
     fn moved_at(&self) -> Instant {
@@ -222,7 +212,7 @@ mod tests {
     ) -> Vec<AdminConnection> {
         let enter = || {
             let connection = connections.enter(address, now);
-            connection.activity.serves();
+            connection.activity.set_serving(true);
             connection
         };
         (0..count).map(|_| enter()).collect()
@@ -236,11 +226,11 @@ mod tests {
     fn a_full_network_replaces_its_own_idle_connection_and_no_other() {
         let (connections, now) = (Arc::default(), Instant::now());
         let other = serving(&connections, address(2), 1, now);
-        other[0].activity.rests();
+        other[0].activity.set_serving(false);
         let own = serving(&connections, address(1), PER_NETWORK_MAX, now);
         assert!(own.iter().all(|connection| connection.scope == Scope::Everything));
         assert_eq!(connections.enter(address(1), now).scope, Scope::HealthChecks);
-        own[7].activity.rests();
+        own[7].activity.set_serving(false);
         assert_eq!(connections.enter(address(1), now).scope, Scope::Everything);
         assert!(is_replaced(&own[7]) && !is_replaced(&other[0]));
         assert_eq!(own.iter().filter(|connection| is_replaced(connection)).count(), 1);

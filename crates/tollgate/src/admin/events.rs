@@ -28,25 +28,13 @@ const READERS_MAX: usize = 64;
 
 /// The latest status, shared by all streams.
 pub(super) struct Events {
-    latest: watch::Sender<Arc<str>>,
+    pub(super) latest: watch::Sender<Arc<str>>,
     readers: Arc<Quota>,
 }
 
 impl Default for Events {
     fn default() -> Self {
         Self { latest: watch::channel("".into()).0, readers: Quota::new(READERS_MAX) }
-    }
-}
-
-impl Events {
-    /// Whether any stream is open.
-    pub(super) fn has_readers(&self) -> bool {
-        self.latest.receiver_count() > 0
-    }
-
-    /// Publishes a status to all streams.
-    pub(super) fn publish(&self, status: String) {
-        self.latest.send_replace(status.into());
     }
 }
 
@@ -61,7 +49,7 @@ pub(super) async fn events(
     };
     let latest = console.events.latest.subscribe();
     // The first event is sent at once, so that a page is complete when it loads.
-    let first = super::api::status_text(&console);
+    let first = super::api::status_value(&console).to_string();
     let state = (Some(first), latest, permit, console);
     let events = stream::unfold((state, credential), |((first, mut latest, permit, console), credential)| async move {
         let text = match first {
@@ -71,7 +59,7 @@ pub(super) async fn events(
                 latest.borrow_and_update().clone()
             }
         };
-        if !console.guard.is_valid(&credential, console.watch.calendar().now()) {
+        if !console.guard.is_valid(&credential, console.watch.calendar.now()) {
             return None;
         }
         let event: Result<Event, Infallible> = Ok(Event::default().event("status").data(&*text));

@@ -3,25 +3,23 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use axum::Extension;
 use axum::extract::{FromRequest, Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tollgate_core::class::KeySink;
 use tollgate_gatekeeper::names::Name;
 use tollgate_gatekeeper::truncation::is_cut;
 
 use super::ConsoleState;
-use super::api::{JsonReply, JsonResult, ListFilter, QueryResult, TOP_MAX, parse_query};
+use super::api::{JsonResult, ListFilter, QueryResult, TOP_MAX, parse_query};
 use super::body::{Body, REPORT_BYTES_MAX};
 use super::guard::{Identity, PeerAddress};
 use super::problem::AdminProblem;
 use super::report_json::{RejectionEntry, RejectionReport};
-use crate::watch::{
-    Entry, Flag, NAME_BYTES_MAX, NotPersisted, Watch, canonical_key, escape_key, rfc3339, unescape_key,
-};
+use crate::watch::{Entry, Flag, NAME_BYTES_MAX, NotPersisted, Watch, canonical_key, escape_key, unescape_key};
 
 /// Reports processed at once; one network has at most half of them. Parsing one may take 100 MB of memory.
 pub(super) const REPORTS_AT_ONCE_MAX: usize = 4;
@@ -38,31 +36,16 @@ pub(super) async fn flags(State(console): ConsoleState, query: QueryResult<ListF
         let note = flag.cleared.as_ref().map_or("", |cleared| &cleared.note);
         filter.matches(&[&flag.account, note])
     };
-    let most = if filter.has_top() { filter.top() } else { TOP_MAX };
     let wanted: Vec<_> = flags.iter().filter(wanted).collect();
-    let shown: Vec<_> = wanted.iter().take(most).map(|flag| shown(flag)).collect();
-    let (total, matching) = (flags.len(), wanted.len());
-    Ok(JsonReply(json!({
+    let shown: Vec<_> = wanted.iter().take(filter.top(TOP_MAX)).map(|flag| flag.shown()).collect();
+    Ok(Json(json!({
         "account_class": account_class,
         "threshold": threshold,
         "window_ms": window.as_millis_ceil(),
-        "total": total,
-        "matching": matching,
+        "total": flags.len(),
+        "matching": wanted.len(),
         "flags": shown,
     })))
-}
-
-/// A flag as JSON.
-pub(super) fn shown(flag: &Flag) -> Value {
-    let cleared = flag.cleared.as_ref();
-    json!({
-        "account": flag.account,
-        "flagged_at": rfc3339(flag.flagged_at),
-        "rejected": flag.rejected,
-        "cleared_at": cleared.map(|cleared| rfc3339(cleared.at)),
-        "cleared_by": cleared.map(|cleared| &cleared.by),
-        "note": cleared.map(|cleared| &cleared.note),
-    })
 }
 
 /// Query parameters of a clearing, for clients that cannot send a body with `DELETE`.
@@ -98,7 +81,7 @@ pub(super) async fn clear(
         Ok::<_, NotPersisted>(cleared)
     });
     match cleared.await? {
-        Ok(Some(flag)) => Ok(JsonReply(shown(&flag))),
+        Ok(Some(flag)) => Ok(Json(flag.shown())),
         Ok(None) => Err(AdminProblem::absent("that account is not flagged")),
         Err(error) => Err(not_kept(&error)),
     }
@@ -125,7 +108,7 @@ pub(super) async fn rejections(
     });
     let (id, count, reported) = taken.await??;
     let answer = json!({ "id": id, "entries": count, "repeated": reported.repeated, "flagged": reported.flagged });
-    Ok((StatusCode::ACCEPTED, JsonReply(answer)).into_response())
+    Ok((StatusCode::ACCEPTED, Json(answer)).into_response())
 }
 
 fn read(body: &[u8]) -> Result<(String, Vec<Entry<'_>>), AdminProblem> {

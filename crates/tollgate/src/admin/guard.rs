@@ -16,7 +16,6 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 
-use prometheus_client::metrics::counter::Counter;
 use subtle::ConstantTimeEq;
 use tollgate_core::time::Moment;
 
@@ -87,7 +86,7 @@ pub(crate) struct Guard {
     hosts: ArcSwap<Vec<String>>,
     pub(super) sessions: Sessions,
     attempts: TokenFailures,
-    wrong_tokens: WrongTokens,
+    pub(super) wrong_tokens: WrongTokens,
     /// How many times the tokens were replaced.
     renewals: AtomicU64,
     /// CSRF token of pages when no token is required.
@@ -101,11 +100,6 @@ impl Guard {
         let wrong_tokens = WrongTokens::default();
         let (tokens, hosts) = (ArcSwap::from_pointee(tokens), ArcSwap::from_pointee(hosts));
         Self { tokens, hosts, sessions, attempts, wrong_tokens, renewals: AtomicU64::new(0), open_csrf }
-    }
-
-    /// Metric of wrong tokens.
-    pub(super) fn wrong_tokens(&self) -> Counter {
-        self.wrong_tokens.count()
     }
 
     /// Reads the tokens in these files; `None` if they are unchanged.
@@ -157,8 +151,8 @@ impl Guard {
         if let Some(role) = self.tokens.load().role_of(shown) {
             return Ok(role);
         }
-        self.wrong_tokens.note();
-        if !self.attempts.failed(from, console.watch.calendar().now()) {
+        self.wrong_tokens.count.inc();
+        if !self.attempts.failed(from, console.watch.calendar.now()) {
             return Err(AdminProblem::new(
                 StatusCode::TOO_MANY_REQUESTS,
                 "too many wrong tokens: try again in a minute",
@@ -170,17 +164,14 @@ impl Guard {
 
     /// Authenticates a request by its bearer token or session cookie.
     fn identity(&self, headers: &HeaderMap, from: IpAddr, console: &Console) -> Result<Option<Identity>, AdminProblem> {
-        if let Some(token) = bearer(headers) {
-            if !self.tokens.load().are_required() {
-                return Ok(Some(self.open_identity()));
-            }
-            let role = self.role_of(token, from, console).map_err(AdminProblem::by_wrong_token)?;
-            return Ok(Some(Identity { role, name: role.as_str().to_owned(), csrf: None, login: false }));
-        }
         if !self.tokens.load().are_required() {
             return Ok(Some(self.open_identity()));
         }
-        let session = self.session(headers, console.watch.calendar().now());
+        if let Some(token) = bearer(headers) {
+            let role = self.role_of(token, from, console).map_err(AdminProblem::by_wrong_token)?;
+            return Ok(Some(Identity { role, name: role.as_str().to_owned(), csrf: None, login: false }));
+        }
+        let session = self.session(headers, console.watch.calendar.now());
         Ok(session.map(|(_, session)| Identity {
             role: session.role,
             name: session.name,
@@ -204,16 +195,13 @@ impl Guard {
     fn reject_foreign(&self, headers: &HeaderMap) -> Result<(), AdminProblem> {
         let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
         let host = text(&header::HOST).unwrap_or_default();
-        if let Some(origin) = text(&header::ORIGIN) {
-            let of_host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-            if of_host != Some(host) {
-                return Err(AdminProblem::forbidden("the request comes from another site"));
-            }
+        let is_ours =
+            |origin: &str| origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://")) == Some(host);
+        let site = text(&HeaderName::from_static("sec-fetch-site"));
+        if text(&header::ORIGIN).is_none_or(is_ours) && matches!(site, None | Some("same-origin" | "none")) {
+            return Ok(());
         }
-        match text(&HeaderName::from_static("sec-fetch-site")) {
-            None | Some("same-origin" | "none") => Ok(()),
-            Some(_) => Err(AdminProblem::forbidden("the request comes from another site")),
-        }
+        Err(AdminProblem::forbidden("the request comes from another site"))
     }
 
     /// Rejects a change of a page without its CSRF token. Requests with a bearer token, and clients that are not
@@ -274,7 +262,7 @@ impl Guard {
 /// Middleware: authorises the request, and adds security headers to the response.
 pub(super) async fn guard(State(console): ConsoleState, mut request: Request, next: Next) -> Response {
     let is_page = request.uri().path() == "/" && request.method() == Method::GET;
-    let credential = console.guard.credential(&request, console.watch.calendar().now());
+    let credential = console.guard.credential(&request, console.watch.calendar.now());
     let mut response = match console.guard.admit(&request, &console) {
         Ok(identity) => {
             request.extensions_mut().insert(credential);

@@ -74,7 +74,7 @@ async fn welcome(console: &Console, role: Role, name: &str, from: IpAddr) -> Res
     if let Err(problem) = console.run_on_watch(move |watch| watch.record_change(&by, &let_in, &what)).await {
         return problem.into_response();
     }
-    let word = console.guard.sessions.begin(role, &name, console.watch.calendar().now());
+    let word = console.guard.sessions.begin(role, &name, console.watch.calendar.now());
     let mut response = Redirect::to("/").into_response();
     response.headers_mut().insert(header::SET_COOKIE, cookie_of(&word, 12 * 3600));
     response

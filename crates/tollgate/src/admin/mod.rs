@@ -39,6 +39,7 @@ use axum::routing::{delete, get, post};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tollgate_core::time::Moment;
 
 pub(crate) use config::{Config, Reloaded};
@@ -49,7 +50,6 @@ pub(crate) use tokens::{Role, Tokens};
 use events::Events;
 use history::History;
 use quota::Quota;
-use watch_access::WatchPermits;
 
 use crate::watch::Watch;
 
@@ -64,14 +64,15 @@ pub(crate) struct Console {
     /// Registry of all metrics.
     registry: Registry,
     monitored: Arc<dyn MonitoredRole>,
-    watch: Arc<Watch>,
-    guard: Guard,
+    pub(crate) watch: Arc<Watch>,
+    pub(crate) guard: Guard,
     events: Events,
     history: Mutex<History>,
     config: Mutex<Config>,
     /// Permits to process a report.
     reports: Arc<Quota>,
-    watch_permits: WatchPermits,
+    /// Permits for operations of the watch.
+    watch_permits: Arc<Semaphore>,
     started: Moment,
 }
 
@@ -84,17 +85,18 @@ impl Console {
         guard: Guard,
         config: Config,
     ) -> Arc<Self> {
-        let started = watch.calendar().now();
+        let started = watch.calendar.now();
         let help = "Requests to the admin address with a wrong token";
-        registry.register("tollgate_admin_wrong_tokens", help, guard.wrong_tokens());
+        registry.register("tollgate_admin_wrong_tokens", help, guard.wrong_tokens.count.clone());
         let (events, history, config) = (Events::default(), Mutex::default(), Mutex::new(config));
-        let (reports, watch_permits) = (Quota::new(flags::REPORTS_AT_ONCE_MAX), WatchPermits::default());
+        let reports = Quota::new(flags::REPORTS_AT_ONCE_MAX);
+        let watch_permits = Arc::new(Semaphore::new(watch_access::OPERATIONS_MAX));
         Arc::new(Self { registry, monitored, watch, guard, events, history, config, reports, watch_permits, started })
     }
 
     /// Records the outcome of a reload: the new settings with those that need a restart, or the errors.
     pub(crate) fn reloaded(&self, outcome: Result<(Config, Vec<String>), String>) {
-        let at = self.watch.calendar().now();
+        let at = self.watch.calendar.now();
         let mut config = self.config.lock();
         match outcome {
             Ok((new, waiting)) => *config = config.succeeded_by(new, at, waiting),
@@ -104,16 +106,6 @@ impl Console {
                 config.reloaded = Some(Reloaded { at, faults: Some(faults), waiting });
             }
         }
-    }
-
-    /// Authentication of requests.
-    pub(crate) fn guard(&self) -> &Guard {
-        &self.guard
-    }
-
-    /// The watch of this process.
-    pub(crate) fn watch(&self) -> &Watch {
-        &self.watch
     }
 
     /// All metrics in the text format.
@@ -128,11 +120,12 @@ impl Console {
     fn tick(&self) {
         self.monitored.tick();
         if let Some(totals) = self.monitored.totals() {
-            let now = self.watch.calendar().now();
+            let now = self.watch.calendar.now();
             self.history.lock().take(totals, now);
         }
-        if self.events.has_readers() {
-            self.events.publish(api::status_text(self));
+        // The status is serialised only if a stream is open.
+        if self.events.latest.receiver_count() > 0 {
+            self.events.latest.send_replace(api::status_value(self).to_string().into());
         }
     }
 }

@@ -26,11 +26,15 @@ pub(crate) trait MonitoredRole: Send + Sync {
     /// Name of the role.
     fn role(&self) -> &'static str;
     /// Whether the role is ready to serve.
-    fn is_ready(&self) -> bool;
+    fn is_ready(&self) -> bool {
+        true
+    }
     /// Called once per second.
     fn tick(&self) {}
     /// Fields of the role for the status.
-    fn status(&self) -> Value;
+    fn status(&self) -> Value {
+        json!({})
+    }
     /// Counters since the start, if the role serves requests.
     fn totals(&self) -> Option<Totals> {
         None

@@ -10,6 +10,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -61,7 +62,13 @@ async fn converse(stream: TcpStream, peer: PeerAddress, router: Router, connecti
                 Scope::HealthChecks if !is_health_check(&request) => no_room(),
                 _ => router.call(request.map(|body| Body::new(RequestBody { body, activity })) as Request).await?,
             };
-            Ok::<_, std::convert::Infallible>(response.map(|body| ResponseBody { body, _guard: guard }))
+            // The body holds the guard until it is sent.
+            Ok::<_, std::convert::Infallible>(response.map(|body| {
+                body.map_err(move |error| {
+                    let _held = &guard;
+                    error
+                })
+            }))
         }
     });
     let mut builder = http1::Builder::new();
@@ -75,7 +82,7 @@ async fn converse(stream: TcpStream, peer: PeerAddress, router: Router, connecti
         ended = served => if let Err(error) = ended {
             tracing::debug!(%error, "connection to the admin address failed");
         },
-        () = activity.replaced() => tracing::debug!(from = %peer.0, "connection to the admin address was replaced"),
+        () = activity.replaced.notified() => tracing::debug!(from = %peer.0, "connection to the admin address was replaced"),
     }
 }
 
@@ -100,7 +107,7 @@ impl ServedRequest {
     /// hold a connection.
     fn begin(activity: Arc<Activity>, is_complete: bool) -> Self {
         if is_complete {
-            activity.serves();
+            activity.set_serving(true);
         }
         Self(activity)
     }
@@ -108,7 +115,7 @@ impl ServedRequest {
 
 impl Drop for ServedRequest {
     fn drop(&mut self) {
-        self.0.rests();
+        self.0.set_serving(false);
     }
 }
 
@@ -125,32 +132,9 @@ impl hyper::body::Body for RequestBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         if matches!(polled, Poll::Ready(None)) || (polled.is_ready() && self.body.is_end_stream()) {
-            self.activity.serves();
+            self.activity.set_serving(true);
         }
         polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// A response body. The request counts as served until the body is sent.
-struct ResponseBody {
-    body: Body,
-    _guard: ServedRequest,
-}
-
-impl hyper::body::Body for ResponseBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -50,8 +50,7 @@ impl Tokens {
     /// Reads the tokens in these files.
     pub(crate) fn load<'a>(files: impl IntoIterator<Item = (Role, &'a Path)>, bytes_min: usize) -> io::Result<Self> {
         let none = Self::none();
-        let known = none.read(files, bytes_min)?;
-        Ok(Self { known, ..none })
+        Ok(none.renewed(files, bytes_min)?.unwrap_or(none))
     }
 
     /// Reads the tokens in these files; `None` if they are unchanged.
@@ -60,7 +59,8 @@ impl Tokens {
         files: impl IntoIterator<Item = (Role, &'a Path)>,
         bytes_min: usize,
     ) -> io::Result<Option<Self>> {
-        let known = self.read(files, bytes_min)?;
+        let read = |(role, path)| Ok((role, hmac::sign(&self.key, read_token(path, bytes_min)?.as_bytes())));
+        let known = files.into_iter().map(read).collect::<io::Result<Vec<_>>>()?;
         let same = |((role, tag), (other, shown)): (&(Role, hmac::Tag), &(Role, hmac::Tag))| {
             role == other && tag.as_ref() == shown.as_ref()
         };
@@ -68,18 +68,6 @@ impl Tokens {
             return Ok(None);
         }
         Ok(Some(Self { key: self.key.clone(), known }))
-    }
-
-    fn read<'a>(
-        &self,
-        files: impl IntoIterator<Item = (Role, &'a Path)>,
-        bytes_min: usize,
-    ) -> io::Result<Vec<(Role, hmac::Tag)>> {
-        let mut known = Vec::new();
-        for (role, path) in files {
-            known.push((role, hmac::sign(&self.key, read_token(path, bytes_min)?.as_bytes())));
-        }
-        Ok(known)
     }
 
     /// No tokens are required.

@@ -8,26 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::Console;
 use super::problem::AdminProblem;
 use crate::watch::Watch;
 
 /// Operations at once.
-const OPERATIONS_MAX: usize = 32;
+pub(super) const OPERATIONS_MAX: usize = 32;
 /// Longest wait for a permit and for the result. An unbounded wait would occupy one of the few connections of the admin
 /// address.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-
-/// Permits for operations of the watch.
-pub(super) struct WatchPermits(Arc<Semaphore>);
-
-impl Default for WatchPermits {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(OPERATIONS_MAX)))
-    }
-}
 
 /// Permit for one operation.
 pub(super) struct WatchPermit {
@@ -39,7 +30,7 @@ impl Console {
     /// Waits for a permit. A change that has to be recorded acquires its permit first; the record is then written even
     /// if the client disconnects meanwhile.
     pub(super) async fn watch_permit(&self) -> Result<WatchPermit, AdminProblem> {
-        let permit = in_time(self.watch_permits.0.clone().acquire_owned()).await?.map_err(|_| failed())?;
+        let permit = in_time(self.watch_permits.clone().acquire_owned()).await?.map_err(|_| failed())?;
         Ok(WatchPermit { watch: self.watch.clone(), permit })
     }
 
@@ -121,7 +112,8 @@ mod tests {
     #[tokio::test]
     async fn a_hung_disk_blocks_only_requests_that_need_the_watch() {
         let calendar = Calendar::new(Clock::by_hand().0);
-        let watch = Arc::new(Watch::new(WatchSettings::default(), Persistence::Memory, Arc::default(), calendar));
+        let (settings, home) = (WatchSettings::default(), Persistence::Memory);
+        let watch = Arc::new(Watch::new(settings, home, Arc::default(), Arc::default(), calendar, false));
         let mut registry = Registry::default();
         registry.register_collector(watch_metrics(watch.clone()));
         let guard = Guard::new(Tokens::none(), Vec::new());

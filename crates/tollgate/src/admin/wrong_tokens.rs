@@ -21,7 +21,7 @@ pub(super) struct WrongToken;
 
 /// Counter and delay of wrong tokens.
 pub(super) struct WrongTokens {
-    count: Counter,
+    pub(super) count: Counter,
     delayed: Semaphore,
 }
 
@@ -32,16 +32,6 @@ impl Default for WrongTokens {
 }
 
 impl WrongTokens {
-    /// Counts a wrong token.
-    pub(super) fn note(&self) {
-        self.count.inc();
-    }
-
-    /// Metric of wrong tokens.
-    pub(super) fn count(&self) -> Counter {
-        self.count.clone()
-    }
-
     /// Delays a response.
     pub(super) async fn delay(&self) {
         if let Ok(_permit) = self.delayed.try_acquire() {

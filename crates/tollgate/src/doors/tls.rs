@@ -36,7 +36,7 @@ impl DoorCertificates {
             Protocol::Http => &["http/1.1"],
             Protocol::Resp => &[],
         };
-        let plan = CertificatePlan::of_door(settings.files.clone(), settings.client_ca.clone());
+        let plan = CertificatePlan::of_door(settings.files(), settings.client_ca.clone());
         let certificates = Certificates::load(plan)?;
         let config = ArcSwap::new(certificates.server_config(protocols));
         let asks_for_certificate = settings.client_ca.is_some();

@@ -197,7 +197,10 @@ mod tests {
         ];
         assert_eq!(limits, expected);
         let graphite = settings.graphite.unwrap();
-        assert_eq!((graphite.address.as_str(), graphite.delay_threshold), ("localhost:2003", Span::from_millis(100)));
+        assert_eq!(
+            (graphite.address.as_deref(), graphite.delay_threshold),
+            (Some("localhost:2003"), Span::from_millis(100))
+        );
         let notes = imported.notes.join("\n");
         for key in ["`debug`", "`hashMaxLen`", "`userAgentShare`"] {
             assert!(notes.contains(key), "{notes}");

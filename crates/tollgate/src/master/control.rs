@@ -3,12 +3,12 @@
 use std::rc::Rc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tollgate_wire::zmtp::{Connection, Event, SocketKind};
+use tokio::net::TcpStream;
+use tollgate_wire::zmtp::{Connection, Event};
 
 use super::Shared;
 use super::accounting::HANDSHAKE_MAX;
-use super::listener::{self, ConnectionSlot, GateAccess};
+use super::listener::ConnectionSlot;
 use super::state::Subscriber;
 
 /// The maximum length of a topic.
@@ -16,22 +16,15 @@ const TOPIC_BYTES_MAX: usize = 512;
 /// The maximum number of topics of one subscriber.
 const TOPICS_MAX: usize = 256;
 
-pub(super) async fn serve(listener: TcpListener, state: Shared, access: GateAccess) {
-    listener::accept(listener, |stream, peer, slot| match access.begin(SocketKind::Pub, peer) {
-        Ok(connection) => drop(tokio::task::spawn_local(send_orders(stream, connection, slot, state.clone()))),
-        Err(fault) => state.borrow_mut().note_fault(fault),
-    })
-    .await;
-}
-
-async fn send_orders(stream: TcpStream, connection: Connection, _seat: ConnectionSlot, state: Shared) {
+/// Sends orders to a subscriber.
+pub(super) async fn send_orders(stream: TcpStream, connection: Connection, _slot: ConnectionSlot, state: Shared) {
     let subscriber = Rc::new(Subscriber::default());
-    state.borrow_mut().welcome(subscriber.clone());
+    state.borrow_mut().subscribers.push(subscriber.clone());
     let outcome = serve_subscriber(stream, connection, &subscriber, &state).await;
     let mut state = state.borrow_mut();
-    state.part(&subscriber);
+    state.subscribers.retain(|other| !Rc::ptr_eq(other, &subscriber));
     if let Err(fault) = outcome {
-        state.note_fault(fault);
+        state.counts.fault(fault);
     }
 }
 
@@ -74,7 +67,7 @@ async fn serve_subscriber(
                 Ok(0) | Err(_) => return Ok(()),
                 Ok(_) => {}
             },
-            () = subscriber.wait(), if sent == sending.len() => {}
+            () = subscriber.woken.notified(), if sent == sending.len() => {}
             () = &mut introduction, if !connection.is_ready() => return Err("handshake"),
         }
     }

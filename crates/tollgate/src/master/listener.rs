@@ -11,6 +11,8 @@ use tollgate_core::network::NetworkSet;
 use tollgate_gatekeeper::link::draw_entropy;
 use tollgate_wire::zmtp::{Connection, Identity, SocketKind};
 
+use super::Shared;
+
 /// Counts one connection against the bound until it is dropped.
 pub(super) struct ConnectionSlot(Rc<Cell<usize>>);
 
@@ -50,8 +52,14 @@ impl GateAccess {
     }
 }
 
-/// Passes every connection and the address of its peer to `welcome`. Closes connections beyond the bound.
-pub(super) async fn accept(listener: TcpListener, welcome: impl Fn(TcpStream, IpAddr, ConnectionSlot)) {
+/// Accepts gates and serves each as a task of this thread. Closes connections beyond the bound.
+pub(super) async fn accept<F: Future<Output = ()> + 'static>(
+    listener: TcpListener,
+    kind: SocketKind,
+    access: &GateAccess,
+    state: &Shared,
+    serve: impl Fn(TcpStream, Connection, ConnectionSlot, Shared) -> F,
+) {
     let taken = Rc::new(Cell::new(0));
     loop {
         match listener.accept().await {
@@ -61,7 +69,13 @@ pub(super) async fn accept(listener: TcpListener, welcome: impl Fn(TcpStream, Ip
                 let _ = stream.set_nodelay(true);
                 // Keep-alive detects gates that vanished, so that their connections do not count for longer.
                 let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&keepalive());
-                welcome(stream, peer.ip(), ConnectionSlot(taken.clone()));
+                let slot = ConnectionSlot(taken.clone());
+                match access.begin(kind, peer.ip()) {
+                    Ok(connection) => {
+                        tokio::task::spawn_local(serve(stream, connection, slot, state.clone()));
+                    }
+                    Err(fault) => state.borrow_mut().counts.fault(fault),
+                }
             }
             Ok(_) => tracing::warn!(limit = CONNECTIONS_MAX, "a connection was closed: the limit is reached"),
             Err(error) => {

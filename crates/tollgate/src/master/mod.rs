@@ -21,11 +21,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Duration;
 
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tollgate_core::fleet::Domain;
 use tollgate_gatekeeper::shared::FencedPages;
+use tollgate_wire::zmtp::SocketKind;
 
 use clock::Clock;
 pub(crate) use listener::GateAccess;
@@ -40,32 +40,28 @@ use crate::durable;
 /// The state, shared by the tasks of one thread. No task holds a borrow across an await.
 type Shared = Rc<RefCell<MasterState>>;
 
-/// The settings of a master.
-#[derive(Debug)]
+/// The settings of a master that take effect only at its start.
+#[derive(Clone, Debug)]
 pub(crate) struct MasterSettings {
     /// The accounting address, for reports.
     pub(crate) accounting: SocketAddr,
     /// The control address, for orders.
     pub(crate) control: SocketAddr,
-    /// The limits.
-    pub(crate) domains: Vec<Domain>,
     /// The directory that keeps the state across restarts.
     pub(crate) state_dir: Option<PathBuf>,
-    /// The copy of the state on Redis, for another master.
-    pub(crate) redis_copy: Option<FencedPages>,
     /// The address of statsd.
     pub(crate) statsd: Option<SocketAddr>,
     /// The gates that may connect.
     pub(crate) access: GateAccess,
 }
 
-/// The interval at which the state is written to its file. Gates report the debts that a crash loses.
-const SAVE_EVERY: Duration = Duration::from_secs(5);
-
-/// Serves gates until `stop` resolves, and calls `ready` when they can connect. Runs on its own thread, inside a
+/// Serves gates with the limits of `domains` until `stop` resolves, and calls `ready` when they can connect.
+/// `redis_copy` is the copy of the state on Redis, for another master. Runs on its own thread, inside a
 /// [`tokio::task::LocalSet`].
 pub(crate) async fn run(
     settings: MasterSettings,
+    domains: Vec<Domain>,
+    redis_copy: Option<FencedPages>,
     metrics: MasterMetrics,
     reloads: impl AsyncFnMut() -> Vec<Domain>,
     ready: impl FnOnce(),
@@ -75,8 +71,8 @@ pub(crate) async fn run(
     let control = bind(settings.control).await?;
     let clock = Clock::start();
     let statsd = settings.statsd.map(Statsd::to).transpose()?;
-    let mut on_redis = settings.redis_copy.map(|pages| RedisCopy::new(pages, metrics.redis_copy.clone()));
-    let state: Shared = Rc::new(RefCell::new(MasterState::new(settings.domains, clock, metrics, statsd)));
+    let mut on_redis = redis_copy.map(|pages| RedisCopy::new(pages, metrics.redis_copy.clone()));
+    let state: Shared = Rc::new(RefCell::new(MasterState::new(domains, clock, metrics, statsd)));
     if let Some(directory) = &settings.state_dir {
         let named = |error: io::Error| {
             io::Error::new(error.kind(), format!("{}, the state_dir of [master]: {error}", directory.display()))
@@ -93,21 +89,13 @@ pub(crate) async fn run(
     }
     tracing::info!(accounting = %accounting.local_addr()?, control = %control.local_addr()?, "the master is ready");
     ready();
-    let save = async {
-        loop {
-            tokio::time::sleep(SAVE_EVERY).await;
-            if let Some(file) = &file {
-                file.save_or_log(&state).await;
-            }
-        }
-    };
     tokio::select! {
-        () = accounting::serve(accounting, state.clone(), settings.access.clone()) => {}
-        () = control::serve(control, state.clone(), settings.access.clone()) => {}
+        () = listener::accept(accounting, SocketKind::Sub, &settings.access, &state, accounting::read_reports) => {}
+        () = listener::accept(control, SocketKind::Pub, &settings.access, &state, control::send_orders) => {}
         () = state::send_beacons(&state) => {}
-        () = save => {}
-        () = keep(on_redis.as_mut(), &state) => {}
-        () = serve_operators(operators, &state) => {}
+        () = or_never(file.as_ref().map(|file| file.save_regularly(&state))) => {}
+        () = or_never(on_redis.as_mut().map(|on_redis| on_redis.keep(&state))) => {}
+        () = or_never(operators.map(|listener| operator::serve(listener, state.clone()))) => {}
         () = reload(reloads, &state) => {}
         () = stop => {}
     }
@@ -120,16 +108,10 @@ pub(crate) async fn run(
     Ok(())
 }
 
-async fn keep(on_redis: Option<&mut RedisCopy>, state: &Shared) {
-    match on_redis {
-        Some(on_redis) => on_redis.keep(state).await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn serve_operators(listener: Option<UnixListener>, state: &Shared) {
-    match listener {
-        Some(listener) => operator::serve(listener, state.clone()).await,
+/// Runs a task of an optional part of the master; never ends without it.
+async fn or_never(task: Option<impl Future<Output = ()>>) {
+    match task {
+        Some(task) => task.await,
         None => std::future::pending().await,
     }
 }

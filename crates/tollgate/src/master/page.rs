@@ -29,7 +29,7 @@ impl StatePage {
     pub(super) fn of(state: &mut MasterState, slots: Range<usize>, now: Moment) -> Self {
         let mut page = Self::default();
         let (mut digest, mut life) = (durable::hasher(), Span::ZERO);
-        for (domain, identifier, clears) in state.master().debts(slots, now) {
+        for (domain, identifier, clears) in state.master.debts(slots, now) {
             put_bytes(&mut page.bytes, domain);
             put_bytes(&mut page.bytes, identifier);
             digest.write(domain);
@@ -52,14 +52,14 @@ impl StatePage {
 /// invalid records.
 pub(super) fn restore(mut reader: &[u8], away: Span, state: &Shared) -> Option<u64> {
     let mut state = state.borrow_mut();
-    let reading = state.read_clock();
+    let reading = state.clock.read();
     let mut restored = 0;
     while !reader.is_empty() {
         let (domain, identifier) = (read_bytes(&mut reader)?, read_bytes(&mut reader)?);
         for index in 0..usize::from(reader.try_get_u8().ok()?) {
             let clear = (reading.now + Span::from_nanos(reader.try_get_u64().ok()?)).before(away);
             if clear > reading.now {
-                state.master().restore(domain, identifier, index, clear, reading.now);
+                state.master.restore(domain, identifier, index, clear, reading.now);
             }
         }
         restored += 1;

@@ -44,22 +44,6 @@ pub(super) struct RedisCopy {
     is_failing: bool,
 }
 
-/// The reason why a scan ended early.
-enum ScanStop {
-    /// A command failed.
-    Unanswered(Unanswered),
-    /// Redis has lost its data.
-    Forgotten,
-    /// Another master has taken over.
-    Superseded,
-}
-
-impl From<Unanswered> for ScanStop {
-    fn from(why: Unanswered) -> Self {
-        Self::Unanswered(why)
-    }
-}
-
 impl RedisCopy {
     pub(super) fn new(pages: FencedPages, counts: Arc<Mutex<RedisCopyCounts>>) -> Self {
         Self { pages, counts, written: None, is_restored: false, scanned: Instant::now(), is_failing: false }
@@ -68,14 +52,9 @@ impl RedisCopy {
     /// Loads the state of the previous master, if Redis responds in time.
     pub(super) async fn restore_soon(&mut self, state: &Shared) {
         let restored = tokio::time::timeout(TIMEOUT, self.begin(state)).await;
-        if let Ok(Ok(())) = restored {
-            return;
+        if let Err(why) = restored.unwrap_or(Err(Unanswered::Late)) {
+            self.note_failure(why);
         }
-        let why = match restored {
-            Ok(Err(why)) => why,
-            _ => Unanswered::Late,
-        };
-        self.note_failure(why);
     }
 
     /// Scans the state repeatedly until another master takes over.
@@ -83,23 +62,23 @@ impl RedisCopy {
         let mut pause = RETRY_MIN;
         loop {
             let next = match self.scan(state, PAGE_PAUSE).await {
-                Ok(()) => {
+                Ok(WriteOutcome::Done) => {
                     pause = RETRY_MIN;
                     SCAN_PAUSE
                 }
-                Err(ScanStop::Forgotten) => {
+                Ok(WriteOutcome::Forgotten) => {
                     tracing::warn!("Redis has lost the state of the master: writing it again");
                     self.written = None;
                     RETRY_MIN
                 }
-                Err(ScanStop::Superseded) => {
+                Ok(WriteOutcome::Superseded) => {
                     self.counts.lock().is_superseded = true;
                     tracing::error!(
                         "another master has taken over the state on Redis: this master no longer writes it"
                     );
                     return std::future::pending().await;
                 }
-                Err(ScanStop::Unanswered(why)) => {
+                Err(why) => {
                     self.note_failure(why);
                     pause = (pause * 2).min(RETRY_MAX);
                     pause
@@ -153,7 +132,8 @@ impl RedisCopy {
         Ok(restored)
     }
 
-    async fn scan(&mut self, state: &Shared, pause: Duration) -> Result<(), ScanStop> {
+    /// Writes all changed pages. Ends early if another master has taken over, or Redis has lost its data.
+    async fn scan(&mut self, state: &Shared, pause: Duration) -> Result<WriteOutcome, Unanswered> {
         if self.written.is_none() {
             self.begin(state).await?;
         }
@@ -162,17 +142,23 @@ impl RedisCopy {
         loop {
             let (page, slots) = {
                 let mut state = state.borrow_mut();
-                let now = state.read_clock().now;
-                (StatePage::of(&mut state, number * PAGE_SLOTS..(number + 1) * PAGE_SLOTS, now), state.master().slots())
+                let now = state.clock.read().now;
+                (StatePage::of(&mut state, number * PAGE_SLOTS..(number + 1) * PAGE_SLOTS, now), state.master.slots())
             };
-            self.write(number, page).await?;
+            let written = self.write(number, page).await?;
+            if written != WriteOutcome::Done {
+                return Ok(written);
+            }
             number += 1;
             if number * PAGE_SLOTS >= slots {
                 break;
             }
             tokio::time::sleep(pause).await;
         }
-        check_written(self.pages.finish(number as u32).await?)?;
+        let finished = self.pages.finish(number as u32).await?;
+        if finished != WriteOutcome::Done {
+            return Ok(finished);
+        }
         self.scanned = began;
         {
             let mut counts = self.counts.lock();
@@ -181,35 +167,27 @@ impl RedisCopy {
         if std::mem::take(&mut self.is_failing) {
             tracing::info!("the state is written to Redis again");
         }
-        Ok(())
+        Ok(WriteOutcome::Done)
     }
 
     /// Writes a page if it has changed.
-    async fn write(&mut self, number: usize, page: StatePage) -> Result<(), ScanStop> {
+    async fn write(&mut self, number: usize, page: StatePage) -> Result<WriteOutcome, Unanswered> {
         let written = self.written.get_or_insert_default();
         if written.len() <= number {
             // A page that was never written equals an empty one.
             written.resize(number + 1, 0);
         }
         if written[number] == page.digest {
-            return Ok(());
+            return Ok(WriteOutcome::Done);
         }
         let mut bytes = MARK.to_vec();
         bytes.extend_from_slice(&page.bytes);
         durable::seal(&mut bytes);
-        check_written(self.pages.write(number as u32, &bytes, page.life).await?)?;
-        if let Some(written) = &mut self.written {
+        let outcome = self.pages.write(number as u32, &bytes, page.life).await?;
+        if outcome == WriteOutcome::Done {
             written[number] = page.digest;
+            self.counts.lock().pages += 1;
         }
-        self.counts.lock().pages += 1;
-        Ok(())
-    }
-}
-
-fn check_written(writing: WriteOutcome) -> Result<(), ScanStop> {
-    match writing {
-        WriteOutcome::Done => Ok(()),
-        WriteOutcome::Superseded => Err(ScanStop::Superseded),
-        WriteOutcome::Forgotten => Err(ScanStop::Forgotten),
+        Ok(outcome)
     }
 }

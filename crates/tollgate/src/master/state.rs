@@ -18,10 +18,10 @@ use super::statsd::Statsd;
 
 /// The state of all limits, with the clock, the subscribers and the counters.
 pub(super) struct MasterState {
-    master: Master<RandomState>,
-    clock: Clock,
-    subscribers: Vec<Rc<Subscriber>>,
-    counts: MasterCounts,
+    pub(super) master: Master<RandomState>,
+    pub(super) clock: Clock,
+    pub(super) subscribers: Vec<Rc<Subscriber>>,
+    pub(super) counts: MasterCounts,
     metrics: MasterMetrics,
     census: DelayCensus,
     statsd: Option<Statsd>,
@@ -50,7 +50,8 @@ pub(super) struct Subscriber {
     outbox: RefCell<Vec<u8>>,
     /// The position of the snapshot of all delays, while it is being sent.
     cursor: Cell<Option<usize>>,
-    woken: Notify,
+    /// Notified when there is something to send.
+    pub(super) woken: Notify,
 }
 
 const IDENTIFIERS_MAX: usize = 2_000_000;
@@ -77,14 +78,6 @@ impl MasterState {
             statsd,
             unknown_domains: BTreeSet::new(),
         }
-    }
-
-    pub(super) fn read_clock(&self) -> ClockReading {
-        self.clock.read()
-    }
-
-    pub(super) fn master(&mut self) -> &mut Master<RandomState> {
-        &mut self.master
     }
 
     /// Applies a message of a gate.
@@ -160,11 +153,6 @@ impl MasterState {
         }
     }
 
-    /// Counts a disconnected peer.
-    pub(super) fn note_fault(&mut self, fault: &'static str) {
-        self.counts.fault(fault);
-    }
-
     /// Queues all pending notices for the subscribers.
     pub(super) fn announce(&mut self) {
         let reading = self.clock.read();
@@ -187,14 +175,6 @@ impl MasterState {
             }
         }
         self.counts.orders_dropped += dropped;
-    }
-
-    pub(super) fn welcome(&mut self, subscriber: Rc<Subscriber>) {
-        self.subscribers.push(subscriber);
-    }
-
-    pub(super) fn part(&mut self, subscriber: &Rc<Subscriber>) {
-        self.subscribers.retain(|other| !Rc::ptr_eq(other, subscriber));
     }
 
     /// Continues the snapshot of a subscriber, if it is incomplete and there is room.
@@ -291,11 +271,6 @@ impl Subscriber {
         }
     }
 
-    /// Resolves when there is something to send.
-    pub(super) async fn wait(&self) {
-        self.woken.notified().await;
-    }
-
     /// Sends the queued bytes.
     pub(super) fn take_into(&self, connection: &mut Connection) {
         let mut outbox = self.outbox.borrow_mut();
@@ -346,7 +321,7 @@ pub(super) async fn send_beacons(state: &RefCell<MasterState>) {
         }
         let due = {
             let state = state.borrow();
-            state.master.poll_timeout().since(state.read_clock().now)
+            state.master.poll_timeout().since(state.clock.read().now)
         };
         tokio::time::sleep(Duration::from(due).max(Duration::from_millis(1))).await;
     }

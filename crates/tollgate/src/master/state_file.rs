@@ -5,6 +5,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bytes::Buf as _;
 use tollgate_core::time::Span;
@@ -19,6 +20,8 @@ pub(super) struct StateFile {
 }
 
 const MARK: &[u8] = b"tollgate master 2\n";
+/// The interval at which the state is written. Gates report the debts that a crash loses.
+const SAVE_EVERY: Duration = Duration::from_secs(5);
 /// The maximum size of a valid file.
 const BYTES_MAX: u64 = 1 << 30;
 /// Slots that are serialised before other tasks run.
@@ -39,6 +42,14 @@ impl StateFile {
         Ok(())
     }
 
+    /// Writes the state at an interval.
+    pub(super) async fn save_regularly(&self, state: &Shared) {
+        loop {
+            tokio::time::sleep(SAVE_EVERY).await;
+            self.save_or_log(state).await;
+        }
+    }
+
     /// Writes the state and logs a failure.
     pub(super) async fn save_or_log(&self, state: &Shared) {
         let bytes = serialise(state).await;
@@ -53,7 +64,7 @@ impl StateFile {
 /// Serialises the state, yielding regularly to other tasks.
 async fn serialise(state: &Shared) -> Vec<u8> {
     let mut bytes = MARK.to_vec();
-    let reading = state.borrow().read_clock();
+    let reading = state.borrow().clock.read();
     bytes.extend_from_slice(&reading.wall_ms.to_be_bytes());
     let mut from = 0;
     loop {
@@ -61,7 +72,7 @@ async fn serialise(state: &Shared) -> Vec<u8> {
         let slots = {
             let mut state = state.borrow_mut();
             bytes.append(&mut StatePage::of(&mut state, from..to, reading.now).bytes);
-            state.master().slots()
+            state.master.slots()
         };
         if to >= slots {
             durable::seal(&mut bytes);
@@ -74,7 +85,7 @@ async fn serialise(state: &Shared) -> Vec<u8> {
 
 fn take_over(mut reader: &[u8], state: &Shared) -> Option<u64> {
     // Debts that were paid back while no master ran. If the wall clock was set back, debts stay as written.
-    let wall_ms = state.borrow().read_clock().wall_ms;
+    let wall_ms = state.borrow().clock.read().wall_ms;
     let away = Span::from_millis(wall_ms.saturating_sub(reader.try_get_u64().ok()?));
     page::restore(reader, away, state)
 }

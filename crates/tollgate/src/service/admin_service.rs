@@ -13,9 +13,9 @@ use super::log::log_metrics;
 use super::state_home::{state_home, would_be_ours};
 use zeroize::Zeroizing;
 
-use crate::admin::{Config, Console, Guard, MonitoredRole, Role, Tokens};
+use crate::admin::{self, Config, Console, Guard, MonitoredRole, Role, Tokens};
 use crate::bounded_file;
-use crate::settings::{self, FlagState, Settings, Webhook};
+use crate::settings::{self, FlagState, Settings, WebUrl};
 use crate::token::token_bytes_min;
 use crate::watch::{Calendar, Feed, Flagged, Persistence, Watch, WebhookSettings, announce_all, share, watch_metrics};
 
@@ -64,17 +64,31 @@ impl AdminService {
             None => state_home(self.listen, |name| std::env::var_os(name), would_be_ours)
                 .map_or(Persistence::Memory, Persistence::IfPossible),
         };
-        let mut watch = Watch::new(settings, home, feed, Calendar::new(clock)).with_flagged(flagged);
+        let watch = Watch::new(settings, home, feed, flagged, Calendar::new(clock), shared.is_some());
         watch.set_webhook(webhook);
-        if shared.is_some() {
-            watch = watch.with_sharing();
-        }
         let watch = Arc::new(watch);
         tokio::spawn(announce_all(watch.clone()));
         if let Some((address, prefix)) = shared {
             tokio::spawn(share(watch.clone(), SharedFlags::new(address, prefix, flags_max)));
         }
         Ok(watch)
+    }
+
+    /// Serves the admin address of a role without a gate.
+    pub(super) async fn serve(
+        &self,
+        registry: Registry,
+        monitored: Arc<dyn MonitoredRole>,
+        file: Option<&Path>,
+    ) -> io::Result<Arc<Console>> {
+        // Bind first: of two processes with the same admin address, the second must fail before it opens the journal of
+        // the first.
+        let listener = admin::bind(self.listen).await?;
+        let guard = self.guard()?;
+        let watch = self.watch(Arc::default(), Arc::default(), Clock::start())?;
+        let console = console_of(registry, monitored, watch, guard, config_of(file));
+        tokio::spawn(admin::serve(listener, console.clone()));
+        Ok(console)
     }
 
     /// Creates the authentication; reads the token files.
@@ -91,7 +105,7 @@ impl AdminService {
             ));
         }
         let tokens = console
-            .guard()
+            .guard
             .other_tokens(new.token_files(), token_bytes_min(self.listen))
             .map_err(|error| error.to_string())?;
         let webhook = new.webhook().map_err(|error| error.to_string())?;
@@ -101,8 +115,7 @@ impl AdminService {
     /// Reads the files that [`read`](Self::read) needs, on a thread whose hang harms nothing. If this returns, the disk
     /// responds, and `read` is unlikely to block.
     pub(super) fn read_ahead(&self) {
-        let secret_file = self.watch.webhook.iter().map(|webhook| &*webhook.secret_file);
-        for file in self.token_files().map(|(_, file)| file).chain(secret_file) {
+        for file in self.token_files().map(|(_, file)| file).chain(self.watch.webhook_secret_file.as_deref()) {
             let _ = bounded_file::read(file, SECRET_BYTES_MAX).map(Zeroizing::new);
         }
     }
@@ -116,10 +129,10 @@ impl AdminService {
             (self.watch.state != new.watch.state, "watch.state"),
             (self.redis != new.redis && self.watch.state == new.watch.state, "redis for flags"),
         ];
-        console.guard().renew(tokens, new.hosts());
+        console.guard.renew(tokens, new.hosts());
         let settings::WatchSettings { flag_threshold, flag_window, account_class, .. } = &new.watch;
-        console.watch().set_flagging(*flag_threshold, *flag_window, account_class);
-        console.watch().set_webhook(webhook);
+        console.watch.set_flagging(*flag_threshold, *flag_window, account_class);
+        console.watch.set_webhook(webhook);
         let (state_dir, state) = (self.watch.state_dir.clone(), self.watch.state);
         let watch = settings::WatchSettings { state_dir, state, ..new.watch };
         *self = Self { listen: self.listen, admin: new.admin, watch, redis: self.redis.clone() };
@@ -142,7 +155,8 @@ impl AdminService {
     }
 
     fn webhook(&self) -> io::Result<Option<WebhookSettings>> {
-        self.watch.webhook.as_ref().map(announced_to).transpose()
+        let webhook = self.watch.webhook.as_ref().zip(self.watch.webhook_secret_file.as_deref());
+        webhook.map(|(url, secret_file)| announced_to(url, secret_file)).transpose()
     }
 }
 
@@ -153,16 +167,15 @@ pub(super) struct AdminReload {
     webhook: Option<WebhookSettings>,
 }
 
-fn announced_to(webhook: &Webhook) -> io::Result<WebhookSettings> {
-    let Webhook { url, secret_file } = webhook.clone();
+fn announced_to(url: &WebUrl, secret_file: &Path) -> io::Result<WebhookSettings> {
     let wrong = |message: String| io::Error::other(format!("the secret file {}: {message}", secret_file.display()));
-    let read = bounded_file::read(&secret_file, SECRET_BYTES_MAX);
+    let read = bounded_file::read(secret_file, SECRET_BYTES_MAX);
     let secret = Zeroizing::new(read.map_err(|error| wrong(error.to_string()))?);
     let secret = Zeroizing::new(secret.trim_ascii().to_vec());
     if secret.is_empty() {
         return Err(wrong("is empty".to_owned()));
     }
-    Ok(WebhookSettings { url, secret })
+    Ok(WebhookSettings { url: url.clone(), secret })
 }
 
 /// Creates the state of the admin address.

@@ -13,6 +13,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::admin_service::{AdminService, config_of, console_of};
+use super::graphite::graphite_metrics;
 use super::master::{MasterOptions, PlannedMaster, RunningMaster};
 use super::monitored_gate::MonitoredGate;
 use super::planning::Planning;
@@ -23,7 +24,7 @@ use crate::admin;
 use crate::bounded_file;
 use crate::doors::{BoundDoors, OpenDoors};
 use crate::gate::{CERTIFICATE_BYTES_MAX, Orders, Running};
-use crate::settings::{self, BackendUrl, CertificateFiles, Settings, StateLocation};
+use crate::settings::{self, BackendUrl, CertificateFiles, DoorTls, Settings, StateLocation};
 use crate::telemetry::TelemetryExporter;
 
 /// How often the certificate files are checked for changes.
@@ -102,10 +103,10 @@ fn plan_ahead(options: &GateOptions) -> Result<GatePlan, String> {
     let plan = options.plan()?;
     plan.admin_service.read_ahead();
     let doors = plan.doors.iter().flat_map(|doors| doors.open());
-    let of_doors: Vec<_> = doors.filter_map(|(_, door)| door.tls.as_ref()).collect();
-    let client_cas = of_doors.iter().filter_map(|tls| tls.client_ca.as_ref());
-    let files = plan.orders.gate.all_tls().chain(of_doors.iter().map(|tls| &tls.files));
-    for file in files.flat_map(|CertificateFiles { chain, key }| [chain, key]).chain(client_cas) {
+    let of_doors = doors.filter_map(|(_, door)| door.tls.as_ref());
+    let of_doors = of_doors.flat_map(|DoorTls { chain, key, client_ca }| [Some(chain), Some(key), client_ca.as_ref()]);
+    let of_gate = plan.orders.gate.all_tls().flat_map(|CertificateFiles { chain, key }| [chain, key]);
+    for file in of_gate.chain(of_doors.flatten()) {
         let _ = bounded_file::read(file, CERTIFICATE_BYTES_MAX);
     }
     Ok(plan)
@@ -162,7 +163,7 @@ fn serve_requests(
         let _inside = runtime.enter();
         admin_service.watch(gate.feed(), gate.flagged(), gate.clock().clone())?
     };
-    let keeper = gate.keep_learned(watch.state_dir());
+    let keeper = gate.keep_learned(watch.state_dir.as_deref());
     gate.open()?;
     let doors = doors.map(|doors| doors.open(|thread| gate.decider(thread))).transpose()?;
     let gate = Arc::new(gate);
@@ -178,8 +179,8 @@ fn serve_requests(
         registry.register_collector(telemetry.metrics());
     }
     let graphite = GraphiteSender::default();
-    registry.register_collector(graphite.metrics());
-    let monitored = Arc::new(MonitoredGate::new(gate.clone(), watch.calendar().clone()));
+    registry.register_collector(graphite_metrics(graphite.counts.clone()));
+    let monitored = Arc::new(MonitoredGate::new(gate.clone(), watch.calendar.clone()));
     let console = console_of(registry, monitored, watch.clone(), guard, config_of(options.config.as_deref()));
     runtime.spawn(admin::serve(admin, console.clone()));
     if let Some(telemetry) = telemetry {

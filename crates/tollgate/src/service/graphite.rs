@@ -4,19 +4,18 @@
 //! numbers of keys with a long average wait. A batch that cannot be sent is dropped and counted; nothing waits for
 //! Graphite.
 
-use std::fmt::{self, Write};
+use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tollgate_core::time::Span;
 
 use crate::gate::Running;
-use crate::metric;
+use crate::metric::{collector, counter};
 use crate::settings;
 use crate::watch::Watch;
 
@@ -28,45 +27,38 @@ const CLASSES: [(&str, &str); 4] =
     [("Slash32", "ip/32"), ("Slash24", "ip/24"), ("Slash16", "ip/16"), ("UserAgent", "user-agent")];
 
 /// Numbers of batches sent and of failures.
-#[derive(Clone, Debug, Default)]
-pub(super) struct GraphiteMetrics(Arc<[AtomicU64; 2]>);
+pub(super) type GraphiteCounts = Arc<[AtomicU64; 2]>;
 
-impl Collector for GraphiteMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        for (counter, (name, help)) in self.0.iter().zip([
-            ("tollgate_graphite_batches", "Batches of metrics sent to Graphite"),
-            ("tollgate_graphite_failures", "Batches of metrics dropped because they could not be sent to Graphite"),
-        ]) {
-            metric::counter(&mut encoder, name, help, counter.load(Ordering::Relaxed))?;
-        }
-        Ok(())
-    }
+/// The counts as metrics.
+pub(super) fn graphite_metrics(counts: GraphiteCounts) -> Box<dyn Collector> {
+    collector(move |encoder| {
+        let [batches, failures] = counts.each_ref().map(|count| count.load(Ordering::Relaxed));
+        counter(encoder, "tollgate_graphite_batches", "Batches of metrics sent to Graphite", batches)?;
+        let help = "Batches of metrics dropped because they could not be sent to Graphite";
+        counter(encoder, "tollgate_graphite_failures", help, failures)
+    })
 }
 
 /// Sends metrics until the process ends.
-pub(super) async fn run(
-    settings: settings::Graphite,
-    gate: Arc<Running>,
-    watch: Arc<Watch>,
-    GraphiteMetrics(counts): GraphiteMetrics,
-) {
+pub(super) async fn run(settings: settings::Graphite, gate: Arc<Running>, watch: Arc<Watch>, counts: GraphiteCounts) {
+    let Some(address) = settings.address else { return };
     let [batches, failures] = &*counts;
     let prefix = settings.prefix.replace("{hostname}", &hostname());
     let mut connection = None;
-    let mut moments = tokio::time::interval(settings.every.into());
+    let mut moments = tokio::time::interval(settings.every);
     moments.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         moments.tick().await;
         let secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let batch = lines(&prefix, &figures(&gate, &watch, settings.delay_threshold), secs);
-        let sent = tokio::time::timeout(TIMEOUT, send(&mut connection, &settings.address, &batch)).await;
+        let sent = tokio::time::timeout(TIMEOUT, send(&mut connection, &address, &batch)).await;
         if matches!(sent, Ok(Ok(()))) {
             batches.fetch_add(1, Ordering::Relaxed);
         } else {
             connection = None;
             // Log the first failure, then one in 100.
             if failures.fetch_add(1, Ordering::Relaxed).is_multiple_of(100) {
-                tracing::warn!(address = settings.address, "cannot send metrics to Graphite: they are dropped");
+                tracing::warn!(address, "cannot send metrics to Graphite: they are dropped");
             }
         }
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tollgate_gatekeeper::link::{KeyPair, LinkSettings};
 use zeroize::Zeroizing;
 
+use super::run::print_outcome;
 use crate::bounded_file;
 use crate::settings::MasterLink;
 
@@ -26,16 +27,8 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// Creates a key pair, or prints the public key of an existing one.
 pub(crate) fn run_keys(options: &KeysOptions) -> ExitCode {
     let file = &options.file;
-    match read(file).or_else(|problem| if file.exists() { Err(problem) } else { make(file) }) {
-        Ok(keys) => {
-            print_line!("{}", keys.public());
-            ExitCode::SUCCESS
-        }
-        Err(message) => {
-            print_error!("{message}");
-            ExitCode::FAILURE
-        }
-    }
+    let keys = read(file).or_else(|problem| if file.exists() { Err(problem) } else { make(file) });
+    print_outcome(keys.map(|keys| keys.public().to_string()))
 }
 
 fn make(file: &Path) -> Result<KeyPair, String> {

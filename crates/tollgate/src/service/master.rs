@@ -15,18 +15,16 @@ use tokio::task::LocalSet;
 use tollgate_core::class::Class;
 use tollgate_core::fleet::Domain;
 use tollgate_core::limit::{Limit, Rate};
-use tollgate_core::network::NetworkSet;
 use tollgate_core::time::Span;
-use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::shared::FencedPages;
 use tollgate_wire::zmtp::Identity;
 
-use super::admin_service::{AdminService, config_of, console_of};
+use super::admin_service::AdminService;
 use super::monitored_master::MonitoredMaster;
 use super::planning::Planning;
 use super::run::run_role;
 use super::{keys, log, reload, systemd};
-use crate::admin::{self, Console};
+use crate::admin::Console;
 use crate::{master, settings};
 
 /// Arguments of `tollgate master`.
@@ -42,9 +40,9 @@ pub(crate) struct MasterOptions {
 
 /// Settings of a master.
 struct MasterPlan {
-    master: master::MasterSettings,
-    /// Redis server of the master's state, and its name there.
-    redis_copy: Option<(settings::Redis, String)>,
+    startup: StartupSettings,
+    domains: Vec<Domain>,
+    redis_pages: Option<FencedPages>,
     admin_service: Option<AdminService>,
     config: Option<PathBuf>,
 }
@@ -74,9 +72,9 @@ impl PlannedMaster {
     /// what the settings ask for.
     pub(super) fn open(self) -> io::Result<RunningMaster> {
         let (metrics, (stop, stopped)) = (self.metrics.clone(), oneshot::channel::<()>());
-        let (options, startup) = (self.options, StartupSettings::of(&self.plan));
+        let (options, startup) = (self.options, self.plan.startup.clone());
         let options_for_reload = options.clone();
-        let plan_again = move || Self::plan(&options_for_reload).map(|redis_copy| redis_copy.plan);
+        let plan_again = move || Self::plan(&options_for_reload).map(|planned| planned.plan);
         let run = move || {
             let stopped = async { drop(stopped.await) };
             if let Err(error) = serve(plan_again, self.plan, self.metrics, stopped, false) {
@@ -103,7 +101,7 @@ pub(super) struct RunningMaster {
 impl RunningMaster {
     /// Settings of the master that wait for a restart. The master reads its file itself.
     pub(super) fn waiting(&self) -> Vec<&'static str> {
-        plan(&self.options).map_or_else(|_| Vec::new(), |now| self.startup.waiting(&StartupSettings::of(&now)))
+        plan(&self.options).map_or_else(|_| Vec::new(), |now| self.startup.waiting(&now.startup))
     }
 
     /// Stops the master, if it still runs, and waits until its state is written.
@@ -138,7 +136,7 @@ fn serve(
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
-        let startup = StartupSettings::of(&running);
+        let startup = running.startup.clone();
         super::command::outlive_file_size_limit()?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -155,17 +153,10 @@ fn serve(
         }
         let mut admin_service = None;
         if let Some(started) = running.admin_service {
-            // Bind first: of two processes with the same admin address, the second must fail before it opens the
-            // journal of the first.
-            let admin = admin::bind(started.listen).await?;
-            let guard = started.guard()?;
             let mut registry = Registry::default();
             metrics.register(&mut registry);
-            let watch = started.watch(Arc::default(), Arc::default(), Clock::start())?;
-            let config = config_of(running.config.as_deref());
             let monitored = Arc::new(MonitoredMaster(metrics.clone()));
-            let console = console_of(registry, monitored, watch, guard, config);
-            tokio::spawn(admin::serve(admin, console.clone()));
+            let console = started.serve(registry, monitored, running.config.as_deref()).await?;
             admin_service = Some((started, console));
         }
         let stop = async {
@@ -184,10 +175,9 @@ fn serve(
             planning.begin(move || {
                 plan_again().inspect(|plan| plan.admin_service.iter().for_each(AdminService::read_ahead))
             });
-            let planned =
-                planning.finished().await.and_then(|plan| MasterReload::read(plan, &startup, admin_service.as_mut()));
+            let planned = planning.finished().await.and_then(|plan| take_over(plan, &startup, admin_service.as_mut()));
             let (domains, outcome) = match planned {
-                Ok(MasterReload { domains, waiting }) => (Some(domains), Ok(waiting)),
+                Ok((domains, waiting)) => (Some(domains), Ok(waiting)),
                 Err(faults) => (None, Err(faults)),
             };
             let outcome = reload::log_outcome(outcome, running.config.as_deref());
@@ -199,80 +189,59 @@ fn serve(
                 break domains;
             }
         };
-        master::run(running.master, metrics, reloads, || tell(systemd::ready), stop).await
+        let MasterPlan { startup: StartupSettings { master, .. }, domains, redis_pages, .. } = running;
+        master::run(master, domains, redis_pages, metrics, reloads, || tell(systemd::ready), stop).await
     })
 }
 
-/// Result of a reload.
-struct MasterReload {
-    domains: Vec<Domain>,
-    /// Settings that wait for a restart.
-    waiting: Vec<String>,
-}
-
-impl MasterReload {
-    /// Applies the admin part of a plan, if there is an admin address, and returns the rest.
-    fn read(
-        plan: MasterPlan,
-        startup: &StartupSettings,
-        admin_service: Option<&mut (AdminService, Arc<Console>)>,
-    ) -> Result<Self, String> {
-        let mut waiting = startup.waiting(&StartupSettings::of(&plan));
-        match (admin_service, plan.admin_service) {
-            (Some((admin_service, console)), Some(new)) => {
-                let reload = admin_service.read(new, console)?;
-                waiting.extend(admin_service.take_over(reload, console));
-            }
-            (None, None) => {}
-            (Some(_), None) | (None, Some(_)) => waiting.push("admin"),
+/// Applies the admin part of a plan, if there is an admin address. Returns the new domains, and the settings that wait
+/// for a restart.
+fn take_over(
+    plan: MasterPlan,
+    startup: &StartupSettings,
+    admin_service: Option<&mut (AdminService, Arc<Console>)>,
+) -> Result<(Vec<Domain>, Vec<String>), String> {
+    let mut waiting = startup.waiting(&plan.startup);
+    match (admin_service, plan.admin_service) {
+        (Some((admin_service, console)), Some(new)) => {
+            let reload = admin_service.read(new, console)?;
+            waiting.extend(admin_service.take_over(reload, console));
         }
-        Ok(Self { domains: plan.master.domains, waiting: waiting.into_iter().map(str::to_owned).collect() })
+        (None, None) => {}
+        (Some(_), None) | (None, Some(_)) => waiting.push("admin"),
     }
+    Ok((plan.domains, waiting.into_iter().map(str::to_owned).collect()))
 }
 
 /// Settings of a master that take effect only at startup.
+#[derive(Clone)]
 struct StartupSettings {
-    addresses: [SocketAddr; 2],
-    statsd: Option<SocketAddr>,
-    state_dir: Option<PathBuf>,
+    master: master::MasterSettings,
+    /// Redis server of the master's state, and its name there.
     redis_copy: Option<(settings::Redis, String)>,
-    identity: Option<Identity>,
-    without_keys: NetworkSet,
 }
 
 impl StartupSettings {
-    fn of(plan: &MasterPlan) -> Self {
-        let settings = &plan.master;
-        Self {
-            redis_copy: plan.redis_copy.clone(),
-            addresses: [settings.accounting, settings.control],
-            statsd: settings.statsd,
-            state_dir: settings.state_dir.clone(),
-            identity: settings.access.identity.clone(),
-            without_keys: settings.access.without_keys.clone(),
-        }
-    }
-
     /// Names of the settings that differ in `now`.
     fn waiting(&self, now: &Self) -> Vec<&'static str> {
-        let [accounting, control] = [0, 1].map(|index| self.addresses[index] != now.addresses[index]);
-        let (keys, gates) = match (&self.identity, &now.identity) {
+        let (before, after) = (&self.master, &now.master);
+        let (keys, gates) = match (&before.access.identity, &after.access.identity) {
             (
                 Some(Identity::Server { keys, known }),
                 Some(Identity::Server { keys: other_keys, known: other_known }),
             ) => (keys != other_keys, known != other_known),
-            (before, now) => (before != now, before != now),
+            (before, after) => (before != after, before != after),
         };
         let name = |redis_copy: &Option<(settings::Redis, String)>| redis_copy.as_ref().map(|(_, name)| name.clone());
         let renamed = name(&self.redis_copy) != name(&now.redis_copy);
         let changed = [
-            (accounting, "master.accounting"),
-            (control, "master.control"),
+            (before.accounting != after.accounting, "master.accounting"),
+            (before.control != after.control, "master.control"),
             (keys, "master.key_file"),
             (gates, "master.gates"),
-            (self.without_keys != now.without_keys, "master.gates_without_keys"),
-            (self.statsd != now.statsd, "master.statsd"),
-            (self.state_dir != now.state_dir, "master.state_dir"),
+            (before.access.without_keys != after.access.without_keys, "master.gates_without_keys"),
+            (before.statsd != after.statsd, "master.statsd"),
+            (before.state_dir != after.state_dir, "master.state_dir"),
             (renamed, "master.books"),
             (!renamed && self.redis_copy != now.redis_copy, "redis for books"),
         ];
@@ -281,15 +250,12 @@ impl StartupSettings {
 }
 
 fn plan(options: &MasterOptions) -> Result<MasterPlan, String> {
-    let file = match &options.config {
-        Some(path) => Some(settings::Settings::load(path).map_err(|faults| faults.to_string())?),
-        None => None,
-    };
+    let file =
+        options.config.as_deref().map(settings::Settings::load).transpose().map_err(|faults| faults.to_string())?;
     let master = file.as_ref().and_then(|file| file.master.clone()).unwrap_or_default();
-    let identity = match &master.key_file {
-        Some(file) => Some(Identity::Server { keys: Arc::new(keys::read(file)?), known: master.gates.into() }),
-        None => None,
-    };
+    let known = master.gates.unwrap_or_default().into();
+    let keys = master.key_file.as_deref().map(keys::read).transpose()?;
+    let identity = keys.map(|keys| Identity::Server { keys: Arc::new(keys), known });
     let access = master::GateAccess { identity, without_keys: master.gates_without_keys };
     let domains = match &file {
         Some(file) => domains(&file.domains)?,
@@ -297,29 +263,16 @@ fn plan(options: &MasterOptions) -> Result<MasterPlan, String> {
     };
     let file = file.unwrap_or_default();
     let redis_copy = file.redis.clone().zip(master.books);
-    let redis_pages = match &redis_copy {
-        Some((redis, name)) => {
-            Some(FencedPages::new(redis.address().map_err(|error| error.to_string())?, &redis.prefix, name))
-        }
-        None => None,
+    let pages = |(redis, name): &(settings::Redis, String)| -> io::Result<_> {
+        Ok(FencedPages::new(redis.address()?, &redis.prefix, name))
     };
+    let redis_pages = redis_copy.as_ref().map(pages).transpose().map_err(|error| error.to_string())?;
     let admin = options.admin.or(file.admin.as_ref().map(|admin| admin.listen));
     let admin_service = admin.map(|listen| AdminService::new(listen, &file)).transpose()?;
-    let (accounting, control, state_dir, statsd) = (master.accounting, master.control, master.state_dir, master.statsd);
-    Ok(MasterPlan {
-        master: master::MasterSettings {
-            accounting,
-            control,
-            domains,
-            state_dir,
-            redis_copy: redis_pages,
-            statsd,
-            access,
-        },
-        redis_copy,
-        admin_service,
-        config: options.config.clone(),
-    })
+    let settings::Master { accounting, control, state_dir, statsd, .. } = master;
+    let master = master::MasterSettings { accounting, control, state_dir, statsd, access };
+    let config = options.config.clone();
+    Ok(MasterPlan { startup: StartupSettings { master, redis_copy }, domains, redis_pages, admin_service, config })
 }
 
 /// Default of Smockron's master: one request per second, bursts of ten.

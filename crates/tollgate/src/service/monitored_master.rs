@@ -13,10 +13,6 @@ impl MonitoredRole for MonitoredMaster {
         "master"
     }
 
-    fn is_ready(&self) -> bool {
-        true
-    }
-
     fn status(&self) -> Value {
         let now = self.0.status();
         let state = match now.gates {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::cli::WRONG;
+use super::run::{print_outcome, wrong};
 use crate::{master, settings};
 
 /// Arguments of `tollgate pardon`.
@@ -34,10 +34,7 @@ pub(crate) fn run_pardon(options: &PardonOptions) -> ExitCode {
     };
     let state_dir = match state_dir {
         Ok(state_dir) => state_dir,
-        Err(message) => {
-            print_error!("{}", message.trim_end());
-            return ExitCode::from(WRONG);
-        }
+        Err(message) => return wrong(&message),
     };
     let socket = master::operator::socket(&state_dir);
     let ask = || -> std::io::Result<String> {
@@ -48,22 +45,12 @@ pub(crate) fn run_pardon(options: &PardonOptions) -> ExitCode {
         BufReader::new(stream).read_line(&mut answer)?;
         Ok(answer)
     };
-    match ask().as_deref().map(str::trim_end) {
+    print_outcome(match ask().as_deref().map(str::trim_end) {
         Ok(master::operator::PARDONED) => {
-            print_line!("the debt of {} in {} was reset", options.identifier, options.domain);
-            ExitCode::SUCCESS
+            Ok(format!("the debt of {} in {} was reset", options.identifier, options.domain))
         }
-        Ok(master::operator::UNKNOWN) => {
-            print_error!("no state for {} in {}", options.identifier, options.domain);
-            ExitCode::FAILURE
-        }
-        Ok(other) => {
-            print_error!("unexpected answer of the master: {other}");
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            print_error!("cannot reach the master at {}: {error}", socket.display());
-            ExitCode::FAILURE
-        }
-    }
+        Ok(master::operator::UNKNOWN) => Err(format!("no state for {} in {}", options.identifier, options.domain)),
+        Ok(other) => Err(format!("unexpected answer of the master: {other}")),
+        Err(error) => Err(format!("cannot reach the master at {}: {error}", socket.display())),
+    })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::task::JoinHandle;
 
 use super::admin_service::{AdminReload, AdminService, config_of};
-use super::graphite::{self, GraphiteMetrics};
+use super::graphite::{self, GraphiteCounts};
 use super::master::RunningMaster;
 use super::systemd;
 use crate::admin::Console;
@@ -42,15 +42,10 @@ pub(super) struct GateProcess<'a> {
 pub(super) struct GraphiteSender {
     settings: Option<settings::Graphite>,
     task: Option<JoinHandle<()>>,
-    metrics: GraphiteMetrics,
+    pub(super) counts: GraphiteCounts,
 }
 
 impl GraphiteSender {
-    /// Metrics of the sender.
-    pub(super) fn metrics(&self) -> Box<GraphiteMetrics> {
-        Box::new(self.metrics.clone())
-    }
-
     /// Applies settings; restarts the task if they changed. Call within the runtime.
     pub(super) fn send_to(&mut self, settings: Option<settings::Graphite>, gate: &Arc<Running>, watch: &Arc<Watch>) {
         if self.settings == settings {
@@ -59,7 +54,7 @@ impl GraphiteSender {
         if let Some(task) = self.task.take() {
             task.abort();
         }
-        let start = |settings| tokio::spawn(graphite::run(settings, gate.clone(), watch.clone(), self.metrics.clone()));
+        let start = |settings| tokio::spawn(graphite::run(settings, gate.clone(), watch.clone(), self.counts.clone()));
         self.task = settings.clone().map(start);
         self.settings = settings;
     }

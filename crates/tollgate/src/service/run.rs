@@ -24,10 +24,7 @@ pub(crate) fn run_roles(options: &RunOptions) -> ExitCode {
     let path = &options.config;
     let file = match Settings::load(path) {
         Ok(file) => file,
-        Err(faults) => {
-            print_error!("{}", faults.to_string().trim_end());
-            return ExitCode::from(WRONG);
-        }
+        Err(faults) => return wrong(&faults.to_string()),
     };
     let (gate, master) = (GateOptions::of_file(path), MasterOptions::of_file(path));
     match (file.gate.is_some() || file.doors.is_some(), file.master.is_some()) {
@@ -35,13 +32,10 @@ pub(crate) fn run_roles(options: &RunOptions) -> ExitCode {
         (true, false) => run_gate(&gate),
         (false, true) => run_master(&master),
         (false, false) if file.admin.is_some() => run_watch(path),
-        (false, false) => {
-            print_error!(
-                "{}: no role is configured: add [gate], [doors] or [master], or [admin] for a watch without a gate",
-                path.display()
-            );
-            ExitCode::from(WRONG)
-        }
+        (false, false) => wrong(&format!(
+            "{}: no role is configured: add [gate], [doors] or [master], or [admin] for a watch without a gate",
+            path.display()
+        )),
     }
 }
 
@@ -49,16 +43,33 @@ pub(crate) fn run_roles(options: &RunOptions) -> ExitCode {
 pub(super) fn run_role<P>(role: &str, planned: Result<P, String>, serve: impl FnOnce(P) -> io::Result<()>) -> ExitCode {
     let plan = match planned {
         Ok(plan) => plan,
-        Err(message) => {
-            print_error!("{}", message.trim_end());
-            return ExitCode::from(WRONG);
-        }
+        Err(message) => return wrong(&message),
     };
     let _last_lines = log::start();
     match serve(plan) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "the {role} failed");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints the errors of settings or arguments.
+pub(super) fn wrong(message: &str) -> ExitCode {
+    print_error!("{}", message.trim_end());
+    ExitCode::from(WRONG)
+}
+
+/// Prints the outcome of a command: a line, or an error message.
+pub(super) fn print_outcome(outcome: Result<String, String>) -> ExitCode {
+    match outcome {
+        Ok(line) => {
+            print_line!("{line}");
+            ExitCode::SUCCESS
+        }
+        Err(message) => {
+            print_error!("{message}");
             ExitCode::FAILURE
         }
     }

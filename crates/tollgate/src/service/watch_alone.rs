@@ -8,11 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
-use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
-use tollgate_gatekeeper::clock::Clock;
 
-use super::admin_service::{AdminService, config_of, console_of};
+use super::admin_service::AdminService;
 use super::run::run_role;
 use super::{reload, systemd};
 use crate::admin::{self, Console, MonitoredRole};
@@ -24,14 +22,6 @@ struct MonitoredWatch;
 impl MonitoredRole for MonitoredWatch {
     fn role(&self) -> &'static str {
         "watch"
-    }
-
-    fn is_ready(&self) -> bool {
-        true
-    }
-
-    fn status(&self) -> Value {
-        json!({})
     }
 }
 
@@ -52,11 +42,7 @@ fn serve(path: &Path, mut admin_service: AdminService) -> io::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hang_up = signal(SignalKind::hangup())?;
-        let listener = admin::bind(admin_service.listen).await?;
-        let guard = admin_service.guard()?;
-        let watch = admin_service.watch(Arc::default(), Arc::default(), Clock::start())?;
-        let console = console_of(Registry::default(), Arc::new(MonitoredWatch), watch, guard, config_of(Some(path)));
-        tokio::spawn(admin::serve(listener, console.clone()));
+        let console = admin_service.serve(Registry::default(), Arc::new(MonitoredWatch), Some(path)).await?;
         let mut heartbeat = tokio::time::interval(systemd::watchdog().unwrap_or(Duration::from_secs(3600)));
         systemd::ready();
         loop {

@@ -11,17 +11,6 @@ use super::shape::Shape;
 use super::table::{Value, table};
 use super::value::{Choice, Size, read_text};
 
-/// The access log of a gate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AccessLog {
-    /// The destination of the lines.
-    pub(crate) output: LogOutput,
-    /// Their format.
-    pub(crate) format: LogFormat,
-    /// Maximum size of unwritten lines, in bytes.
-    pub(crate) buffer_bytes_max: usize,
-}
-
 /// The destination of an access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LogOutput {
@@ -51,7 +40,7 @@ impl Choice for LogFormat {
 table! {
     /// The access log: one line for each request, refused ones included. A separate thread writes the lines, and no
     /// request waits for it. `tollgate replay` reads both formats, costs included.
-    struct AccessLogTable {
+    pub(crate) struct AccessLog {
         /// The destination: the path of a file, with at least one `/`; `"stdout"`; `"syslog"` for the daemon of this
         /// machine, or `"syslog:ADDRESS:PORT"` for a server over UDP. SIGUSR1 and SIGHUP reopen a file, for log
         /// rotation.
@@ -61,12 +50,12 @@ table! {
         format: LogFormat = "\"combined\"",
         /// Memory for unwritten lines. When it is full, lines are dropped and counted in
         /// `tollgate_access_log_dropped_total`.
-        buffer: Size = "\"4MiB\"",
+        buffer_bytes_max as "buffer": Size<usize> = "\"4MiB\"" where error_of_buffer,
     }
 }
 
 /// Minimum size of the buffer, in bytes: one chunk of lines for each of a few workers.
-const BUFFER_BYTES_MIN: u64 = 256 << 10;
+const BUFFER_BYTES_MIN: usize = 256 << 10;
 /// The socket of the syslog daemon.
 const SYSLOG_SOCKET: &str = "/dev/log";
 
@@ -98,6 +87,8 @@ impl LogOutput {
 }
 
 impl Value for LogOutput {
+    type Parsed = Self;
+
     fn shape() -> Shape {
         Shape::Text { what: "a path, \"stdout\" or \"syslog\"", example: "/var/log/tollgate/access.log" }
     }
@@ -111,14 +102,9 @@ impl Value for LogOutput {
     }
 }
 
-impl AccessLogTable {
-    pub(super) fn resolve(self, errors: &mut ErrorCollector) -> Option<AccessLog> {
-        if self.buffer.value.0 < BUFFER_BYTES_MIN {
-            errors.report(&self.buffer.span, "too little memory for unwritten lines: write at least \"256KiB\"");
-        }
-        let buffer_bytes_max = usize::try_from(self.buffer.value.0).unwrap_or(usize::MAX);
-        Some(AccessLog { output: self.output?.value, format: self.format.value, buffer_bytes_max })
-    }
+fn error_of_buffer(bytes: &usize) -> Option<String> {
+    let message = "too little memory for unwritten lines: write at least \"256KiB\"";
+    (*bytes < BUFFER_BYTES_MIN).then(|| message.to_owned())
 }
 
 #[cfg(test)]

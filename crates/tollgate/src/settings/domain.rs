@@ -34,7 +34,7 @@ table! {
         /// The name of the domain, unique in the file.
         name: Name = required,
         /// The rules of this domain. Written `[[domain.rule]]`, once for each.
-        rule: Rules,
+        rule: Rules = empty,
     }
 }
 
@@ -43,16 +43,9 @@ pub(super) type Rules = Vec<Located<RuleTable>>;
 /// All domains but the default one.
 pub(super) type Domains = Vec<Located<DomainTable>>;
 
-/// The contents of the default domain.
-pub(super) struct DefaultDomain {
-    pub(super) rules: Rules,
-    pub(super) site_rules: Vec<SiteRules>,
-    pub(super) priorities: Priorities,
-}
-
-/// The default domain, followed by the others.
+/// The default domain, with the rules of sites and the priorities, followed by the others.
 pub(super) fn resolve(
-    DefaultDomain { rules, site_rules, priorities }: DefaultDomain,
+    (rules, site_rules, priorities): (Rules, Vec<SiteRules>, Priorities),
     domains: Domains,
     context: &RuleContext,
     errors: &mut ErrorCollector,
@@ -64,15 +57,14 @@ pub(super) fn resolve(
     let mut all = vec![Domain::new(DEFAULT_DOMAIN.to_string(), groups, priorities, errors)];
     for Located { value: domain, .. } in domains {
         let name = domain.name.map_or_else(String::new, |name| {
-            if name.value.0 == DEFAULT_DOMAIN {
+            if name.value == DEFAULT_DOMAIN {
                 errors.report(&name.span, "the domain `default` always exists: write its rules as `[[rule]]`");
-            } else if !names.insert(name.value.0.clone()) {
+            } else if !names.insert(name.value.clone()) {
                 errors.report(&name.span, "another domain has this name: write another, or join the two");
             }
-            name.value.0
+            name.value
         });
-        let rules = domain.rule.map(|rules| rules.value).unwrap_or_default();
-        all.push(Domain::new(name, vec![(context.clone(), rules)], Vec::new(), errors));
+        all.push(Domain::new(name, vec![(context.clone(), domain.rule.value)], Vec::new(), errors));
     }
     all
 }
@@ -80,7 +72,7 @@ pub(super) fn resolve(
 /// Number of key tables that all rules take from the shared memory.
 pub(super) fn tables(rules: &Rules, site_rules: &[SiteRules], domains: &Domains) -> usize {
     let of_sites = site_rules.iter().flat_map(|site| &site.rules);
-    let others = domains.iter().filter_map(|domain| domain.value.rule.as_ref()).flat_map(|rules| &rules.value);
+    let others = domains.iter().flat_map(|domain| &domain.value.rule.value);
     rules.iter().chain(of_sites).chain(others).map(|rule| rule.value.tables()).sum()
 }
 
@@ -95,7 +87,7 @@ impl Domain {
         let mut names = HashSet::new();
         let all = || groups.iter().flat_map(|(_, rules)| rules);
         for name in all().filter_map(|rule| rule.value.name.as_ref()) {
-            if !names.insert(name.value.0.clone()) {
+            if !names.insert(name.value.clone()) {
                 errors.report(&name.span, "another rule of this domain has this name: write another");
             }
         }

@@ -8,6 +8,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use super::listeners::Listener;
 use super::secret::{MASK, secrets, without};
 
 /// Maximum number of errors that are shown; the others are counted. A file of another format has one on every line.
@@ -37,64 +38,55 @@ struct Snippet {
     length: usize,
 }
 
+/// All errors of one or several files, in the order of the files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ConfigErrors(pub(super) Vec<FileErrors>);
+
 /// All errors of a file, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ConfigErrors {
+pub(super) struct FileErrors {
     file: String,
     errors: Vec<ConfigError>,
     /// Number of errors beyond [`SHOWN_MAX`].
     more: usize,
-    /// The errors of the next file.
-    next: Option<Box<Self>>,
 }
 
 impl ConfigErrors {
     /// The error of a file that cannot be read. Its position is the start of the file, so that all errors have one
     /// format.
     pub(crate) fn unreadable(file: impl Into<String>, message: impl Into<String>) -> Self {
-        let error = ConfigError { line: 1, column: 1, message: message.into(), snippet: None };
-        Self { file: file.into(), errors: vec![error], more: 0, next: None }
+        Self::at(file, [(1, 1, message.into())])
     }
 
     /// Errors at these lines and columns of a file.
-    pub(crate) fn at(file: &str, errors: impl IntoIterator<Item = (usize, usize, String)>) -> Self {
+    pub(crate) fn at(file: impl Into<String>, errors: impl IntoIterator<Item = (usize, usize, String)>) -> Self {
         let error = |(line, column, message)| ConfigError { line, column, message, snippet: None };
-        Self { file: file.to_owned(), errors: errors.into_iter().map(error).collect(), more: 0, next: None }
-    }
-
-    /// The errors of several files, in their order.
-    pub(crate) fn joined(before: Option<Self>, mut last: Self) -> Self {
-        let Some(mut first) = before else { return last };
-        last.next = None;
-        let mut end = &mut first.next;
-        while let Some(next) = end {
-            end = &mut next.next;
-        }
-        *end = Some(Box::new(last));
-        first
+        Self(vec![FileErrors { file: file.into(), errors: errors.into_iter().map(error).collect(), more: 0 }])
     }
 
     /// Each error, in the order of the file.
     #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ConfigError> {
-        self.errors.iter()
+        self.0.iter().flat_map(|file| &file.errors)
     }
 }
 
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for error in &self.errors {
-            writeln!(formatter, "{}:{}:{}: {}", self.file, error.line, error.column, error.message)?;
-            if let Some(Snippet { line, before, length }) = &error.snippet {
-                let gutter = " ".repeat(error.line.to_string().len());
-                writeln!(formatter, "  {} | {line}", error.line)?;
-                writeln!(formatter, "  {gutter} | {}{}", " ".repeat(*before), "^".repeat(*length))?;
+        for FileErrors { file, errors, more } in &self.0 {
+            for error in errors {
+                writeln!(formatter, "{file}:{}:{}: {}", error.line, error.column, error.message)?;
+                if let Some(Snippet { line, before, length }) = &error.snippet {
+                    let gutter = " ".repeat(error.line.to_string().len());
+                    writeln!(formatter, "  {} | {line}", error.line)?;
+                    writeln!(formatter, "  {gutter} | {}{}", " ".repeat(*before), "^".repeat(*length))?;
+                }
+            }
+            if *more > 0 {
+                writeln!(formatter, "{file}: and {more} more")?;
             }
         }
-        if self.more > 0 {
-            writeln!(formatter, "{}: and {} more", self.file, self.more)?;
-        }
-        self.next.as_ref().map_or(Ok(()), |next| next.fmt(formatter))
+        Ok(())
     }
 }
 
@@ -107,12 +99,16 @@ struct RawError {
 
 /// Collects errors while a file is parsed.
 #[derive(Default)]
-pub(super) struct ErrorCollector {
+pub(crate) struct ErrorCollector {
     raw: Vec<RawError>,
     /// Whether the file has a TOML syntax error.
     has_syntax_error: bool,
     /// The directory of the file.
     directory: PathBuf,
+    /// Whether the file has a `[redis]` table.
+    pub(super) has_redis: bool,
+    /// All listening addresses of the file.
+    pub(super) listeners: Vec<Listener>,
 }
 
 impl ErrorCollector {
@@ -131,6 +127,12 @@ impl ErrorCollector {
         self.raw.push(RawError { span: span.clone(), message: message.into(), syntax: false });
     }
 
+    /// Reports an invalid value at `span`. Always returns `None`.
+    pub(super) fn refuse<T>(&mut self, span: &Range<usize>, message: impl Into<String>) -> Option<T> {
+        self.report(span, message);
+        None
+    }
+
     /// Reports a TOML syntax error at `span`.
     pub(super) fn syntax(&mut self, span: Range<usize>, message: impl Into<String>) {
         self.has_syntax_error = true;
@@ -143,6 +145,19 @@ impl ErrorCollector {
         if !self.has_syntax_error {
             self.report(span, message);
         }
+    }
+
+    /// Reports that the value of `subject` at `span` needs Redis, unless the file has a `[redis]` table.
+    pub(super) fn need_redis(&mut self, span: &Range<usize>, subject: &str) {
+        if !self.has_redis {
+            let message = format!("{subject} needs a `[redis]` table: write `url = \"redis://127.0.0.1:6379\"` there");
+            self.missing(span, message);
+        }
+    }
+
+    /// Adds the errors of `others` before those that are known. Of two at one position, the first is shown first.
+    pub(super) fn prepend(&mut self, others: Self) {
+        self.raw.splice(0..0, others.raw);
     }
 
     /// Whether no error was reported.
@@ -174,7 +189,7 @@ impl ErrorCollector {
         self.raw.dedup_by(|a, b| a.span == b.span && a.message == b.message);
         let more = self.raw.len().saturating_sub(SHOWN_MAX);
         let errors = self.raw.into_iter().take(SHOWN_MAX).map(|raw| lines.locate(raw)).collect();
-        ConfigErrors { file: file.to_string(), errors, more, next: None }
+        ConfigErrors(vec![FileErrors { file: file.to_string(), errors, more }])
     }
 }
 

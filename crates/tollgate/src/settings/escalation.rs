@@ -1,14 +1,13 @@
 //! `escalation` of a rule: blocks for keys that exceed their limit.
 
-use std::num::NonZeroU8;
-
 use tollgate_core::escalation::{Escalation, Multiplier};
 use tollgate_core::time::Span;
 
 use super::error::ErrorCollector;
-use super::limit::{fit, nonzero};
+use super::limit::fit;
 use super::table::{Located, table};
-use super::value::Thousandths;
+use super::value::duration::nonzero;
+use super::value::{Thousandths, WholeNumber};
 
 table! {
     /// Blocks a key that exceeds its limit. Each further violation raises the level of the key and doubles the block;
@@ -20,7 +19,7 @@ table! {
         /// Maximum length of a block, at any level and in any band.
         backoff_max: Span = "\"60s\"",
         /// The highest level, from 1 to 255.
-        levels: NonZeroU8 = "10",
+        levels: WholeNumber<u8> = "10",
         /// Time without a violation after the end of a block that lowers the level by one.
         release: Span = "\"30s\"",
         /// Factor on the block in the band `elevated`; at least 1.
@@ -37,27 +36,22 @@ impl Located<EscalationTable> {
         let release = nonzero(&table.release, errors);
         let backoff_max = nonzero(&table.backoff_max, errors);
         let (elevated, critical) = (multiplier(&table.elevated, errors), multiplier(&table.critical, errors));
-        if table.critical.value.0 < table.elevated.value.0 {
+        if table.critical.value < table.elevated.value {
             let message =
                 "`critical` is below `elevated`: more load must not mean a shorter backoff, write a larger number";
-            errors.report(&table.critical.span, message);
-            return None;
+            return errors.refuse(&table.critical.span, message);
         }
         let (backoff, backoff_max, release) = (backoff?, backoff_max?, release?);
         if backoff_max < backoff {
-            errors.report(&table.backoff_max.span, "`backoff_max` is shorter than `backoff`: write a longer one");
-            return None;
+            let message = "`backoff_max` is shorter than `backoff`: write a longer one";
+            return errors.refuse(&table.backoff_max.span, message);
         }
-        let escalation =
-            Escalation::new((backoff, backoff_max), table.levels.value.get(), release, (elevated?, critical?));
+        let escalation = Escalation::new((backoff, backoff_max), table.levels.value, release, (elevated?, critical?));
         fit(escalation, self, errors)
     }
 }
 
-fn multiplier(number: &Located<Thousandths>, errors: &mut ErrorCollector) -> Option<Multiplier> {
-    let made = Multiplier::new(number.value.0);
-    if made.is_err() {
-        errors.report(&number.span, "a band multiplies a backoff by at least 1: write 1 or more");
-    }
-    made.ok()
+fn multiplier(number: &Located<u32>, errors: &mut ErrorCollector) -> Option<Multiplier> {
+    let message = "a band multiplies a backoff by at least 1: write 1 or more";
+    Multiplier::new(number.value).ok().or_else(|| errors.refuse(&number.span, message))
 }

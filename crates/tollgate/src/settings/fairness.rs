@@ -4,7 +4,7 @@ use tollgate_core::class::Class;
 use tollgate_core::queue::Shares;
 
 use super::error::ErrorCollector;
-use super::table::{Located, table};
+use super::table::table;
 use super::value::{Choice, Thousandths};
 
 /// The class that identifies users, and their level.
@@ -35,11 +35,11 @@ table! {
     /// any client.
     struct FairnessTable {
         /// The share of an address (IPv6: a /64).
-        address as "ip/32": Thousandths = "0.10",
+        address as "ip/32": Thousandths = "0.10" where error_of_share,
         /// The share of its network (IPv6: a /56).
-        network as "ip/24": Thousandths = "0.25",
+        network as "ip/24": Thousandths = "0.25" where error_of_share,
         /// The share of its block (IPv6: a /48).
-        block as "ip/16": Thousandths = "0.50",
+        block as "ip/16": Thousandths = "0.50" where error_of_share,
         /// The class that identifies users, such as `cookie:sid`, `header:x-api-key` or `user-agent`; `class` of a rule
         /// lists all; `json:/POINTER` is for rules only. A request without this property is charged to its address, and
         /// its connection is the user.
@@ -54,25 +54,16 @@ table! {
     }
 }
 
-/// Reports a share above 1.
-pub(super) fn refuse_excess(share: &Located<Thousandths>, errors: &mut ErrorCollector) {
-    if share.value.0 > 1000 {
-        errors.report(&share.span, "a share is a part of the whole, at most 1: write a number such as 0.1");
-    }
+/// The error of a share above 1.
+pub(super) fn error_of_share(milli: &u32) -> Option<String> {
+    let message = "a share is a part of the whole, at most 1: write a number such as 0.1";
+    (*milli > 1000).then(|| message.to_owned())
 }
 
 impl FairnessTable {
     /// The share of each level.
-    pub(super) fn shares(&self, errors: &mut ErrorCollector) -> Shares {
-        let mut share = |share: &Located<Thousandths>| {
-            refuse_excess(share, errors);
-            share.value.0
-        };
-        Shares {
-            address_milli: share(&self.address),
-            network_milli: share(&self.network),
-            block_milli: share(&self.block),
-        }
+    pub(super) fn shares(&self) -> Shares {
+        Shares { address_milli: self.address.value, network_milli: self.network.value, block_milli: self.block.value }
     }
 
     /// The class that identifies users.

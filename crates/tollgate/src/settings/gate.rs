@@ -1,7 +1,6 @@
 //! `[gate]`: the reverse proxy.
 
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use tollgate_core::band::{Band, Edges};
@@ -13,19 +12,20 @@ use tollgate_core::virtual_clock::Cores;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::access_log::{AccessLog, AccessLogTable};
-use super::bounds::{Bounds, BoundsTable};
-use super::buffer::{BufferTable, ResponseBuffer};
+use super::access_log::AccessLog;
+use super::bounds::Bounds;
+use super::buffer::ResponseBuffer;
 use super::error::{ErrorCollector, shown};
 use super::fairness::{FairnessTable, UserClass};
 use super::health::{HealthCheck, HealthTable};
+use super::listeners::Listener;
 use super::pages::{ErrorPages, PagesTable};
 use super::shape::Shape;
 use super::site::Site;
 use super::table::{Located, Value, defaults, table};
-use super::timeouts::{Timeouts, TimeoutsTable};
-use super::trusted::{self, TrustedEntry};
-use super::value::{BackendUrl, Choice, HeaderName, ListenAddress, OneOrMany, Size, Thousandths};
+use super::timeouts::Timeouts;
+use super::trusted::{TrustedEntries, networks};
+use super::value::{BackendUrl, Choice, HeaderName, ListenAddress, OneOrMany, Size, Thousandths, WholeNumber};
 
 /// The settings of a gate, except its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,37 +90,6 @@ pub(crate) struct Gate {
     pub(crate) state_dir: Option<PathBuf>,
 }
 
-/// The PEM files of a certificate chain and its key. They are reloaded when they change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CertificateFiles {
-    /// The chain, leaf first.
-    pub(crate) chain: PathBuf,
-    /// The private key.
-    pub(crate) key: PathBuf,
-}
-
-/// Bounds on the requests that wait at the gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hold {
-    /// Maximum estimated wait.
-    pub(crate) max: Span,
-    /// Maximum number of waiting requests.
-    pub(crate) total: u32,
-    /// Maximum memory of waiting requests, in bytes.
-    pub(crate) memory: u64,
-}
-
-/// The sources of the cost of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TollSource {
-    /// The response header with the cost, in lower case.
-    pub(crate) header: String,
-    /// Whether that header is forwarded to the client.
-    pub(crate) keep: bool,
-    /// The cgroup of the backend.
-    pub(crate) cgroup: Option<PathBuf>,
-}
-
 /// The header with the client's address, from trusted proxies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ForwardedHeader {
@@ -142,31 +111,25 @@ impl Choice for Band {
 }
 
 /// `"auto"`, or a number.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Concurrency(Option<NonZeroU32>);
-
-impl Concurrency {
-    /// The limit. None: adaptive.
-    pub(super) fn max(self) -> Option<u32> {
-        self.0.map(NonZeroU32::get)
-    }
-}
+pub(crate) enum Concurrency {}
 
 impl Value for Concurrency {
+    /// None: adaptive.
+    type Parsed = Option<u32>;
+
     fn shape() -> Shape {
-        Shape::Either(vec![Shape::Choice(vec!["auto"]), NonZeroU32::shape()])
+        Shape::Either(vec![Shape::Choice(vec!["auto"]), WholeNumber::<u32>::shape()])
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Option<u32>> {
         match value.get_ref() {
-            DeValue::String(text) if text == "auto" => Some(Self(None)),
+            DeValue::String(text) if text == "auto" => Some(None),
             DeValue::String(text) => {
                 let message =
                     format!("{} is not a number of requests: write \"auto\", or a number without quotes", shown(text));
-                errors.report(&value.span(), message);
-                None
+                errors.refuse(&value.span(), message)
             }
-            _ => NonZeroU32::read(value, errors).map(|max| Self(Some(max))),
+            _ => WholeNumber::<u32>::read(value, errors).map(Some),
         }
     }
 }
@@ -179,17 +142,17 @@ table! {
         /// A reload applies a change of the mode.
         mode: Mode = "\"enforce\"",
         /// The addresses for clients, each with a port.
-        listen: OneOrMany<ListenAddress> = "\"127.0.0.1:8888\"",
+        listen: OneOrMany<Located<ListenAddress>> = "\"127.0.0.1:8888\"",
         /// The backends. `http://` and `https://` use HTTP/1.1; `h2c://` and `h2://` use HTTP/2 without and with TLS.
         /// Each backend has its own queue, in-flight limit and prices. A request goes to the backend with the earliest
         /// estimated response. The option `--backend` replaces this setting. With `[[site]]`, these backends serve the
         /// hosts of no site.
-        backend: OneOrMany<BackendUrl>,
+        backend: OneOrMany<BackendUrl> = empty,
         /// Proxies whose `forwarded_header` is trusted: addresses, networks, `"loopback"` (127.0.0.0/8 and ::1),
         /// `"private"` (RFC 1918, 100.64.0.0/10, link-local and fc00::/7), and `"file:/path"` for a file with one
         /// network per line and `#` for comments. A reload reads such files again. From any other address the header is
         /// ignored. If a reload removes a proxy, its open connections lose the trust as well.
-        trusted_proxies: OneOrMany<TrustedEntry> = "[]",
+        trusted_proxies: TrustedEntries = "[]",
         /// The header with the client's address, from `trusted_proxies`: `x-forwarded-for` or `forwarded` (RFC 7239).
         /// The other header is ignored and not forwarded, because a proxy that does not maintain it forwards the
         /// client's value. With `forwarded`, the same applies to `X-Forwarded-Host`, `X-Forwarded-Proto` and
@@ -200,25 +163,25 @@ table! {
         proxy_protocol: bool = "false",
         /// TLS certificates, each as `{ cert = "chain.pem", key = "key.pem" }`. Clients can negotiate HTTP/2. The files
         /// are reloaded when they change.
-        tls: OneOrMany<TlsTable>,
+        tls: OneOrMany<CertificateFiles> = empty,
         /// Whether clients may use HTTP/2 without TLS, with prior knowledge.
         h2c: bool = "false",
         /// Number of worker threads, each with its own connections. Default: the number of cores of this machine.
-        workers: NonZeroU32,
+        workers: WholeNumber<u32> where error_of_workers,
         /// Number of CPU cores of each backend. Default: the number of cores of this machine.
         cores: Thousandths,
         /// Maximum number of requests in flight at each backend; the others wait at the gate, which chooses their
         /// order. `"auto"` adapts the limit to the backend.
         in_flight: Concurrency = "\"auto\"",
         /// Bounds on the requests that wait at the gate.
-        hold: HoldTable = "{}",
+        hold: Hold = "{}",
         /// The shares of clients while the backend is busy.
         fairness: FairnessTable = "{}",
         /// Memory for the state of all keys, divided among the rules without `memory`. It is allocated at the start and
         /// never grows.
-        memory: Size = "\"64MiB\"",
+        memory: Size = "\"64MiB\"" where error_of_memory,
         /// The sources of the cost of a request.
-        toll: TollTable = "{}",
+        toll: TollSource = "{}",
         /// The thresholds of the bands, as waiting times at the gate.
         bands: BandsTable = "{}",
         /// Active health checks of the backends.
@@ -230,15 +193,15 @@ table! {
         /// are not masked.
         show_values: bool = "false",
         /// Buffers for responses to slow clients.
-        buffer: BufferTable = "{}",
+        buffer: ResponseBuffer = "{}",
         /// Your own pages for refusals and errors.
         pages: PagesTable = "{}",
         /// The access log. Without it, no line is written per request.
-        access_log: AccessLogTable,
+        access_log: AccessLog,
         /// Timeouts of each phase of a connection.
-        timeouts: TimeoutsTable = "{}",
+        timeouts: Timeouts = "{}",
         /// Bounds of requests and connections.
-        bounds: BoundsTable = "{}",
+        bounds: Bounds = "{}",
         /// The directory in which the gate saves the learned in-flight limit and route prices of each backend. The file
         /// is written at most once a minute, and at shutdown. Default: the directory of `watch.state_dir`.
         state_dir: PathBuf,
@@ -247,9 +210,9 @@ table! {
 
 table! {
     /// A TLS certificate of the gate.
-    struct TlsTable {
+    pub(crate) struct CertificateFiles as "tls" {
         /// The PEM file with the certificate chain, leaf first.
-        cert: PathBuf = required,
+        chain as "cert": PathBuf = required,
         /// The PEM file with the private key.
         key: PathBuf = required,
     }
@@ -257,21 +220,23 @@ table! {
 
 table! {
     /// Bounds on the requests that wait at the gate.
-    struct HoldTable {
+    pub(crate) struct Hold {
         /// Maximum estimated wait. A request with a longer estimate is refused.
         max: Span = "\"10s\"",
         /// Maximum number of waiting requests, divided evenly among the backends. If the queue is full, the newest
         /// request of the client furthest above its share is refused.
-        total: NonZeroU32 = "16384",
+        total: WholeNumber<u32> = "16384",
         /// Maximum memory of waiting requests, heads and buffered bodies included, divided evenly among the backends.
         memory: Size = "\"64MiB\"",
     }
 }
 
+impl Copy for Hold {}
+
 table! {
     /// The sources of the cost of a request. By default, the gate estimates the cost: it divides the backend's time
     /// among the requests in flight.
-    struct TollTable {
+    pub(crate) struct TollSource as "toll" {
         /// The response header in which the backend reports the cost: `server-timing` with `cpu;dur=` in milliseconds,
         /// or any other header with a number of milliseconds.
         header: HeaderName = "\"server-timing\"",
@@ -307,7 +272,7 @@ table! {
 /// Maximum number of worker threads: more than any machine has cores.
 const WORKERS_MAX: u32 = 1024;
 /// Maximum number of listening addresses.
-pub(super) const LISTEN_MAX: usize = 64;
+const LISTEN_MAX: usize = 64;
 /// Minimum memory for the state of keys, in bytes.
 const MEMORY_MIN: u64 = 64 << 10;
 
@@ -321,39 +286,37 @@ impl GateTable {
     /// Converts the table to settings. Values with an error have been reported and count as absent.
     pub(super) fn resolve(self, errors: &mut ErrorCollector) -> Gate {
         self.check(errors);
-        let group = self.toll.value.cgroup.as_ref().map(|path| path.value.join("cpu.pressure"));
-        let pressure = self.bands.value.pressure.as_ref().map(|path| path.value.clone()).or(group);
-        let load_header = self.bands.value.header.as_ref().map(|header| header.value.0.clone());
-        let band_pinned = self.bands.value.pin.as_ref().map(|band| band.value);
+        let bands = self.bands.value;
+        let group = self.toll.value.cgroup.as_ref().map(|cgroup| cgroup.join("cpu.pressure"));
         Gate {
             mode: self.mode.value,
-            listen: self.listen.value.values().map(|address| address.0).collect(),
-            backends: self.backend.into_iter().flat_map(|backend| backend.value.values()).collect(),
+            listen: self.listen.value.into_iter().map(|address| address.value).collect(),
+            backends: self.backend.value,
             sites: Vec::new(),
-            trusted_proxies: trusted::networks(self.trusted_proxies.value, errors),
+            trusted_proxies: networks(self.trusted_proxies.value, errors),
             forwarded_header: self.forwarded_header.value,
             proxy_protocol: self.proxy_protocol.value,
-            tls: certificates(self.tls),
+            tls: self.tls.value,
             h2c: self.h2c.value,
-            workers: self.workers.map_or_else(machine_cores, |workers| workers.value.get()) as usize,
-            cores: self.cores.map_or(Cores::whole(machine_cores()), |cores| Cores::from_milli(cores.value.0)),
-            in_flight: self.in_flight.value.max(),
-            hold: self.hold.value.resolve(),
+            workers: self.workers.map_or_else(machine_cores, |workers| workers.value) as usize,
+            cores: self.cores.map_or(Cores::whole(machine_cores()), |cores| Cores::from_milli(cores.value)),
+            in_flight: self.in_flight.value,
+            hold: self.hold.value,
             user: self.fairness.value.user(errors),
-            fairness: self.fairness.value.shares(errors),
-            memory_bytes: self.memory.value.0,
-            toll: self.toll.value.resolve(),
-            bands: self.bands.value.resolve(errors),
-            load_header,
-            band_pinned,
-            pressure,
-            health: self.health.value.resolve(errors),
+            fairness: self.fairness.value.shares(),
+            memory_bytes: self.memory.value,
+            toll: self.toll.value,
+            bands: bands.edges(errors),
+            load_header: bands.header.map(|header| header.value),
+            band_pinned: bands.pin.map(|band| band.value),
+            pressure: bands.pressure.map(|path| path.value).or(group),
+            health: self.health.value.resolve(),
             show_values: self.show_values.value,
-            buffer: self.buffer.value.resolve(),
+            buffer: self.buffer.value,
             pages: self.pages.value.resolve(errors),
-            access_log: self.access_log.and_then(|log| log.value.resolve(errors)),
-            timeouts: self.timeouts.value.resolve(errors),
-            bounds: self.bounds.value.resolve(errors),
+            access_log: self.access_log.map(|log| log.value),
+            timeouts: self.timeouts.value,
+            bounds: self.bounds.value,
             state_dir: self.state_dir.map(|path| path.value),
         }
     }
@@ -366,23 +329,30 @@ impl GateTable {
         if self.listen.value.is_empty() {
             errors.report(&self.listen.span, "a gate needs an address for clients: write an address and port");
         }
-        if self.listen.value.0.len() > LISTEN_MAX {
+        if self.listen.value.len() > LISTEN_MAX {
             errors.report(&self.listen.span, format!("too many addresses: write at most {LISTEN_MAX}"));
         }
-        if self.memory.value.0 < MEMORY_MIN {
-            errors.report(&self.memory.span, "too little memory for the state of keys: write at least \"64KiB\"");
-        }
-        if let Some(workers) = self.workers.as_ref().filter(|workers| workers.value.get() > WORKERS_MAX) {
-            let message = format!("more threads than cores are of no use: write at most {WORKERS_MAX}");
-            errors.report(&workers.span, message);
+        for address in self.listen.value.iter().take(LISTEN_MAX) {
+            // A default has no position in the file; the position of the table is used.
+            let span = if self.written.has("listen") { &address.span } else { &self.listen.span };
+            errors.listeners.push(Listener {
+                key: "gate.listen".to_owned(),
+                address: address.value,
+                span: span.clone(),
+            });
         }
     }
 }
 
-/// The files of the certificates.
-pub(super) fn certificates(tls: Option<Located<OneOrMany<TlsTable>>>) -> Vec<CertificateFiles> {
-    let files = |tls: TlsTable| Some(CertificateFiles { chain: tls.cert?.value, key: tls.key?.value });
-    tls.into_iter().flat_map(|tls| tls.value.values()).filter_map(files).collect()
+/// The error of too little memory for the state of keys.
+pub(super) fn error_of_memory(bytes: &u64) -> Option<String> {
+    let message = "too little memory for the state of keys: write at least \"64KiB\"";
+    (*bytes < MEMORY_MIN).then(|| message.to_owned())
+}
+
+fn error_of_workers(workers: &u32) -> Option<String> {
+    let message = format!("more threads than cores are of no use: write at most {WORKERS_MAX}");
+    (*workers > WORKERS_MAX).then_some(message)
 }
 
 /// The number of cores that this process may use.
@@ -391,24 +361,12 @@ fn machine_cores() -> u32 {
 }
 
 impl BandsTable {
-    fn resolve(self, errors: &mut ErrorCollector) -> Edges {
+    fn edges(&self, errors: &mut ErrorCollector) -> Edges {
         let edges = Edges::new(self.elevated.value, self.critical.value);
         if edges.is_none() {
             let message = "`critical` must be longer than `elevated`, and both longer than 0: write a longer time";
             errors.report(&self.critical.span, message);
         }
         edges.unwrap_or_else(|| Edges::new(Span::from_millis(100), Span::from_millis(250)).expect("100 is below 250"))
-    }
-}
-
-impl HoldTable {
-    fn resolve(self) -> Hold {
-        Hold { max: self.max.value, total: self.total.value.get(), memory: self.memory.value.0 }
-    }
-}
-
-impl TollTable {
-    fn resolve(self) -> TollSource {
-        TollSource { header: self.header.value.0, keep: self.keep.value, cgroup: self.cgroup.map(|path| path.value) }
     }
 }

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::time::Span;
-
-use super::error::{ErrorCollector, shown};
-use super::limit::nonzero;
+use super::error::shown;
 use super::table::table;
 use super::value::{FinalStatus, text_value};
 
@@ -23,17 +20,14 @@ pub(crate) struct HealthCheck {
 }
 
 /// The path of a request, with or without a query.
-#[derive(Clone, Debug)]
-pub(super) struct UrlPath(String);
+pub(crate) enum UrlPath {}
 
-text_value!(UrlPath, "a path of a URL", "/healthz", |text| {
+text_value!(UrlPath => String, "a path of a URL", "/healthz", |text| {
     let is_path = text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
-    if is_path { Ok(Self(text.to_owned())) } else { Err(no_path(text)) }
+    let message =
+        || format!("{} is not a path of a URL: write one that begins with a slash, such as \"/healthz\"", shown(text));
+    is_path.then(|| text.to_owned()).ok_or_else(message)
 });
-
-fn no_path(text: &str) -> String {
-    format!("{} is not a path of a URL: write one that begins with a slash, such as \"/healthz\"", shown(text))
-}
 
 table! {
     /// Active health checks. Without `path` there are none, and the health of a backend is judged by the requests that
@@ -43,18 +37,21 @@ table! {
         /// in a row gets no requests until a check succeeds, unless no other backend is up.
         path: UrlPath,
         /// The time between two checks of one backend.
-        interval: Span = "\"5s\"",
+        interval: Duration = "\"5s\"",
         /// The timeout of one check, connecting included.
-        timeout: Span = "\"2s\"",
+        timeout: Duration = "\"2s\"",
         /// The status in the response of a healthy backend.
         status: FinalStatus = "200",
     }
 }
 
 impl HealthTable {
-    pub(super) fn resolve(self, errors: &mut ErrorCollector) -> Option<HealthCheck> {
-        let interval = Duration::from(nonzero(&self.interval, errors)?);
-        let timeout = Duration::from(nonzero(&self.timeout, errors)?);
-        Some(HealthCheck { path: self.path?.value.0, interval, timeout, status: self.status.value.0 })
+    pub(super) fn resolve(self) -> Option<HealthCheck> {
+        Some(HealthCheck {
+            path: self.path?.value,
+            interval: self.interval.value,
+            timeout: self.timeout.value,
+            status: self.status.value,
+        })
     }
 }

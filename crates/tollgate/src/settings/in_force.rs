@@ -48,7 +48,7 @@ fn shown(shape: &TableShape, table: &DeTable<'_>, place: &str, text: &str) -> Va
             let written = table.get(field.key).map(|value| verbatim(field.key, value, text));
             let default = match field.presence {
                 Presence::Default(text) => Some(text.to_owned()),
-                Presence::Required | Presence::Optional => None,
+                Presence::Required | Presence::Optional | Presence::Empty => None,
             };
             json!({
                 "key": field.key, "written": written.is_some(), "value": written.as_ref().or(default.as_ref()),

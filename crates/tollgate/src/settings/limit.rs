@@ -1,8 +1,6 @@
 //! The limit of a rule: exactly one of budget, rate, bucket, window, in_flight and legacy.
 
-use std::num::{NonZeroU32, NonZeroU64};
-
-use tollgate_core::limit::{Bucket, Budget, InFlight, Legacy, Limit, LimitError, Rate, Window};
+use tollgate_core::limit::{Bucket, Budget, Legacy, Limit, LimitError, Rate, Window};
 use tollgate_core::time::Span;
 use tollgate_core::virtual_clock::Cores;
 use toml::Spanned;
@@ -11,7 +9,8 @@ use toml::de::DeValue;
 use super::error::ErrorCollector;
 use super::shape::Shape;
 use super::table::{Located, Value, table};
-use super::value::{Millionths, PerTime};
+use super::value::duration::nonzero;
+use super::value::{Millionths, PerTime, WholeNumber};
 
 table! {
     /// CPU-seconds per second. Credit regenerates at a constant rate, and each request is charged its measured cost. A
@@ -33,7 +32,7 @@ table! {
         /// Average rate of admitted requests.
         rate: PerTime = required,
         /// Number of requests that can be admitted at once.
-        burst: NonZeroU64 = required,
+        burst: WholeNumber<u64> = required,
     }
 }
 
@@ -41,9 +40,9 @@ table! {
     /// A leaky bucket: each request adds one, and the bucket drains in steps.
     struct BucketTable {
         /// Capacity of the bucket, in requests.
-        size: NonZeroU32 = required,
+        size: WholeNumber<u32> = required,
         /// Number of requests that drain per step.
-        drip: NonZeroU32 = "1",
+        drip: WholeNumber<u32> = "1",
         /// Time between two steps.
         every: Span = "\"1s\"",
     }
@@ -53,11 +52,11 @@ table! {
     /// Maximum number of requests in a sliding window.
     struct WindowTable {
         /// Maximum number of requests in any window.
-        max: NonZeroU32 = required,
+        max: WholeNumber<u32> = required,
         /// Length of the window.
         per: Span = required,
         /// Maximum number of requests in any window during `warmup`. Default: no limit during `warmup`.
-        ceiling: NonZeroU32,
+        ceiling: WholeNumber<u32>,
     }
 }
 
@@ -65,7 +64,7 @@ table! {
     /// Maximum number of requests in flight.
     struct InFlightTable {
         /// Maximum number of requests of one key in flight.
-        max: NonZeroU32 = required,
+        max: WholeNumber<u32> = required,
     }
 }
 
@@ -73,7 +72,7 @@ table! {
     /// A limit in the style of other limiters: a number of requests per duration, a minimum interval, or both.
     struct LegacyTable {
         /// Number of requests per `duration`.
-        max: NonZeroU32,
+        max: WholeNumber<u32>,
         /// The period of `max`.
         duration: Span,
         /// Minimum time between two requests.
@@ -86,18 +85,19 @@ table! {
 }
 
 /// `in_flight = 4`, or `in_flight = { max = 4 }`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct InFlightMax(NonZeroU32);
+pub(crate) enum InFlightMax {}
 
 impl Value for InFlightMax {
+    type Parsed = u32;
+
     fn shape() -> Shape {
-        Shape::Either(vec![NonZeroU32::shape(), InFlightTable::shape()])
+        Shape::Either(vec![WholeNumber::<u32>::shape(), InFlightTable::shape()])
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<u32> {
         match value.get_ref() {
-            DeValue::Table(_) => InFlightTable::read(value, errors)?.max.map(|max| Self(max.value)),
-            _ => NonZeroU32::read(value, errors).map(Self),
+            DeValue::Table(_) => InFlightTable::read(value, errors)?.max.map(|max| max.value),
+            _ => WholeNumber::<u32>::read(value, errors),
         }
     }
 }
@@ -112,8 +112,7 @@ impl Located<BudgetTable> {
         let table = &self.value;
         let millionths = match (&table.share, &table.cores) {
             (Some(share), Some(_)) => {
-                errors.report(&share.span, "a budget has `share` or `cores`, not both: leave one out");
-                return None;
+                return errors.refuse(&share.span, "a budget has `share` or `cores`, not both: leave one out");
             }
             (None, None) if table.written.has("share") || table.written.has("cores") => return None,
             (None, None) => {
@@ -123,26 +122,20 @@ impl Located<BudgetTable> {
                 );
                 return None;
             }
-            (Some(share), None) if u64::from(share.value.0) > MILLION => {
-                errors.report(
-                    &share.span,
-                    "a share is a part of the whole, at most 1: write `cores` for CPU-seconds per second",
-                );
-                return None;
+            (Some(share), None) if u64::from(share.value) > MILLION => {
+                let message = "a share is a part of the whole, at most 1: write `cores` for CPU-seconds per second";
+                return errors.refuse(&share.span, message);
             }
             (Some(share), None) => {
-                let millionths = (u64::from(share.value.0) * u64::from(cores.as_milli())).div_ceil(1000);
+                let millionths = (u64::from(share.value) * u64::from(cores.as_milli())).div_ceil(1000);
                 u32::try_from(millionths).unwrap_or(u32::MAX)
             }
-            (None, Some(cores)) => cores.value.0,
+            (None, Some(cores)) => cores.value,
         };
         let burst = table.burst.as_ref()?;
         if burst.value < BURST_MIN {
-            errors.report(
-                &burst.span,
-                "a burst below 1ms of CPU time is less than one request's toll: write a longer one",
-            );
-            return None;
+            let message = "a burst below 1ms of CPU time is less than one request's toll: write a longer one";
+            return errors.refuse(&burst.span, message);
         }
         fit(Budget::new(millionths, burst.value), self, errors).map(Limit::Budget)
     }
@@ -151,35 +144,28 @@ impl Located<BudgetTable> {
 impl Located<RateTable> {
     pub(super) fn limit(&self, errors: &mut ErrorCollector) -> Option<Limit> {
         let (rate, burst) = (self.value.rate.as_ref()?, self.value.burst.as_ref()?);
-        fit(Rate::new(rate.value.count, rate.value.period, burst.value.get()), self, errors).map(Limit::Rate)
+        fit(Rate::new(rate.value.count, rate.value.period, burst.value), self, errors).map(Limit::Rate)
     }
 }
 
 impl Located<BucketTable> {
     pub(super) fn limit(&self, errors: &mut ErrorCollector) -> Option<Limit> {
         let every = nonzero(&self.value.every, errors);
-        let size = self.value.size.as_ref()?.value.get();
-        fit(Bucket::new(size, self.value.drip.value.get(), every?), self, errors).map(Limit::Bucket)
+        let size = self.value.size.as_ref()?.value;
+        fit(Bucket::new(size, self.value.drip.value, every?), self, errors).map(Limit::Bucket)
     }
 }
 
 impl Located<WindowTable> {
     pub(super) fn limit(&self, errors: &mut ErrorCollector) -> Option<Limit> {
         let per = nonzero(self.value.per.as_ref()?, errors);
-        let max = self.value.max.as_ref()?.value.get();
-        if let Some(ceiling) = self.value.ceiling.as_ref().filter(|ceiling| ceiling.value.get() < max) {
+        let max = self.value.max.as_ref()?.value;
+        if let Some(ceiling) = self.value.ceiling.as_ref().filter(|ceiling| ceiling.value < max) {
             let message = format!("the ceiling {} is below max, {max}: write at least {max}", ceiling.value);
-            errors.report(&ceiling.span, message);
-            return None;
+            return errors.refuse(&ceiling.span, message);
         }
-        let ceiling = self.value.ceiling.as_ref().map(|ceiling| ceiling.value.get());
+        let ceiling = self.value.ceiling.as_ref().map(|ceiling| ceiling.value);
         fit(Window::new(max, per?, ceiling), self, errors).map(Limit::Window)
-    }
-}
-
-impl Located<InFlightMax> {
-    pub(super) fn limit(&self, errors: &mut ErrorCollector) -> Option<Limit> {
-        fit(InFlight::new(self.value.0.get()), self, errors).map(Limit::InFlight)
     }
 }
 
@@ -188,7 +174,7 @@ impl Located<LegacyTable> {
     pub(super) fn limits(&self, errors: &mut ErrorCollector) -> Vec<Limit> {
         let LegacyTable { max, duration, min_interval, enforce_interval, written } = &self.value;
         let quota = match (max, duration) {
-            (Some(max), Some(duration)) => nonzero_legacy(duration, errors).map(|duration| (max.value.get(), duration)),
+            (Some(max), Some(duration)) => nonzero_legacy(duration, errors).map(|duration| (max.value, duration)),
             (Some(_), None) if written.has("duration") => return Vec::new(),
             (Some(max), None) => {
                 errors.missing(&max.span, "`max` needs `duration` beside it: write `duration = \"5s\"`");
@@ -219,17 +205,8 @@ impl Located<LegacyTable> {
 /// Reports a duration of 0 in a legacy limit, which means no limit in Sharkey.
 fn nonzero_legacy(span: &Located<Span>, errors: &mut ErrorCollector) -> Option<Span> {
     if span.value.is_zero() {
-        errors.report(&span.span, "must not be 0: for no limit, which 0 is in Sharkey, leave the key or the rule out");
-        return None;
-    }
-    Some(span.value)
-}
-
-/// Reports a duration of 0.
-pub(super) fn nonzero(span: &Located<Span>, errors: &mut ErrorCollector) -> Option<Span> {
-    if span.value.is_zero() {
-        errors.report(&span.span, "must not be 0: write a duration such as \"1s\"");
-        return None;
+        let message = "must not be 0: for no limit, which 0 is in Sharkey, leave the key or the rule out";
+        return errors.refuse(&span.span, message);
     }
     Some(span.value)
 }
@@ -248,6 +225,5 @@ pub(super) fn fit<T, P>(made: Result<T, LimitError>, place: &Located<P>, errors:
             "a window stores at most 65535 requests: write a smaller `max` and `ceiling`, or use `rate`"
         }
     };
-    errors.report(&place.span, message);
-    None
+    errors.refuse(&place.span, message)
 }

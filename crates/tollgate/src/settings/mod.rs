@@ -41,6 +41,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use tollgate_core::class::Class;
 use tollgate_core::watch::NEVER;
 use toml::de::DeTable;
 
@@ -58,24 +59,21 @@ pub(crate) use pages::{ErrorPages, Page, PagePart};
 pub(crate) use priority::{Precedence, Priority};
 pub(crate) use ratelimit::{ServedDomain, ServedLimits, is_identified};
 pub(crate) use reference::reference;
-pub(crate) use roles::{Admin, FlagState, Graphite, Master, Redis, WatchSettings, WebUrl, Webhook};
+pub(crate) use roles::{Admin, FlagState, Graphite, Master, Redis, WatchSettings, WebUrl};
 pub(crate) use rule::{RuleSettings, StateLocation};
 pub(crate) use schema::schema;
 pub(crate) use site::Site;
 pub(crate) use telemetry::TelemetrySettings;
 pub(crate) use value::{BackendProtocol, BackendUrl};
 
-use domain::{DefaultDomain, Domains, Rules};
-use doors::DoorsTable;
+use domain::{Domains, Rules};
 use error::ErrorCollector;
 use gate::GateTable;
 use link::LinkTable;
 use priority::Priorities;
-use roles::{AdminTable, MasterTable, MetricsTable, RedisTable, WatchTable};
 use rule::RuleContext;
 use site::Sites;
 use table::{Entries, table};
-use telemetry::TelemetryTable;
 
 /// The contents of a settings file. A role that the file does not configure is `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,29 +110,29 @@ table! {
         /// The reverse proxy.
         gate: GateTable,
         /// Rules of the domain `default`. Written `[[rule]]`, once for each.
-        rule: Rules,
+        rule: Rules = empty,
         /// Weights of requests in the queue, other than 1. Written `[[priority]]`, once for each.
-        priority: Priorities,
+        priority: Priorities = empty,
         /// More domains, each with its own rules. Written `[[domain]]`, once for each.
-        domain: Domains,
+        domain: Domains = empty,
         /// Sites with their own backends, rules and certificates. Written `[[site]]`, once for each.
-        site: Sites,
+        site: Sites = empty,
         /// The master of a fleet of gates.
-        master: MasterTable,
+        master: Master,
         /// The masters that this gate reports to.
         link: LinkTable,
         /// Interfaces for programs and proxies that are not behind this gate.
-        doors: DoorsTable,
+        doors: Doors,
         /// The admin address.
-        admin: AdminTable,
+        admin: Admin,
         /// The watch: it records refusals and flags accounts.
-        watch: WatchTable = "{}",
+        watch: WatchSettings = "{}",
         /// The Graphite server that receives the metrics.
-        metrics: MetricsTable,
+        metrics: Graphite,
         /// The OpenTelemetry receiver of metrics and traces.
-        telemetry: TelemetryTable,
+        telemetry: TelemetrySettings,
         /// Redis or Valkey, for rules with `state = "redis"` and a master's `books`.
-        redis: RedisTable,
+        redis: Redis,
     }
 }
 
@@ -173,7 +171,8 @@ impl Settings {
         for error in syntax_errors {
             syntax::report(&error, text, &mut errors);
         }
-        let entries = Entries::new(document.get_ref(), document.span(), &mut errors);
+        let entries = Entries::new(document.get_ref(), document.span(), &FileTable::SHAPE, &mut errors);
+        entries.errors.has_redis = entries.written.has("redis");
         let settings = FileTable::read_entries(entries).resolve(&mut errors);
         if errors.is_empty() { Ok(settings) } else { Err(errors.place(file, text)) }
     }
@@ -208,20 +207,20 @@ fn read_file(path: &Path) -> Result<Vec<u8>, String> {
 impl FileTable {
     /// Converts the tables to settings. Values with an error have been reported and count as absent.
     fn resolve(self, errors: &mut ErrorCollector) -> Settings {
-        listeners::refuse_clashes(&self, errors);
         let mut gate = self.gate.map(|gate| gate.value.resolve(errors));
-        let sites = self.site.map(|sites| sites.value).unwrap_or_default();
-        let site_rules = match sites.is_empty() {
+        let site_rules = match self.site.value.is_empty() {
             true => Vec::new(),
-            false => site::resolve(sites, gate.get_or_insert_default(), errors),
+            false => site::resolve(self.site.value, gate.get_or_insert_default(), errors),
         };
-        let rules = self.rule.map(|rules| rules.value).unwrap_or_default();
-        let priorities = self.priority.map(|priorities| priorities.value).unwrap_or_default();
-        let domains = self.domain.map(|domains| domains.value).unwrap_or_default();
+        let (rules, priorities, domains) = (self.rule.value, self.priority.value, self.domain.value);
         let (cores, hold_max, memory_bytes) = {
             let gate = gate.clone().unwrap_or_default();
             (gate.all_cores(), gate.hold.max, gate.memory_bytes)
         };
+        let mut watch = self.watch.value;
+        if !watch.flags {
+            watch.flag_threshold = NEVER;
+        }
         let context = RuleContext {
             cores,
             site: None,
@@ -229,28 +228,27 @@ impl FileTable {
             // The divisor is a power of two, so that adding a rule seldom changes the table size of the other rules. A
             // table of another size starts empty.
             memory_bytes: memory_bytes / domain::tables(&rules, &site_rules, &domains).next_power_of_two() as u64,
-            redis: self.written.has("redis"),
             master: self.written.has("link") || self.written.has("master"),
-            account: self.watch.value.account(),
+            account: Class::parse(&watch.account_class).ok(),
         };
-        let domains = domain::resolve(DefaultDomain { rules, site_rules, priorities }, domains, &context, errors);
-        let watch = self.watch.value.resolve(context.redis, errors);
+        let domains = domain::resolve((rules, site_rules, priorities), domains, &context, errors);
         // Without `[watch]`, the operator did not ask for flags.
-        let why_no_flags = why_no_flags(&watch, &domains).filter(|_| self.written.has("watch"));
-        let watch = WatchSettings { why_no_flags, ..watch };
-        let master = self.master.map(|master| master.value.resolve(context.redis, errors));
-        Settings {
+        watch.why_no_flags = why_no_flags(&watch, &domains).filter(|_| self.written.has("watch"));
+        let master = self.master.map(|master| master.value);
+        let settings = Settings {
             link: link::resolve(self.link, master.as_ref(), &domains, errors),
             domains,
             gate,
             master,
-            doors: self.doors.map(|doors| doors.value.resolve(&doors.span, context.redis, errors)),
-            admin: self.admin.map(|admin| admin.value.resolve(errors)),
+            doors: self.doors.map(|doors| doors.value),
+            admin: self.admin.map(|admin| admin.value),
             watch,
-            graphite: self.metrics.and_then(|metrics| metrics.value.resolve(errors)),
-            telemetry: self.telemetry.and_then(|telemetry| telemetry.value.resolve(errors)),
-            redis: self.redis.and_then(|redis| redis.value.resolve(errors)),
-        }
+            graphite: self.metrics.map(|metrics| metrics.value),
+            telemetry: self.telemetry.map(|telemetry| telemetry.value),
+            redis: self.redis.map(|redis| redis.value),
+        };
+        listeners::refuse_clashes(errors);
+        settings
     }
 }
 

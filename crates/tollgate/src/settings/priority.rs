@@ -93,7 +93,7 @@ table! {
 pub(super) fn resolve(tables: Priorities, context: &RuleContext, errors: &mut ErrorCollector) -> Vec<Priority> {
     let mut names = HashSet::new();
     for name in tables.iter().filter_map(|table| table.value.name.as_ref()) {
-        if !names.insert(name.value.0.clone()) {
+        if !names.insert(name.value.clone()) {
             errors.report(&name.span, "another priority has this name: write another");
         }
     }
@@ -111,24 +111,21 @@ impl Located<PriorityTable> {
                            write `when = { path = \"/healthz\" }`";
             errors.missing(&span, message);
         }
-        Some(Priority { name: table.name?.value.0, when, unless, precedence: precedence? })
+        Some(Priority { name: table.name?.value, when, unless, precedence: precedence? })
     }
 
     fn precedence(&self, errors: &mut ErrorCollector) -> Option<Precedence> {
         let PriorityTable { weight, exempt, written, .. } = &self.value;
         match (weight, exempt.value) {
             (Some(weight), true) => {
-                errors.report(
-                    &weight.span,
-                    "an exempt request does not wait, so it has no weight: leave one of the two out",
-                );
-                None
+                let message = "an exempt request does not wait, so it has no weight: leave one of the two out";
+                errors.refuse(&weight.span, message)
             }
             (Some(weight), false) => {
-                if !(WEIGHT_MILLI_MIN..=WEIGHT_MILLI_MAX).contains(&weight.value.0) {
+                if !(WEIGHT_MILLI_MIN..=WEIGHT_MILLI_MAX).contains(&weight.value) {
                     errors.report(&weight.span, "a weight is from 0.1 to 100: write a number such as 4");
                 }
-                Some(Precedence::Weight(weight.value.0))
+                Some(Precedence::Weight(weight.value))
             }
             (None, true) => Some(Precedence::Exempt),
             (None, false) => {

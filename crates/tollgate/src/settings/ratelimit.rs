@@ -71,20 +71,20 @@ fn class_text(leaf: &LimitLeaf) -> Option<String> {
 pub(super) fn load(settings: &mut Settings) -> Result<(), ConfigErrors> {
     let Some(doors) = &mut settings.doors else { return Ok(()) };
     let Some(path) = doors.ratelimit.clone() else { return Ok(()) };
-    let (mut files, mut errors) = (Vec::new(), None);
+    let (mut files, mut errors) = (Vec::new(), ConfigErrors::default());
     for path in files_of(&path)? {
         match read(&path) {
             Ok(file) => files.push((path.display().to_string(), file)),
-            Err(more) => errors = Some(ConfigErrors::joined(errors, more)),
+            Err(more) => errors.0.extend(more.0),
         }
     }
     let mut limits = ServedLimits::default();
     for (name, file) in &files {
         if let Err(more) = add(&mut limits, name, file, &settings.domains) {
-            errors = Some(ConfigErrors::joined(errors, more));
+            errors.0.extend(more.0);
         }
     }
-    if let Some(errors) = errors {
+    if !errors.0.is_empty() {
         return Err(errors);
     }
     let domains =

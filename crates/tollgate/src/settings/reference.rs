@@ -105,7 +105,7 @@ impl FieldShape {
         };
         let absent = match self.presence {
             Presence::Required => "*required*".to_string(),
-            Presence::Optional | Presence::Default("{}") => String::new(),
+            Presence::Optional | Presence::Empty | Presence::Default("{}") => String::new(),
             Presence::Default(text) => format!("`{text}`"),
         };
         let cell = |text: String| text.replace('|', "\\|");

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use tollgate_core::class::Class;
 use tollgate_core::condition::Condition;
-use tollgate_core::limit::{Factor, Limit};
+use tollgate_core::limit::{Factor, InFlight, Limit};
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::site::SiteHosts;
 use tollgate_core::time::Span;
@@ -15,8 +15,9 @@ use tollgate_gatekeeper::table::table_bytes_min;
 use super::condition::ConditionTable;
 use super::error::ErrorCollector;
 use super::escalation::EscalationTable;
-use super::limit::{BucketTable, BudgetTable, InFlightMax, LegacyTable, RateTable, WindowTable, fit, nonzero};
+use super::limit::{BucketTable, BudgetTable, InFlightMax, LegacyTable, RateTable, WindowTable, fit};
 use super::table::{Located, table};
+use super::value::duration::nonzero;
 use super::value::{Choice, Millionths, Name, OneOrMany, Size, StatusCode, Thousandths};
 
 /// A rule of the core, and the settings that only the gate uses.
@@ -147,8 +148,6 @@ pub(super) struct RuleContext {
     pub(super) hold_max: Span,
     /// The memory of a rule without `memory`, in bytes.
     pub(super) memory_bytes: u64,
-    /// Whether the file has a `[redis]` table.
-    pub(super) redis: bool,
     /// Whether the file has a `[link]` or `[master]` table.
     pub(super) master: bool,
     /// The class whose keys are accounts. None if no request has such a key.
@@ -180,7 +179,7 @@ impl Located<RuleTable> {
         }
         let settings = |limit: Limit| RuleSettings {
             rule: Rule {
-                name: name.value.0.clone(),
+                name: name.value.clone(),
                 when: when.clone(),
                 unless: unless.clone(),
                 class: class.value.clone(),
@@ -191,12 +190,12 @@ impl Located<RuleTable> {
                 mode: table.mode.value,
             },
             state: table.state.value,
-            wire_domain: table.wire_domain.as_ref().map(|domain| domain.value.0.clone()),
-            status: table.status.as_ref().map(|status| status.value.0),
+            wire_domain: table.wire_domain.as_ref().map(|domain| domain.value.clone()),
+            status: table.status.as_ref().map(|status| status.value),
             headers: table.headers.value,
-            lease_millionths: table.lease.as_ref().map(|lease| lease.value.0),
+            lease_millionths: table.lease.as_ref().map(|lease| lease.value),
             on_timeout: table.on_timeout.as_ref().map_or_else(OnTimeout::default, |on_timeout| on_timeout.value),
-            memory_bytes: table.memory.as_ref().map_or(context.memory_bytes, |memory| memory.value.0),
+            memory_bytes: table.memory.as_ref().map_or(context.memory_bytes, |memory| memory.value),
         };
         let rules: Vec<_> = limits.into_iter().map(settings).collect();
         let memory_span = table.memory.as_ref().map_or(&self.span, |memory| &memory.span);
@@ -213,33 +212,23 @@ impl Located<RuleTable> {
     /// The limit of the rule, scaled by its factor. A legacy limit can be two.
     fn limits(&self, context: &RuleContext, errors: &mut ErrorCollector) -> Vec<Limit> {
         let table = &self.value;
-        let mut found: Vec<(&str, &Range<usize>)> = Vec::new();
+        let spans = [
+            table.budget.as_ref().map(|budget| ("budget", &budget.span)),
+            table.rate.as_ref().map(|rate| ("rate", &rate.span)),
+            table.bucket.as_ref().map(|bucket| ("bucket", &bucket.span)),
+            table.window.as_ref().map(|window| ("window", &window.span)),
+            table.in_flight.as_ref().map(|max| ("in_flight", &max.span)),
+            table.legacy.as_ref().map(|legacy| ("legacy", &legacy.span)),
+        ];
         let mut limits: Vec<Limit> = Vec::new();
-        if let Some(budget) = &table.budget {
-            found.push(("budget", &budget.span));
-            limits.extend(budget.limit(context.cores, errors));
-        }
-        if let Some(rate) = &table.rate {
-            found.push(("rate", &rate.span));
-            limits.extend(rate.limit(errors));
-        }
-        if let Some(bucket) = &table.bucket {
-            found.push(("bucket", &bucket.span));
-            limits.extend(bucket.limit(errors));
-        }
-        if let Some(window) = &table.window {
-            found.push(("window", &window.span));
-            limits.extend(window.limit(errors));
-        }
-        if let Some(in_flight) = &table.in_flight {
-            found.push(("in_flight", &in_flight.span));
-            limits.extend(in_flight.limit(errors));
-        }
-        if let Some(legacy) = &table.legacy {
-            found.push(("legacy", &legacy.span));
-            limits.extend(legacy.limits(errors));
-        }
-        self.refuse_several(found, errors);
+        limits.extend(table.budget.as_ref().and_then(|budget| budget.limit(context.cores, errors)));
+        limits.extend(table.rate.as_ref().and_then(|rate| rate.limit(errors)));
+        limits.extend(table.bucket.as_ref().and_then(|bucket| bucket.limit(errors)));
+        limits.extend(table.window.as_ref().and_then(|window| window.limit(errors)));
+        let in_flight = table.in_flight.as_ref().and_then(|max| fit(InFlight::new(max.value), max, errors));
+        limits.extend(in_flight.map(Limit::InFlight));
+        limits.extend(table.legacy.iter().flat_map(|legacy| legacy.limits(errors)));
+        self.refuse_several(spans.into_iter().flatten().collect(), errors);
         self.scaled(limits, errors)
     }
 
@@ -264,17 +253,14 @@ impl Located<RuleTable> {
 
     fn scaled(&self, limits: Vec<Limit>, errors: &mut ErrorCollector) -> Vec<Limit> {
         let Some(factor) = &self.value.factor else { return limits };
-        let scaled = |limit: Limit| Factor::new(factor.value.0).and_then(|factor| limit.scaled(factor));
+        let scaled = |limit: Limit| Factor::new(factor.value).and_then(|factor| limit.scaled(factor));
         limits.into_iter().filter_map(|limit| fit(scaled(limit), factor, errors)).collect()
     }
 
     fn check_state(&self, context: &RuleContext, errors: &mut ErrorCollector) {
         let state = &self.value.state;
-        if state.value == StateLocation::Redis && !context.redis {
-            errors.missing(
-                &state.span,
-                "`state = \"redis\"` needs a `[redis]` table: write `url = \"redis://127.0.0.1:6379\"` there",
-            );
+        if state.value == StateLocation::Redis {
+            errors.need_redis(&state.span, "`state = \"redis\"`");
         }
         if state.value == StateLocation::Master && !context.master {
             errors.missing(
@@ -296,7 +282,7 @@ impl Located<RuleTable> {
         let Some(lease) = &self.value.lease else { return };
         if state.value != StateLocation::Redis {
             errors.report(&lease.span, "`lease` needs `state = \"redis\"`: only Redis grants leases");
-        } else if lease.value.0 > 1_000_000 {
+        } else if lease.value > 1_000_000 {
             errors.report(&lease.span, "a lease is a part of the limit, at most 1: write a number such as 0.1");
         }
     }

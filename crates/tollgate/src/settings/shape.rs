@@ -4,7 +4,7 @@
 //! page use that declaration, so they always agree on the keys.
 
 /// A table and its keys.
-pub(super) struct TableShape {
+pub(crate) struct TableShape {
     /// The name of the declaring struct, such as `HoldTable`.
     pub(super) name: &'static str,
     /// The doc comment, line by line.
@@ -14,7 +14,7 @@ pub(super) struct TableShape {
 }
 
 /// One key of a table.
-pub(super) struct FieldShape {
+pub(crate) struct FieldShape {
     /// The key.
     pub(super) key: &'static str,
     /// The doc comment, line by line.
@@ -35,17 +35,19 @@ impl FieldShape {
 
 /// The meaning of an absent key.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Presence {
+pub(crate) enum Presence {
     /// An error.
     Required,
     /// The doc comment describes it.
     Optional,
+    /// The same as an empty list.
+    Empty,
     /// The same as this value, in TOML.
     Default(&'static str),
 }
 
 /// The type of a value.
-pub(super) enum Shape {
+pub(crate) enum Shape {
     /// A string with a syntax of its own.
     Text {
         /// A noun for the value, with its article, such as `a duration`.
@@ -159,7 +161,7 @@ impl TableShape {
             .take(required.max(1))
             .map(|field| match field.presence {
                 Presence::Default(text) => format!("{} = {text}", field.quoted_key()),
-                Presence::Required | Presence::Optional => {
+                Presence::Required | Presence::Optional | Presence::Empty => {
                     format!("{} = {}", field.quoted_key(), (field.shape)().example())
                 }
             })

@@ -8,16 +8,14 @@ use std::borrow::Cow;
 use tollgate_core::queue::Shares;
 use tollgate_core::site::{HostPattern, SiteHosts, find_site};
 use tollgate_core::virtual_clock::Cores;
-use toml::Spanned;
-use toml::de::DeValue;
 
 use super::domain::Rules;
 use super::error::{ErrorCollector, shown};
-use super::gate::{CertificateFiles, Concurrency, Gate, TlsTable, certificates};
+use super::fairness::error_of_share;
+use super::gate::{CertificateFiles, Concurrency, Gate};
 use super::rule::RuleContext;
-use super::shape::Shape;
-use super::table::{Located, Value, table};
-use super::value::{BackendUrl, Name, OneOrMany, Thousandths, read_text};
+use super::table::{Located, table};
+use super::value::{BackendUrl, Name, OneOrMany, Thousandths, text_value};
 
 /// A site behind the gate, without its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,28 +40,16 @@ struct SiteQueue {
     shares: Shares,
 }
 
-/// A host, or a wildcard for all hosts below one.
-#[derive(Clone, Debug)]
-pub(super) struct HostValue(HostPattern);
-
-impl Value for HostValue {
-    fn shape() -> Shape {
-        Shape::Text { what: "a host", example: "shop.example" }
-    }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        read_text(value, errors, &Self::shape(), |text| {
-            let message = || {
-                format!(
-                    "{} is not a host: write one without a port, such as \"shop.example\", or \"*.shop.example\" for \
-                     all hosts below it",
-                    shown(text)
-                )
-            };
-            HostPattern::parse(text).map(Self).ok_or_else(message)
-        })
-    }
-}
+text_value!(HostPattern, "a host", "shop.example", |text| {
+    let message = || {
+        format!(
+            "{} is not a host: write one without a port, such as \"shop.example\", or \"*.shop.example\" for all \
+             hosts below it",
+            shown(text)
+        )
+    };
+    Self::parse(text).ok_or_else(message)
+});
 
 table! {
     /// A site behind the gate. Requests with one of its hosts go to its backends. Without any `[[site]]`, all requests
@@ -73,16 +59,16 @@ table! {
         /// The hosts of the site, compared with the `Host` header of each request, without its port and trailing dot,
         /// case-insensitive. `"*.shop.example"` is every host below `shop.example`, at any depth. If several sites
         /// match, the most specific host decides. At most 64 hosts.
-        host: OneOrMany<HostValue> = required,
+        host: OneOrMany<Located<HostPattern>> = required,
         /// The name of the site in metrics, in the console and in the names of its rules, unique in the file. Default:
         /// its first host.
         name: Name,
         /// The backends of the site, in the same form as `gate.backend`. Each backend has its own queue, in-flight
         /// limit and prices; sites with the same backend share them.
-        backend: OneOrMany<BackendUrl> = required,
+        backend: OneOrMany<Located<BackendUrl>> = required,
         /// The TLS certificates of the site. Clients get the first that is valid for the requested name (SNI).
         /// Default: `gate.tls`.
-        tls: OneOrMany<TlsTable>,
+        tls: OneOrMany<CertificateFiles> = empty,
         /// Number of CPU cores of each of its backends. Default: `gate.cores`.
         cores: Thousandths,
         /// Maximum number of requests in flight at each of its backends, or `"auto"`. Default: `gate.in_flight`.
@@ -92,7 +78,7 @@ table! {
         /// Rules for the requests of this site, in addition to those of the file. Written `[[site.rule]]`, once for
         /// each. In logs, metrics and responses, the name of the site and a slash precede the name of the rule, as in
         /// `shop/login`. The `share` of a budget is a share of the cores of this site's backends.
-        rule: Rules,
+        rule: Rules = empty,
     }
 }
 
@@ -101,11 +87,11 @@ table! {
     /// the users.
     struct SiteFairnessTable {
         /// The share of an address (IPv6: a /64).
-        address as "ip/32": Thousandths,
+        address as "ip/32": Thousandths where error_of_share,
         /// The share of its network (IPv6: a /56).
-        network as "ip/24": Thousandths,
+        network as "ip/24": Thousandths where error_of_share,
         /// The share of its block (IPv6: a /48).
-        block as "ip/16": Thousandths,
+        block as "ip/16": Thousandths where error_of_share,
     }
 }
 
@@ -132,7 +118,7 @@ pub(super) fn resolve(sites: Sites, gate: &mut Gate, errors: &mut ErrorCollector
                            `key`, or a certificate for it as `tls` in `[gate]`";
             errors.missing(&span, message);
         }
-        let rules = table.rule.clone().map(|rules| rules.value).unwrap_or_default();
+        let rules = table.rule.value.clone();
         let site = table.resolve(gate, &mut hosts, errors);
         // After an error in the site, its rules are still checked for errors.
         of_sites.push((site.as_ref().map_or_else(String::new, |site| site.name.clone()), rules));
@@ -148,7 +134,7 @@ pub(super) fn resolve(sites: Sites, gate: &mut Gate, errors: &mut ErrorCollector
     let cores = |name: &str| gate.sites.iter().find(|site| site.name == name).map_or(gate.cores, Site::cores);
     let named = of_sites.into_iter().map(|(site, mut rules)| {
         for name in rules.iter_mut().filter_map(|rule| rule.value.name.as_mut()) {
-            name.value.0 = format!("{site}/{}", name.value.0);
+            name.value = format!("{site}/{}", name.value);
         }
         SiteRules { rules, hosts: scope(&site), cores: cores(&site) }
     });
@@ -173,11 +159,10 @@ impl SiteRules {
 impl SiteTable {
     /// The site. `hosts` are those of all sites before it. None after an error.
     fn resolve(self, gate: &Gate, hosts: &mut Vec<HostPattern>, errors: &mut ErrorCollector) -> Option<Site> {
-        let shares = self.fairness.value.resolve(gate.fairness, errors);
-        let tls = certificates(self.tls);
+        let shares = self.fairness.value.resolve(gate.fairness);
         let queue = SiteQueue {
-            cores: self.cores.map_or(gate.cores, |cores| Cores::from_milli(cores.value.0)),
-            in_flight: self.in_flight.map_or(gate.in_flight, |max| max.value.max()),
+            cores: self.cores.map_or(gate.cores, |cores| Cores::from_milli(cores.value)),
+            in_flight: self.in_flight.map_or(gate.in_flight, |max| max.value),
             shares,
         };
         let host = self.host?;
@@ -187,32 +172,38 @@ impl SiteTable {
         if backend.value.is_empty() {
             errors.report(&backend.span, "a site needs a backend: write its URL, such as \"http://127.0.0.1:8080\"");
         }
-        refuse_conflict(&backend, queue, gate, errors);
+        refuse_conflict(&backend.value, queue, gate, errors);
         let name = match self.name {
-            Some(name) => name.value.0,
+            Some(name) => name.value,
             None => own.first()?.to_string(),
         };
         if gate.sites.iter().any(|site| site.name == name) {
             errors.report(&name_span, format!("another site has the name `{name}`: write another `name`"));
         }
-        Some(Site { name, hosts: own, backends: backend.value.values().collect(), tls, queue })
+        Some(Site {
+            name,
+            hosts: own,
+            backends: backend.value.into_iter().map(|url| url.value).collect(),
+            tls: self.tls.value,
+            queue,
+        })
     }
 }
 
 /// The hosts of a site. Reports those of an earlier one.
 fn read_hosts(
-    host: Located<OneOrMany<HostValue>>,
+    host: Located<Vec<Located<HostPattern>>>,
     before: &mut Vec<HostPattern>,
     errors: &mut ErrorCollector,
 ) -> Vec<HostPattern> {
     if host.value.is_empty() {
         errors.report(&host.span, "a site needs a host: write one such as \"shop.example\"");
     }
-    if host.value.0.len() > HOSTS_MAX {
+    if host.value.len() > HOSTS_MAX {
         errors.report(&host.span, format!("too many hosts: write at most {HOSTS_MAX}, or a wildcard"));
     }
     let mut own = Vec::new();
-    for Located { value: HostValue(host), span } in host.value.0.into_iter().take(HOSTS_MAX) {
+    for Located { value: host, span } in host.value.into_iter().take(HOSTS_MAX) {
         if before.contains(&host) {
             errors.report(&span, format!("`{host}` is a host of a site already: write it once"));
             continue;
@@ -224,18 +215,13 @@ fn read_hosts(
 }
 
 /// Reports a backend that has another queue elsewhere in the file.
-fn refuse_conflict(
-    backends: &Located<OneOrMany<BackendUrl>>,
-    queue: SiteQueue,
-    gate: &Gate,
-    errors: &mut ErrorCollector,
-) {
+fn refuse_conflict(backends: &[Located<BackendUrl>], queue: SiteQueue, gate: &Gate, errors: &mut ErrorCollector) {
     let is_other = |url: &BackendUrl| {
         let of_sites = gate.sites.iter().filter(|site| site.backends.contains(url)).map(|site| site.queue);
         let of_gate = gate.backends.contains(url).then(|| SiteQueue::of(gate));
         of_sites.chain(of_gate).any(|known| known != queue)
     };
-    for Located { value: url, span } in &backends.value.0 {
+    for Located { value: url, span } in backends {
         if is_other(url) {
             let message = "a backend has one queue, and this one has other values of `cores`, `in_flight` or \
                            `fairness` above: write the same here";
@@ -245,12 +231,8 @@ fn refuse_conflict(
 }
 
 impl SiteFairnessTable {
-    fn resolve(self, gate: Shares, errors: &mut ErrorCollector) -> Shares {
-        let mut share = |share: Option<Located<Thousandths>>, default: u32| {
-            let Some(share) = share else { return default };
-            super::fairness::refuse_excess(&share, errors);
-            share.value.0
-        };
+    fn resolve(self, gate: Shares) -> Shares {
+        let share = |share: Option<Located<u32>>, default: u32| share.map_or(default, |share| share.value);
         Shares {
             address_milli: share(self.address, gate.address_milli),
             network_milli: share(self.network, gate.network_milli),

@@ -6,83 +6,85 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{ErrorCollector, shown};
-use super::shape::{FieldShape, Shape, TableShape};
+use super::shape::{FieldShape, Presence, Shape, TableShape};
 use super::suggestion::nearest;
 
-/// A type that a value of the file is parsed to.
-pub(super) trait Value: Sized {
-    /// The description of the type, for error messages, the schema and the reference page.
+/// A kind of value in the file.
+pub(crate) trait Value {
+    /// The type that the value is parsed to.
+    type Parsed;
+
+    /// The description of the kind, for error messages, the schema and the reference page.
     fn shape() -> Shape;
 
     /// Parses the value, or reports an error and returns `None`.
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self>;
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self::Parsed>;
 }
 
 /// A value and its position in the file, in bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Located<T> {
+pub(crate) struct Located<T> {
     pub(super) value: T,
     pub(super) span: Range<usize>,
 }
 
-/// Declares a table: a struct whose fields are the keys and whose doc comments are the reference page. `= required`
-/// makes an absent key an error; `= "..."` is the default, in TOML. A key that is not a Rust identifier follows the
-/// name of the field, as in `address as "ip/32"`.
+/// Declares a table: a struct whose fields are the keys and whose doc comments are the reference page.
+///
+/// `= "..."` is the default of a key, in TOML. `= required` makes an absent key an error. `= empty` makes it an empty
+/// list. A key that is not the name of the field follows it, as in `address as "ip/32"`. A function after `where`
+/// returns the error of a value, if it has one.
+///
+/// There are two forms. `struct` is a table that is converted to settings: its fields have their position in the file,
+/// and are `None` after an error if they have no default. `pub(crate) struct` is a table that is part of the settings
+/// as it is, and does not exist if a required key has an error. A function after `check` checks it as a whole. A word
+/// after its name replaces the name in the reference page, as in `TollSource as "toll"`. The fields after `beside` are
+/// not in the file; they have their default at first.
 macro_rules! table {
-    (@held $type:ty) => { Option<$crate::settings::table::Located<$type>> };
-    (@held $type:ty, required) => { Option<$crate::settings::table::Located<$type>> };
-    (@held $type:ty, $default:literal) => { $crate::settings::table::Located<$type> };
-    (@key $field:ident) => { stringify!($field) };
-    (@key $field:ident, $key:literal) => { $key };
+    (@located $kind:ty) => { Option<$crate::settings::table::table!(@located $kind, "")> };
+    (@located $kind:ty, required) => { $crate::settings::table::table!(@located $kind) };
+    (@located $kind:ty, $default:tt) => {
+        $crate::settings::table::Located<<$kind as $crate::settings::table::Value>::Parsed>
+    };
+    (@plain $kind:ty) => { Option<<$kind as $crate::settings::table::Value>::Parsed> };
+    (@plain $kind:ty, $default:tt) => { <$kind as $crate::settings::table::Value>::Parsed };
+    (@word $name:ident) => { stringify!($name) };
+    (@word $name:ident, $word:literal) => { $word };
     (@presence) => { $crate::settings::shape::Presence::Optional };
     (@presence required) => { $crate::settings::shape::Presence::Required };
+    (@presence empty) => { $crate::settings::shape::Presence::Empty };
     (@presence $default:literal) => { $crate::settings::shape::Presence::Default($default) };
-    (@read $entries:ident, $key:expr) => { $entries.optional($key) };
-    (@read $entries:ident, $key:expr, required) => { $entries.required($key) };
-    (@read $entries:ident, $key:expr, $default:literal) => { $entries.or_default($key, $default) };
-    (
-        $(#[doc = $doc:literal])*
-        struct $name:ident {
-            $( $(#[doc = $field_doc:literal])* $field:ident $(as $key:literal)? : $type:ty $(= $default:tt)?, )*
-        }
-    ) => {
-        $(#[doc = $doc])*
-        #[derive(Clone, Debug)]
-        pub(in crate::settings) struct $name {
-            $(
-                $(#[doc = $field_doc])*
-                pub(in crate::settings) $field: $crate::settings::table::table!(@held $type $(, $default)?),
-            )*
-            /// The keys that are present in the file, valid or not.
-            #[allow(dead_code, reason = "few tables use it")]
-            pub(in crate::settings) written: $crate::settings::table::Written,
-        }
-
-        impl $name {
-            pub(in crate::settings) const SHAPE: $crate::settings::shape::TableShape =
-                $crate::settings::shape::TableShape {
-                    name: stringify!($name),
-                    doc: &[$($doc),*],
-                    fields: &[$( $crate::settings::shape::FieldShape {
-                        key: $crate::settings::table::table!(@key $field $(, $key)?),
-                        doc: &[$($field_doc),*],
-                        shape: <$type as $crate::settings::table::Value>::shape,
-                        presence: $crate::settings::table::table!(@presence $($default)?),
-                    } ),*],
-                };
-
-            pub(in crate::settings) fn read_entries(mut entries: $crate::settings::table::Entries<'_>) -> Self {
-                entries.refuse_unknown(&Self::SHAPE);
-                Self {
-                    $( $field: $crate::settings::table::table!(
-                        @read entries, $crate::settings::table::table!(@key $field $(, $key)?) $(, $default)?
-                    ), )*
-                    written: entries.written,
-                }
-            }
-        }
-
+    (@error) => { |_| None };
+    (@error $error:path) => { $error };
+    (@read $entries:ident, $kind:ty, $key:expr, [$($default:tt)?], [$($error:path)?]) => {
+        $entries.read::<$kind>(
+            $key,
+            $crate::settings::table::table!(@presence $($default)?),
+            $crate::settings::table::table!(@error $($error)?),
+        )
+    };
+    (@take $read:ident) => { $read };
+    (@take $read:ident, required) => { $read };
+    (@take $read:ident, $default:tt) => { $read.expect("the key has a default") };
+    (@value $read:ident) => { $read.map(|read| read.value) };
+    (@value $read:ident, required) => { $read?.value };
+    (@value $read:ident, $default:tt) => { $read.expect("the key has a default").value };
+    (@shape $name:expr, [$($doc:literal)*], $([$($field_doc:literal)*] $key:expr, $kind:ty, [$($default:tt)?];)*) => {
+        pub(in crate::settings) const SHAPE: $crate::settings::shape::TableShape =
+            $crate::settings::shape::TableShape {
+                name: $name,
+                doc: &[$($doc),*],
+                fields: &[$( $crate::settings::shape::FieldShape {
+                    key: $key,
+                    doc: &[$($field_doc),*],
+                    shape: <$kind as $crate::settings::table::Value>::shape,
+                    presence: $crate::settings::table::table!(@presence $($default)?),
+                } ),*],
+            };
+    };
+    (@kind $name:ident, $read:expr) => {
         impl $crate::settings::table::Value for $name {
+            type Parsed = Self;
+
             fn shape() -> $crate::settings::shape::Shape {
                 $crate::settings::shape::Shape::Table(&Self::SHAPE)
             }
@@ -91,9 +93,92 @@ macro_rules! table {
                 value: &toml::Spanned<toml::de::DeValue<'_>>,
                 errors: &mut $crate::settings::error::ErrorCollector,
             ) -> Option<Self> {
-                $crate::settings::table::Entries::of(value, &Self::SHAPE, errors).map(Self::read_entries)
+                $crate::settings::table::Entries::of(value, &Self::SHAPE, errors).and_then($read)
             }
         }
+    };
+    (
+        $(#[doc = $doc:literal])*
+        struct $name:ident {
+            $(
+                $(#[doc = $field_doc:literal])*
+                $field:ident $(as $key:literal)? : $kind:ty $(= $default:tt)? $(where $error:path)?,
+            )*
+        }
+    ) => {
+        $(#[doc = $doc])*
+        #[derive(Clone, Debug)]
+        pub(in crate::settings) struct $name {
+            $(
+                $(#[doc = $field_doc])*
+                pub(in crate::settings) $field: $crate::settings::table::table!(@located $kind $(, $default)?),
+            )*
+            /// The keys that are present in the file, valid or not.
+            #[allow(dead_code, reason = "few tables use it")]
+            pub(in crate::settings) written: $crate::settings::table::Written,
+        }
+
+        impl $name {
+            $crate::settings::table::table!(
+                @shape stringify!($name), [$($doc)*],
+                $([$($field_doc)*] $crate::settings::table::table!(@word $field $(, $key)?), $kind, [$($default)?];)*
+            );
+
+            pub(in crate::settings) fn read_entries(mut entries: $crate::settings::table::Entries<'_>) -> Self {
+                $( let $field = $crate::settings::table::table!(
+                    @read entries, $kind, $crate::settings::table::table!(@word $field $(, $key)?),
+                    [$($default)?], [$($error)?]
+                ); )*
+                Self {
+                    $( $field: $crate::settings::table::table!(@take $field $(, $default)?), )*
+                    written: entries.written,
+                }
+            }
+        }
+
+        $crate::settings::table::table!(@kind $name, |entries| Some(Self::read_entries(entries)));
+    };
+    (
+        $(#[doc = $doc:literal])*
+        pub(crate) struct $name:ident $(as $word:literal)? {
+            $(
+                $(#[doc = $field_doc:literal])*
+                $field:ident $(as $key:literal)? : $kind:ty $(= $default:tt)? $(where $error:path)?,
+            )*
+        }
+        $(beside { $( $(#[doc = $extra_doc:literal])* $extra:ident : $extra_type:ty, )* })?
+        $(check $check:path;)?
+    ) => {
+        $(#[doc = $doc])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub(crate) struct $name {
+            $(
+                $(#[doc = $field_doc])*
+                pub(crate) $field: $crate::settings::table::table!(@plain $kind $(, $default)?),
+            )*
+            $( $( $(#[doc = $extra_doc])* pub(crate) $extra: $extra_type, )* )?
+        }
+
+        impl $name {
+            $crate::settings::table::table!(
+                @shape $crate::settings::table::table!(@word $name $(, $word)?), [$($doc)*],
+                $([$($field_doc)*] $crate::settings::table::table!(@word $field $(, $key)?), $kind, [$($default)?];)*
+            );
+        }
+
+        $crate::settings::table::table!(@kind $name, |mut entries| {
+            // All keys are read before the first that is required and absent ends this.
+            $( let $field = $crate::settings::table::table!(
+                @read entries, $kind, $crate::settings::table::table!(@word $field $(, $key)?),
+                [$($default)?], [$($error)?]
+            ); )*
+            let table = Self {
+                $( $field: $crate::settings::table::table!(@value $field $(, $default)?), )*
+                $( $( $extra: Default::default(), )* )?
+            };
+            $( $check(&table, &mut entries); )?
+            Some(table)
+        });
     };
 }
 pub(super) use table;
@@ -104,6 +189,10 @@ pub(super) use table;
 pub(super) struct Written(Vec<&'static str>);
 
 impl Written {
+    pub(super) fn of(table: &DeTable<'_>, shape: &TableShape) -> Self {
+        Self(table.keys().filter_map(|key| meant(key.get_ref(), shape)).collect())
+    }
+
     pub(super) fn has(&self, key: &str) -> bool {
         self.0.contains(&key)
     }
@@ -112,14 +201,23 @@ impl Written {
 /// The unparsed keys and values of one table.
 pub(super) struct Entries<'read> {
     table: &'read DeTable<'read>,
-    span: Range<usize>,
+    /// The position of the table.
+    pub(super) span: Range<usize>,
     pub(super) written: Written,
-    errors: &'read mut ErrorCollector,
+    pub(super) errors: &'read mut ErrorCollector,
 }
 
 impl<'read> Entries<'read> {
-    pub(super) fn new(table: &'read DeTable<'read>, span: Range<usize>, errors: &'read mut ErrorCollector) -> Self {
-        Self { table, span, written: Written::default(), errors }
+    /// The entries of `table`. Reports unknown keys.
+    pub(super) fn new(
+        table: &'read DeTable<'read>,
+        span: Range<usize>,
+        shape: &TableShape,
+        errors: &'read mut ErrorCollector,
+    ) -> Self {
+        let mut entries = Self { table, span, written: Written::of(table, shape), errors };
+        entries.refuse_unknown(shape);
+        entries
     }
 
     /// The entries of `value`. Reports an error if it is not a table.
@@ -129,63 +227,85 @@ impl<'read> Entries<'read> {
         errors: &'read mut ErrorCollector,
     ) -> Option<Self> {
         match value.get_ref() {
-            DeValue::Table(table) => Some(Self::new(table, value.span(), errors)),
+            DeValue::Table(table) => Some(Self::new(table, value.span(), shape, errors)),
             _ => refuse(value, &Shape::Table(shape), errors),
         }
     }
 
-    /// Reports unknown keys.
-    pub(super) fn refuse_unknown(&mut self, shape: &TableShape) {
+    fn refuse_unknown(&mut self, shape: &TableShape) {
         for key in self.table.keys() {
             let name: &str = key.get_ref();
-            if let Some(known) = shape.fields.iter().find(|field| field.key == name) {
-                self.written.0.push(known.key);
-                continue;
-            }
             if let Some((_, instead)) = REMOVED.iter().find(|(removed, _)| *removed == name) {
                 self.errors.report(&key.span(), format!("{} was removed: {instead}", shown(name)));
                 continue;
             }
             let tables: Vec<_> = shape.tables_with(name).iter().map(|table| format!("`{table}`")).collect();
-            let meant = nearest(name, shape.fields.iter().map(|field| field.key)).filter(|_| tables.is_empty());
-            let hint = match meant {
+            let hint = match meant(name, shape) {
+                Some(known) if known == name => continue,
                 Some(meant) => format!(", did you mean `{meant}`?"),
                 None if tables.is_empty() => format!("; known keys are {}", keys(shape.fields)),
                 None => format!(": it belongs inside {}", tables.join(" or ")),
             };
-            self.written.0.extend(meant);
             self.errors.report(&key.span(), format!("unknown key {}{hint}", shown(name)));
         }
     }
 
-    pub(super) fn optional<T: Value>(&mut self, key: &str) -> Option<Located<T>> {
-        let value = self.table.get(key)?;
-        T::read(value, self.errors).map(|read| Located { value: read, span: value.span() })
-    }
-
-    pub(super) fn required<T: Value>(&mut self, key: &str) -> Option<Located<T>> {
-        if !self.written.has(key) {
-            let message = format!("missing key `{key}`: write `{key} = {}`", T::shape().example());
+    /// The value, or the default if the key is absent or its value was reported as an error. Reports a required key that
+    /// is absent, and the error that `error_of` finds.
+    pub(super) fn read<K: Value>(
+        &mut self,
+        key: &str,
+        presence: Presence,
+        error_of: fn(&K::Parsed) -> Option<String>,
+    ) -> Option<Located<K::Parsed>> {
+        if presence == Presence::Required && !self.written.has(key) {
+            let message = format!("missing key `{key}`: write `{key} = {}`", K::shape().example());
             self.errors.missing(&self.span, message);
         }
-        self.optional(key)
+        let default = match presence {
+            Presence::Required | Presence::Optional => None,
+            Presence::Empty => Some("[]"),
+            Presence::Default(text) => Some(text),
+        };
+        let Some(read) = self.table.get(key).and_then(|value| Located::<K>::read(value, self.errors)) else {
+            return default.map(|text| Located { value: parse_default::<K>(text), span: self.span.clone() });
+        };
+        if let Some(message) = error_of(&read.value) {
+            self.errors.report(&read.span, message);
+        }
+        Some(read)
     }
 
-    /// The value, or the default if the key is absent or its value was reported as an error.
-    pub(super) fn or_default<T: Value>(&mut self, key: &str, default: &'static str) -> Located<T> {
-        self.optional(key).unwrap_or_else(|| Located { value: parse_default(default), span: self.span.clone() })
+    /// The unparsed value of `key`.
+    pub(super) fn value(&self, key: &str) -> Option<&'read Spanned<DeValue<'read>>> {
+        self.table.get(key)
+    }
+
+    /// The position of the value of `key`, or of the table if the key is absent.
+    pub(super) fn span_of(&self, key: &str) -> Range<usize> {
+        self.value(key).map_or(self.span.clone(), Spanned::span)
+    }
+
+    /// Reports an invalid value of `key`.
+    pub(super) fn report(&mut self, key: &str, message: impl Into<String>) {
+        self.errors.report(&self.span_of(key), message);
+    }
+
+    /// Reports that `key` needs another key, which is absent.
+    pub(super) fn missing(&mut self, key: &str, message: impl Into<String>) {
+        self.errors.missing(&self.span_of(key), message);
     }
 }
 
 /// Parses the default of a key.
-fn parse_default<T: Value>(text: &str) -> T {
+fn parse_default<K: Value>(text: &str) -> K::Parsed {
     let value = DeValue::parse(text).expect("a test parses the defaults of all tables");
-    T::read(&value, &mut ErrorCollector::default()).expect("a test parses the defaults of all tables")
+    K::read(&value, &mut ErrorCollector::default()).expect("a test parses the defaults of all tables")
 }
 
 /// An empty table: the defaults of its keys.
-pub(super) fn defaults<T: Value>() -> T {
-    parse_default("{}")
+pub(super) fn defaults<K: Value>() -> K::Parsed {
+    parse_default::<K>("{}")
 }
 
 /// Keys that were removed, and their replacements.
@@ -194,6 +314,13 @@ const REMOVED: [(&str, &str); 1] = [(
     "requests are refused by estimated wait (`max`) instead of by count; `total` and `memory` bound all waiting \
      requests",
 )];
+
+/// The key of the table that `name` is, or that it resembles.
+fn meant(name: &str, shape: &TableShape) -> Option<&'static str> {
+    let known = shape.fields.iter().map(|field| field.key);
+    let is_elsewhere = || REMOVED.iter().any(|(removed, _)| *removed == name) || !shape.tables_with(name).is_empty();
+    known.clone().find(|key| *key == name).or_else(|| nearest(name, known).filter(|_| !is_elsewhere()))
+}
 
 fn keys(fields: &[FieldShape]) -> String {
     fields.iter().map(|field| format!("`{}`", field.key)).collect::<Vec<_>>().join(", ")
@@ -210,28 +337,36 @@ pub(super) fn refuse<T>(value: &Spanned<DeValue<'_>>, shape: &Shape, errors: &mu
         DeValue::Array(_) => "a list".to_string(),
         DeValue::Table(_) => "a table".to_string(),
     };
-    errors.report(&value.span(), format!("expected {}, found {found}", shape.words()));
-    None
+    errors.refuse(&value.span(), format!("expected {}, found {found}", shape.words()))
 }
 
-impl<T: Value> Value for Vec<Located<T>> {
+impl<K: Value> Value for Located<K> {
+    type Parsed = Located<K::Parsed>;
+
     fn shape() -> Shape {
-        Shape::List(Box::new(T::shape()))
+        K::shape()
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        let array = match (value.get_ref(), T::shape()) {
-            (DeValue::Array(array), _) => array,
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self::Parsed> {
+        K::read(value, errors).map(|read| Located { value: read, span: value.span() })
+    }
+}
+
+impl<K: Value> Value for Vec<K> {
+    type Parsed = Vec<K::Parsed>;
+
+    fn shape() -> Shape {
+        Shape::List(Box::new(K::shape()))
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self::Parsed> {
+        match (value.get_ref(), K::shape()) {
+            (DeValue::Array(array), _) => Some(array.iter().filter_map(|value| K::read(value, errors)).collect()),
             (DeValue::Table(_), Shape::Table(_)) => {
-                errors.report(
-                    &value.span(),
-                    "there can be several of these: write the name in two brackets, as in `[[rule]]`",
-                );
-                return None;
+                let message = "there can be several of these: write the name in two brackets, as in `[[rule]]`";
+                errors.refuse(&value.span(), message)
             }
-            _ => return refuse(value, &Self::shape(), errors),
-        };
-        let located = |value: &Spanned<_>, read| Located { value: read, span: value.span() };
-        Some(array.iter().filter_map(|value| Some(located(value, T::read(value, errors)?))).collect())
+            _ => refuse(value, &Self::shape(), errors),
+        }
     }
 }

@@ -4,10 +4,14 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use tollgate_core::network::{Network, NetworkSet};
+use toml::Spanned;
+use toml::de::DeValue;
 
 use super::error::{ErrorCollector, shown};
 use super::read_file;
+use super::shape::Shape;
 use super::suggestion::did_you_mean;
+use super::table::{Located, Value};
 use super::value::{OneOrMany, text_value};
 
 /// Named lists of networks.
@@ -25,11 +29,14 @@ const LINES_SHOWN_MAX: usize = 5;
 
 /// One entry of the list.
 #[derive(Clone, Debug)]
-pub(super) enum TrustedEntry {
+pub(crate) enum TrustedEntry {
     Network(Network),
     Named(&'static [&'static str]),
     File(PathBuf),
 }
+
+/// One entry, or a list of several.
+pub(crate) type TrustedEntries = OneOrMany<Located<TrustedEntry>>;
 
 impl TrustedEntry {
     fn parse(text: &str) -> Result<Self, String> {
@@ -64,10 +71,25 @@ text_value!(
     Self::parse
 );
 
+/// A list of entries, parsed to the networks of all of them. Reads the files.
+pub(crate) enum Networks {}
+
+impl Value for Networks {
+    type Parsed = NetworkSet;
+
+    fn shape() -> Shape {
+        TrustedEntries::shape()
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<NetworkSet> {
+        TrustedEntries::read(value, errors).map(|entries| networks(entries, errors))
+    }
+}
+
 /// The networks of all entries. Reads the files.
-pub(super) fn networks(entries: OneOrMany<TrustedEntry>, errors: &mut ErrorCollector) -> NetworkSet {
+pub(super) fn networks(entries: Vec<Located<TrustedEntry>>, errors: &mut ErrorCollector) -> NetworkSet {
     let mut networks = Vec::new();
-    for entry in entries.0 {
+    for entry in entries {
         match entry.value {
             TrustedEntry::Network(network) => networks.push(network),
             TrustedEntry::Named(list) => networks.extend(list.iter().filter_map(|text| Network::parse(text))),

@@ -10,7 +10,8 @@ use tokio::sync::mpsc::Receiver;
 use tollgate_wire::openmetrics;
 use tollgate_wire::otlp::{Sender, Value, write_metrics, write_spans};
 
-use super::tracer::{FinishedRequest, Tracer};
+use super::request_trace::RequestTrace;
+use super::tracer::Tracer;
 use crate::bounded_file;
 use crate::metric::{collector, counter};
 use crate::post::Poster;
@@ -32,7 +33,7 @@ pub(crate) struct TelemetryExporter {
     every: Duration,
     start_ns: u64,
     counts: Arc<ExportCounts>,
-    finished: Option<Receiver<FinishedRequest>>,
+    finished: Option<Receiver<Box<RequestTrace>>>,
 }
 
 /// Outcomes of exports.
@@ -68,7 +69,7 @@ impl TelemetryExporter {
             fields: settings.headers_file.as_deref().map(read_fields).transpose()?.unwrap_or_default(),
             metrics_poster: poster("/v1/metrics")?,
             traces: poster("/v1/traces")?,
-            every: settings.every.into(),
+            every: settings.every,
             start_ns: now_ns(),
             counts,
             finished,
@@ -113,7 +114,7 @@ impl TelemetryExporter {
         }
     }
 
-    async fn export_traces(&self, mut finished: Receiver<FinishedRequest>) {
+    async fn export_traces(&self, mut finished: Receiver<Box<RequestTrace>>) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         while finished.recv_many(&mut batch, BATCH_MAX).await > 0 {
             let more = async {
@@ -125,7 +126,7 @@ impl TelemetryExporter {
                 }
             };
             let _ = tokio::time::timeout(BATCH_WAIT, more).await;
-            let spans: Vec<_> = batch.iter().flat_map(FinishedRequest::spans).collect();
+            let spans: Vec<_> = batch.iter().flat_map(|trace| trace.spans()).collect();
             let counted = if self.deliver(&write_spans(&self.sender, &spans)).await {
                 &self.counts.requests_accepted
             } else {

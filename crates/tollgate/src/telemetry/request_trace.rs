@@ -29,11 +29,11 @@ pub(crate) struct RequestTrace {
     method: String,
     path: String,
     client: IpAddr,
-    decision: &'static str,
-    reason: &'static str,
-    rule: Option<String>,
+    decided: Decided,
     toll_ns: Arc<AtomicU64>,
     status: Option<u16>,
+    /// The time from the arrival to the end.
+    duration: Duration,
 }
 
 /// The decision about a request.
@@ -66,11 +66,10 @@ impl RequestTrace {
             method: String::from_utf8_lossy(method).into_owned(),
             path: String::from_utf8_lossy(&path[..path.len().min(PATH_BYTES_MAX)]).into_owned(),
             client,
-            decision: "none",
-            reason: "client-left",
-            rule: None,
+            decided: Decided { decision: "none", reason: "client-left", rule: None },
             toll_ns: Arc::default(),
             status: None,
+            duration: Duration::ZERO,
         }
     }
 
@@ -80,8 +79,8 @@ impl RequestTrace {
     }
 
     /// Records the decision.
-    pub(crate) fn decided(&mut self, Decided { decision, reason, rule }: Decided) {
-        (self.decision, self.reason, self.rule) = (decision, reason, rule);
+    pub(crate) fn decided(&mut self, decided: Decided) {
+        self.decided = decided;
     }
 
     /// Records that the request is forwarded. Its cost is stored at this pointer later.
@@ -95,8 +94,13 @@ impl RequestTrace {
         self.status = (status > 0).then_some(status);
     }
 
+    /// Records the end of the request.
+    pub(super) fn end(&mut self) {
+        self.duration = self.since.elapsed();
+    }
+
     /// The spans of the finished request.
-    pub(super) fn spans(&self, over: Duration) -> Vec<Span> {
+    pub(super) fn spans(&self) -> Vec<Span> {
         let start_ns = self.began.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         let at = |after: Duration| start_ns.saturating_add(after.as_nanos() as u64);
         let span = |id, parent, name: &str, kind, from, to| Span {
@@ -110,11 +114,12 @@ impl RequestTrace {
             attributes: Vec::new(),
             failed: false,
         };
-        let mut whole = span(self.own, self.parent, &self.method, SpanKind::Server, Duration::ZERO, over);
+        let mut whole = span(self.own, self.parent, &self.method, SpanKind::Server, Duration::ZERO, self.duration);
         whole.attributes = self.attributes();
-        whole.failed = self.status.is_some_and(|status| status >= 500);
+        let has_failed = self.status.is_some_and(|status| status >= 500);
+        whole.failed = has_failed;
         let mut spans = vec![whole];
-        let waited = self.went.unwrap_or(over);
+        let waited = self.went.unwrap_or(self.duration);
         if waited >= WAIT_MIN {
             // The gate's span id with its last bit flipped: no other span of this trace has it.
             let mut id = self.own;
@@ -122,17 +127,12 @@ impl RequestTrace {
             spans.push(span(id, Some(self.own), "wait", SpanKind::Internal, Duration::ZERO, waited));
         }
         if let Some(went) = self.went {
-            let mut backend = span(self.onward, Some(self.own), "backend", SpanKind::Client, went, over);
+            let mut backend = span(self.onward, Some(self.own), "backend", SpanKind::Client, went, self.duration);
             backend.attributes.push(("http.request.method", Value::Text(self.method.clone())));
-            backend.failed = whole_failed(self.status);
+            backend.failed = has_failed;
             spans.push(backend);
         }
         spans
-    }
-
-    /// The time since the arrival.
-    pub(super) fn age(&self) -> Duration {
-        self.since.elapsed()
     }
 
     fn attributes(&self) -> Vec<(&'static str, Value)> {
@@ -141,10 +141,10 @@ impl RequestTrace {
             ("http.request.method", text(&self.method)),
             ("url.path", text(&self.path)),
             ("client.address", Value::Text(self.client.to_string())),
-            ("tollgate.decision", text(self.decision)),
-            ("tollgate.reason", text(self.reason)),
+            ("tollgate.decision", text(self.decided.decision)),
+            ("tollgate.reason", text(self.decided.reason)),
         ];
-        attributes.extend(self.rule.as_ref().map(|rule| ("tollgate.rule", text(rule))));
+        attributes.extend(self.decided.rule.as_ref().map(|rule| ("tollgate.rule", text(rule))));
         attributes.extend(self.status.map(|status| ("http.response.status_code", Value::Whole(status.into()))));
         if let Some(went) = self.went {
             let toll_ns = self.toll_ns.load(Ordering::Relaxed);
@@ -153,8 +153,4 @@ impl RequestTrace {
         }
         attributes
     }
-}
-
-fn whole_failed(status: Option<u16>) -> bool {
-    status.is_some_and(|status| status >= 500)
 }

@@ -4,10 +4,8 @@ use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tollgate_wire::otlp::Span;
 use tollgate_wire::trace_context::TraceParent;
 
 use super::request_trace::RequestTrace;
@@ -20,27 +18,13 @@ const QUEUE_MAX: usize = 2048;
 pub(crate) struct Tracer {
     /// A request is sampled if a random number is below this value.
     below: u64,
-    waiting: Sender<FinishedRequest>,
+    waiting: Sender<Box<RequestTrace>>,
     dropped: Arc<AtomicU64>,
-}
-
-/// A finished request.
-#[derive(Debug)]
-pub(super) struct FinishedRequest {
-    request_trace: Box<RequestTrace>,
-    /// The time from the start of the request to its end.
-    duration: Duration,
-}
-
-impl FinishedRequest {
-    pub(super) fn spans(&self) -> Vec<Span> {
-        self.request_trace.spans(self.duration)
-    }
 }
 
 impl Tracer {
     /// Samples this many of a million requests. Their traces are received from the other end of the queue.
-    pub(super) fn new(millionths: u32, dropped: Arc<AtomicU64>) -> (Arc<Self>, Receiver<FinishedRequest>) {
+    pub(super) fn new(millionths: u32, dropped: Arc<AtomicU64>) -> (Arc<Self>, Receiver<Box<RequestTrace>>) {
         let (waiting, finished) = channel(QUEUE_MAX);
         let below = (u128::from(u64::MAX) * u128::from(millionths) / 1_000_000) as u64;
         (Arc::new(Self { below, waiting, dropped }), finished)
@@ -88,9 +72,9 @@ impl DerefMut for Trace {
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        let Some(request_trace) = self.request_trace.take() else { return };
-        let duration = request_trace.age();
-        if self.tracer.waiting.try_send(FinishedRequest { request_trace, duration }).is_err() {
+        let Some(mut request_trace) = self.request_trace.take() else { return };
+        request_trace.end();
+        if self.tracer.waiting.try_send(request_trace).is_err() {
             self.tracer.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -11,7 +11,7 @@ use crate::metric::{collector, counter, gauge};
 /// The metrics of the watch.
 pub(crate) fn watch_metrics(watch: Arc<Watch>) -> Box<dyn Collector> {
     collector(move |encoder| {
-        let (counts, status) = (watch.counts(), watch.status());
+        let (counts, status) = (&watch.counts, watch.status());
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let omissions = status.omissions;
         for (name, help, total) in [

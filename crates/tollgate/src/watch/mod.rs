@@ -26,7 +26,7 @@ mod webhook;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -62,7 +62,8 @@ pub(crate) const IN_MEMORY_ONLY: &str =
 
 /// The watch; a process has one.
 pub(crate) struct Watch {
-    calendar: Calendar,
+    /// The clock of the watch.
+    pub(crate) calendar: Calendar,
     feed: Arc<Feed>,
     /// The holder may be blocked on the disk: see [`state_guard`].
     state: Mutex<JournaledState>,
@@ -71,7 +72,8 @@ pub(crate) struct Watch {
     unlocked_at: AtomicU64,
     /// Flag settings of a reload, applied by the next holder of the lock.
     flagging: ArcSwapOption<FlagPolicy>,
-    state_dir: Option<PathBuf>,
+    /// Directory of the journal; `None` if the state is not persisted.
+    pub(crate) state_dir: Option<PathBuf>,
     counts: WatchCounters,
     flagged: Arc<Flagged>,
     /// Notified when an announcement is pending or the webhook changes.
@@ -108,18 +110,18 @@ struct JournaledState {
 
 /// Counters for the metrics.
 #[derive(Debug, Default)]
-pub(crate) struct WatchCounters {
-    pub(crate) reports: AtomicU64,
-    pub(crate) reports_repeated: AtomicU64,
-    pub(crate) reports_refused: AtomicU64,
-    pub(crate) flags_set: AtomicU64,
-    pub(crate) flags_cleared: AtomicU64,
-    pub(crate) journal_failures: AtomicU64,
-    pub(crate) announcements: AtomicU64,
-    pub(crate) announcements_dropped: AtomicU64,
-    pub(crate) flags_shared: AtomicU64,
-    pub(crate) flags_received: AtomicU64,
-    pub(crate) sharing_failures: AtomicU64,
+struct WatchCounters {
+    reports: AtomicU64,
+    reports_repeated: AtomicU64,
+    reports_refused: AtomicU64,
+    flags_set: AtomicU64,
+    flags_cleared: AtomicU64,
+    journal_failures: AtomicU64,
+    announcements: AtomicU64,
+    announcements_dropped: AtomicU64,
+    flags_shared: AtomicU64,
+    flags_received: AtomicU64,
+    sharing_failures: AtomicU64,
 }
 
 /// Snapshot of the status, for operators.
@@ -174,12 +176,15 @@ fn open_in_time(
 
 impl Watch {
     /// Creates the watch with the state that its directory holds. If the directory is unusable, an error is logged; a
-    /// configured directory is tried again with each report.
+    /// configured directory is tried again with each report. Flagged accounts are published in `flagged`. With
+    /// `is_sharing`, flags are shared with other gates; [`share`] does the work.
     pub(crate) fn new(
         settings: tollgate_core::watch::WatchSettings,
         home: Persistence,
         feed: Arc<Feed>,
+        flagged: Arc<Flagged>,
         calendar: Calendar,
+        is_sharing: bool,
     ) -> Self {
         mask::set_account_class(&settings.account_class);
         let mut journaled = JournaledState {
@@ -209,7 +214,7 @@ impl Watch {
                 }
             }
         }
-        Self {
+        let watch = Self {
             unlocked_at: AtomicU64::new(calendar.now().as_nanos()),
             calendar,
             feed,
@@ -218,18 +223,13 @@ impl Watch {
             state: Mutex::new(journaled),
             state_dir,
             counts: WatchCounters::default(),
-            flagged: Arc::default(),
+            flagged,
             announcements_ready: Notify::new(),
             webhook: ArcSwapOption::empty(),
-            sharing_wakeup: None,
-        }
-    }
-
-    /// Publishes flagged accounts in `flagged` from now on.
-    pub(crate) fn with_flagged(mut self, flagged: Arc<Flagged>) -> Self {
-        self.flagged = flagged;
-        self.publish_all(&self.lock());
-        self
+            sharing_wakeup: is_sharing.then(Notify::new),
+        };
+        watch.publish_all(&watch.lock());
+        watch
     }
 
     /// Sets or removes the webhook. [`announce_all`] sends the announcements.
@@ -246,36 +246,15 @@ impl Watch {
         self.flagging.store(Some(Arc::new(FlagPolicy { threshold, window, account_class })));
     }
 
-    /// Enables sharing with other gates; [`share`] does the work.
-    pub(crate) fn with_sharing(mut self) -> Self {
-        self.sharing_wakeup = Some(Notify::new());
-        self
-    }
-
-    /// The clock of the watch.
-    pub(crate) fn calendar(&self) -> &Calendar {
-        &self.calendar
-    }
-
-    /// Directory of the journal; `None` if the state is not persisted.
-    pub(crate) fn state_dir(&self) -> Option<&Path> {
-        self.state_dir.as_deref()
-    }
-
     /// Threshold and window of flags; no threshold if accounts are not flagged.
     pub(crate) fn flagging(&self) -> (Option<u64>, Span) {
-        let (threshold, window) = self.lock().state.flagging();
+        let (threshold, window) = self.lock().state.core.flagging();
         ((threshold != NEVER).then_some(threshold), window)
     }
 
     /// Class whose keys are accounts.
     pub(crate) fn account_class(&self) -> String {
         self.lock().state.account_class.to_string()
-    }
-
-    /// Counters for the metrics.
-    pub(crate) fn counts(&self) -> &WatchCounters {
-        &self.counts
     }
 
     /// Counts a report of another program once. When this returns `Ok`, the report is on disk.
@@ -370,7 +349,7 @@ impl Watch {
     /// Episodes, the most refusals first.
     pub(crate) fn episodes(&self) -> Vec<Episode> {
         let now = self.calendar.now();
-        self.lock().state.episodes(now)
+        self.lock().state.core.episodes(now)
     }
 
     /// Flags that are set, the latest first, followed by cleared flags if `history` is true.
@@ -378,14 +357,14 @@ impl Watch {
         let journaled = self.lock();
         let mut flags = journaled.state.flags();
         if history {
-            flags.extend(journaled.state.past().cloned());
+            flags.extend(journaled.state.past.iter().cloned());
         }
         flags
     }
 
     /// Changes by operators, the latest first.
     pub(crate) fn changes(&self) -> Vec<Change> {
-        self.lock().state.changes().cloned().collect()
+        self.lock().state.changes.iter().cloned().collect()
     }
 
     /// Status of the watch, without blocking.
@@ -458,7 +437,7 @@ impl Watch {
             return;
         }
         let (now, mut records, mut announcements) = (self.calendar.now(), Vec::new(), 0);
-        let (threshold, window) = journaled.state.flagging();
+        let (threshold, window) = journaled.state.core.flagging();
         for flag in flagged {
             let account = &flag.account;
             self.count(&self.counts.flags_set);
@@ -503,8 +482,8 @@ impl JournaledState {
     fn status(&self, is_to_survive: bool) -> WatchStatus {
         let is_whole = !self.has_unwritten && self.journal.as_ref().is_some_and(|journal| !journal.is_broken());
         WatchStatus {
-            flags: self.state.flagged(),
-            omissions: self.state.omissions(),
+            flags: self.state.core.flags().len(),
+            omissions: self.state.core.omissions(),
             feed_dropped: 0,
             journal_bytes: self.journal.as_ref().map(|journal| journal.bytes),
             is_persisted: !is_to_survive || is_whole,

@@ -89,7 +89,7 @@ impl Watch {
         }
         let (now, mut journaled, mut records) = (self.calendar.now(), self.lock(), Vec::new());
         let mut past = HashMap::new();
-        for flag in journaled.state.past() {
+        for flag in &journaled.state.past {
             past.entry(flag.account.clone()).or_insert_with(|| flag.clone());
         }
         for there in flags {
@@ -121,20 +121,15 @@ impl Watch {
     fn unshared(&self, most: usize) -> Vec<Flag> {
         let mut journaled = self.lock();
         let accounts: Vec<_> = journaled.unshared.iter().take(most).cloned().collect();
-        let known = |account: &String| {
-            let flag = journaled.state.latest_flag_of(account);
-            flag.ok_or_else(|| account.clone())
-        };
-        let flags: Vec<_> = accounts.iter().map(known).collect();
-        let known = |flag: Result<Flag, String>| match flag {
-            Ok(flag) => Some(flag),
-            // The flag has been dropped from the history since.
-            Err(account) => {
+        let latest = |account: String| {
+            let flag = journaled.state.latest_flag_of(&account);
+            if flag.is_none() {
+                // The flag has been dropped from the history since.
                 journaled.unshared.remove(&account);
-                None
             }
+            flag
         };
-        flags.into_iter().filter_map(known).collect()
+        accounts.into_iter().filter_map(latest).collect()
     }
 
     /// The flag is now in Redis. If it changed in the meantime, it remains to be sent.
@@ -148,7 +143,7 @@ impl Watch {
     /// Notes all flags that Redis, which has only those of `accounts`, lacks.
     fn share_all_except(&self, accounts: &HashSet<String>) {
         let mut journaled = self.lock();
-        let past = journaled.state.past().take(PAST_FLAGS_SHARED_MAX).map(|flag| flag.account.clone());
+        let past = journaled.state.past.iter().take(PAST_FLAGS_SHARED_MAX).map(|flag| flag.account.clone());
         let known: HashSet<_> = journaled.state.flags().into_iter().map(|flag| flag.account).chain(past).collect();
         for account in known.difference(accounts) {
             self.mark_unshared(&mut journaled, account);

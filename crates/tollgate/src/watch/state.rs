@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use tollgate_core::time::{Moment, Span};
-use tollgate_core::watch::{self as core, CountKind, Episode, Omissions, Refusals, SavedCount};
+use tollgate_core::watch::{self as core, CountKind, Refusals, SavedCount};
 
+use super::calendar::rfc3339;
 use super::escape::{escape_key, unescape_key};
 use super::record::{Entry, Record, nanos};
 
@@ -46,6 +48,21 @@ pub(crate) struct Cleared {
     pub(crate) note: String,
 }
 
+impl Flag {
+    /// The flag as JSON.
+    pub(crate) fn shown(&self) -> Value {
+        let cleared = self.cleared.as_ref();
+        json!({
+            "account": self.account,
+            "flagged_at": rfc3339(self.flagged_at),
+            "rejected": self.rejected,
+            "cleared_at": cleared.map(|cleared| rfc3339(cleared.at)),
+            "cleared_by": cleared.map(|cleared| &cleared.by),
+            "note": cleared.map(|cleared| &cleared.note),
+        })
+    }
+}
+
 /// A change by an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Change {
@@ -63,10 +80,11 @@ pub(crate) struct Change {
 /// Everything that the journal persists.
 pub(super) struct WatchState {
     pub(crate) account_class: Box<str>,
-    core: core::Watch<RandomState>,
+    pub(super) core: core::Watch<RandomState>,
     /// Cleared flags, the latest first.
-    past: VecDeque<Flag>,
-    changes: VecDeque<Change>,
+    pub(super) past: VecDeque<Flag>,
+    /// Changes by operators, the latest first.
+    pub(super) changes: VecDeque<Change>,
     reports: Reports,
     /// Flags that follow from reports in the journal but are not in the journal themselves, because the process ended
     /// in between.
@@ -74,7 +92,7 @@ pub(super) struct WatchState {
     /// Pending announcements, the oldest first.
     pub(crate) announcements: VecDeque<(u64, String)>,
     /// Number of the next announcement.
-    next: u64,
+    pub(super) next: u64,
 }
 
 impl WatchState {
@@ -95,11 +113,6 @@ impl WatchState {
     pub(super) fn set_flagging(&mut self, threshold: u64, window: Span, account_class: &str) {
         self.account_class = account_class.into();
         self.core.set_flagging(threshold, window, account_class);
-    }
-
-    /// The threshold and the window of flags.
-    pub(super) fn flagging(&self) -> (u64, Span) {
-        self.core.flagging()
     }
 
     pub(super) fn has_report(&self, id: &str) -> bool {
@@ -185,11 +198,6 @@ impl WatchState {
         std::mem::take(&mut self.unwritten).into_values().collect()
     }
 
-    /// Number of the next announcement.
-    pub(super) fn next_announcement(&self) -> u64 {
-        self.next
-    }
-
     /// Current flag of an account, or the last one that was cleared.
     pub(super) fn latest_flag_of(&self, account: &str) -> Option<Flag> {
         self.flag_of(account).or_else(|| self.past.iter().find(|past| past.account == account).cloned())
@@ -220,16 +228,8 @@ impl WatchState {
         }
     }
 
-    pub(super) fn episodes(&mut self, now: Moment) -> Vec<Episode> {
-        self.core.episodes(now)
-    }
-
     pub(super) fn is_flagged(&self, account: &str) -> bool {
         self.core.is_flagged(account.as_bytes())
-    }
-
-    pub(super) fn flagged(&self) -> usize {
-        self.core.flags().len()
     }
 
     /// Flags that are set, the latest first.
@@ -241,18 +241,6 @@ impl WatchState {
             .collect();
         flags.sort_by(|a, b| b.flagged_at.cmp(&a.flagged_at).then_with(|| a.account.cmp(&b.account)));
         flags
-    }
-
-    pub(super) fn past(&self) -> impl Iterator<Item = &Flag> {
-        self.past.iter()
-    }
-
-    pub(super) fn changes(&self) -> impl Iterator<Item = &Change> {
-        self.changes.iter()
-    }
-
-    pub(super) fn omissions(&self) -> Omissions {
-        self.core.omissions()
     }
 }
 

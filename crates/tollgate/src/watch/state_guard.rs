@@ -124,7 +124,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (clock, hand) = Clock::by_hand();
         let (home, calendar) = (Persistence::Directory(folder.path().to_path_buf()), Calendar::new(clock));
-        let watch = Arc::new(Watch::new(WatchSettings::default(), home, Arc::default(), calendar));
+        let watch =
+            Arc::new(Watch::new(WatchSettings::default(), home, Arc::default(), Arc::default(), calendar, false));
         assert!(watch.status().flags == 0 && watch.status().is_persisted);
         watch.report("r1", &[Entry { class: "user".into(), key: "u1".into(), count: 1000 }]).unwrap();
         let mut registry = Registry::default();

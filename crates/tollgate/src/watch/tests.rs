@@ -10,7 +10,7 @@ use crate::settings::WebUrl;
 fn watch(directory: Option<&Path>) -> (Watch, Hand) {
     let (clock, hand) = Clock::by_hand();
     let home = directory.map_or(Persistence::Memory, |directory| Persistence::Directory(directory.to_path_buf()));
-    (Watch::new(WatchSettings::default(), home, Arc::default(), Calendar::new(clock)), hand)
+    (Watch::new(WatchSettings::default(), home, Arc::default(), Arc::default(), Calendar::new(clock), false), hand)
 }
 
 fn refused(key: &str, count: u64) -> Vec<Entry<'static>> {
@@ -183,7 +183,7 @@ fn a_flag_that_a_crash_left_unwritten_is_written_and_announced_after_the_restart
         watch.set_webhook(Some(somebody()));
         watch.take_feed();
         assert_eq!(accounts(&watch), ["u1"]);
-        assert_eq!(watch.counts().flags_set.load(Ordering::Relaxed), times);
+        assert_eq!(watch.counts.flags_set.load(Ordering::Relaxed), times);
         assert_eq!(watch.status().announcements_waiting, waiting);
     };
     announced(1, 1);
@@ -198,7 +198,7 @@ fn announcements_are_bounded_and_survive_a_rewrite_of_the_journal() {
     let entries = (0..1100).flat_map(|account| refused(&account.to_string(), 1000));
     assert_eq!(first.report("r1", &entries.collect::<Vec<_>>()).unwrap().flagged.len(), 1100);
     assert_eq!(first.status().announcements_waiting, 1024);
-    assert_eq!(first.counts().announcements_dropped.load(Ordering::Relaxed), 1100 - 1024);
+    assert_eq!(first.counts.announcements_dropped.load(Ordering::Relaxed), 1100 - 1024);
     first.rewrite_journal(&mut first.lock()).unwrap();
     drop(first);
     assert_eq!(watch(Some(folder.path())).0.status().announcements_waiting, 1024);
@@ -213,9 +213,8 @@ fn flagged_accounts_are_published_for_rules_until_they_are_cleared() {
     first.clear("u2", "ann", "seen").unwrap().unwrap();
     assert!(first.flagged.contains(b"u1") && !first.flagged.contains(b"u2"));
     drop(first);
-    let flagged = Arc::default();
-    let _second = watch(Some(folder.path())).0.with_flagged(Arc::clone(&flagged));
-    assert!(flagged.contains(b"u1") && !flagged.contains(b"u2"));
+    let second = watch(Some(folder.path())).0;
+    assert!(second.flagged.contains(b"u1") && !second.flagged.contains(b"u2"));
 }
 
 #[test]
@@ -247,7 +246,7 @@ fn times_in_the_future_are_replaced_by_the_current_time() {
     journal.append(&bytes).unwrap();
     drop(journal);
     let (watch, hand) = watch(Some(folder.path()));
-    assert!(watch.flags(false)[0].flagged_at <= watch.calendar().now());
+    assert!(watch.flags(false)[0].flagged_at <= watch.calendar.now());
     hand.advance(Span::from_secs(601));
     assert!(watch.report("r2", &refused("u1", 1)).unwrap().flagged.is_empty());
 }
@@ -269,10 +268,11 @@ fn the_default_directory_is_used_by_one_process_and_others_stay_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     let at_home = |directory: &Path| {
         let home = Persistence::IfPossible(directory.to_path_buf());
-        Watch::new(WatchSettings::default(), home, Arc::default(), Calendar::new(Clock::by_hand().0))
+        let calendar = Calendar::new(Clock::by_hand().0);
+        Watch::new(WatchSettings::default(), home, Arc::default(), Arc::default(), calendar, false)
     };
     let (first, second) = (at_home(folder.path()), at_home(folder.path()));
-    assert_eq!((first.state_dir(), second.state_dir()), (Some(folder.path()), None));
+    assert_eq!((first.state_dir.as_deref(), second.state_dir.as_deref()), (Some(folder.path()), None));
     for watch in [&first, &second] {
         watch.report("r1", &refused("u1", 1000)).unwrap();
         assert!(watch.status().is_persisted);
@@ -282,5 +282,5 @@ fn the_default_directory_is_used_by_one_process_and_others_stay_in_memory() {
     let no_directory = folder.path().join("watch.journal").join("below a file");
     let nowhere = at_home(&no_directory);
     nowhere.report("r1", &refused("u1", 1000)).unwrap();
-    assert_eq!((nowhere.state_dir(), accounts(&nowhere)), (None, vec!["u1".to_owned()]));
+    assert_eq!((nowhere.state_dir.clone(), accounts(&nowhere)), (None, vec!["u1".to_owned()]));
 }

@@ -13,7 +13,6 @@ use ring::hmac;
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::calendar::rfc3339;
 use super::record::Record;
 use super::state::Flag;
 use super::{JournaledState, Watch};
@@ -46,13 +45,8 @@ impl Watch {
             self.count(&self.counts.announcements_dropped);
             return None;
         }
-        let number = journaled.state.next_announcement() + after as u64;
+        let number = journaled.state.next + after as u64;
         Some(Record::Announce { number, body: body(number, flag) })
-    }
-
-    /// The oldest pending announcement.
-    fn next_announcement(&self) -> Option<(u64, String)> {
-        self.lock().state.announcements.front().cloned()
     }
 
     /// Removes an announcement that was accepted or given up.
@@ -68,23 +62,17 @@ impl Watch {
 fn body(number: u64, flag: &Flag) -> String {
     let cleared = flag.cleared.as_ref();
     let at = cleared.map_or(flag.flagged_at, |cleared| cleared.at);
-    json!({
-        "id": format!("{:x}-{number:x}", at.as_nanos()),
-        "event": if cleared.is_some() { "flag-cleared" } else { "flag-set" },
-        "account": flag.account,
-        "flagged_at": rfc3339(flag.flagged_at),
-        "rejected": flag.rejected,
-        "cleared_at": cleared.map(|cleared| rfc3339(cleared.at)),
-        "cleared_by": cleared.map(|cleared| &cleared.by),
-        "note": cleared.map(|cleared| &cleared.note),
-    })
-    .to_string()
+    let mut body = flag.shown();
+    body["id"] = json!(format!("{:x}-{number:x}", at.as_nanos()));
+    body["event"] = json!(if cleared.is_some() { "flag-cleared" } else { "flag-set" });
+    body.to_string()
 }
 
 /// Sends announcements until the process ends. Without a webhook, they stay pending.
 pub(crate) async fn announce_all(watch: Arc<Watch>) {
     loop {
-        while let Some((number, body)) = watch.run_blocking(Watch::next_announcement).await.flatten() {
+        let oldest = |watch: &Watch| watch.lock().state.announcements.front().cloned();
+        while let Some((number, body)) = watch.run_blocking(oldest).await.flatten() {
             let Some(taken) = send(&watch, &body).await else { break };
             watch.run_blocking(move |watch| watch.announced(number, taken)).await;
         }

@@ -32,9 +32,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, watch};
+use tonic::Status;
 use tonic::body::Body;
 use tonic::server::{Grpc, UnaryService};
-use tonic::{Code, Status};
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
@@ -289,7 +289,7 @@ impl UnaryService<RateLimitRequest> for ShouldRateLimit {
                 Ok(response) => Ok(tonic::Response::new(response)),
                 Err(bad) => {
                     station.count(Count::Malformed);
-                    Err(Status::new(Code::InvalidArgument, bad.0))
+                    Err(Status::invalid_argument(bad))
                 }
             }
         })

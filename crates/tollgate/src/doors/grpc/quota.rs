@@ -130,7 +130,7 @@ async fn assign(
     let streams = subscriptions.add(domain, &descriptor.entries, BUCKETS_MAX);
     let streams = streams.ok_or_else(|| Status::resource_exhausted("too many buckets"))?;
     let figures = charge_usage(station, domain, &descriptor, usage.num_requests_allowed).await;
-    let figures = figures.map_err(|bad| Status::invalid_argument(bad.0))?;
+    let figures = figures.map_err(Status::invalid_argument)?;
     let elapsed = usage.time_elapsed.map_or(0, |elapsed| u64::try_from(elapsed.seconds).unwrap_or(0));
     let life = Span::from_secs(elapsed.saturating_mul(3)).clamp(LIFE_MIN, LIFE_MAX);
     let (strategy, life) = match figures {

@@ -22,8 +22,6 @@ pub(super) struct BucketUsage {
     pub(super) time_elapsed: Option<prost_types::Duration>,
     #[prost(uint64, tag = "3")]
     pub(super) num_requests_allowed: u64,
-    #[prost(uint64, tag = "4")]
-    pub(super) num_requests_denied: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -42,7 +40,7 @@ pub(super) struct QuotaResponse {
 pub(super) struct BucketAction {
     #[prost(message, optional, tag = "1")]
     pub(super) bucket_id: Option<BucketId>,
-    #[prost(oneof = "Action", tags = "2, 3")]
+    #[prost(oneof = "Action", tags = "2")]
     pub(super) bucket_action: Option<Action>,
 }
 
@@ -50,8 +48,6 @@ pub(super) struct BucketAction {
 pub(super) enum Action {
     #[prost(message, tag = "2")]
     Assign(Assignment),
-    #[prost(message, tag = "3")]
-    Abandon(Abandon),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -61,9 +57,6 @@ pub(super) struct Assignment {
     #[prost(message, optional, tag = "3")]
     pub(super) rate_limit_strategy: Option<Strategy>,
 }
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Abandon {}
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Strategy {

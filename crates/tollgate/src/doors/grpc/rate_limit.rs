@@ -38,13 +38,7 @@ const HITS_MAX: u64 = 1_000_000_000;
 const CALL_CLASS: &str = "descriptor";
 
 /// Why a call cannot be answered.
-pub(in crate::doors) struct BadCall(pub(in crate::doors) Cow<'static, str>);
-
-impl From<&'static str> for BadCall {
-    fn from(message: &'static str) -> Self {
-        Self(message.into())
-    }
-}
+pub(in crate::doors) type BadCall = Cow<'static, str>;
 
 /// The limit that decides on a descriptor.
 #[derive(Clone, Copy)]
@@ -77,7 +71,7 @@ pub(in crate::doors) async fn should_rate_limit(
     let limits = station.served_limits();
     let call = Call { station, domain: &request.domain, served: limits.find(&request.domain) };
     let mut judgements = Vec::with_capacity(request.descriptors.len());
-    for (descriptor, source) in request.descriptors.iter().zip(call.sources(request)?) {
+    for (descriptor, source) in request.descriptors.iter().zip(call.sources(&request.descriptors)?) {
         judgements.push(call.judge(descriptor, source, hits(request, descriptor)).await?);
     }
     let is_over = is_over(&judgements);
@@ -96,15 +90,15 @@ fn check(request: &RateLimitRequest) -> Result<(), BadCall> {
         return Err("rate limit descriptor list must not be empty".into());
     }
     if request.descriptors.len() > DESCRIPTORS_MAX {
-        return Err(BadCall(format!("more than {DESCRIPTORS_MAX} descriptors").into()));
+        return Err(format!("more than {DESCRIPTORS_MAX} descriptors").into());
     }
     for descriptor in &request.descriptors {
         if descriptor.entries.is_empty() || descriptor.entries.len() > ENTRIES_MAX {
-            return Err(BadCall(format!("a descriptor has from 1 to {ENTRIES_MAX} entries").into()));
+            return Err(format!("a descriptor has from 1 to {ENTRIES_MAX} entries").into());
         }
         let (Hits::Add(count) | Hits::Return(count)) = hits(request, descriptor);
         if count > HITS_MAX {
-            return Err(BadCall(format!("more than {HITS_MAX} hits").into()));
+            return Err(format!("more than {HITS_MAX} hits").into());
         }
     }
     Ok(())
@@ -144,11 +138,11 @@ struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// The limit of each descriptor.
-    fn sources(&self, request: &RateLimitRequest) -> Result<Vec<LimitSource<'a>>, BadCall> {
+    fn sources(&self, descriptors: &[RateLimitDescriptor]) -> Result<Vec<LimitSource<'a>>, BadCall> {
         let mut scratch = String::new();
-        let mut sources = Vec::with_capacity(request.descriptors.len());
+        let mut sources = Vec::with_capacity(descriptors.len());
         let mut replaced: Vec<&str> = Vec::new();
-        for descriptor in &request.descriptors {
+        for descriptor in descriptors {
             let source = match (&descriptor.limit, self.served) {
                 (Some(limit), _) => {
                     let unit = unit::of_number(limit.unit).ok_or("the unit of a limit override is unknown")?;
@@ -304,16 +298,14 @@ impl<'a> Call<'a> {
         };
         let name_length = key.len();
         make_unique(&mut key, descriptor, requests, unit);
-        let (table, count) = (
-            station.overrides(),
-            match hits {
-                Hits::Add(count) => count,
-                Hits::Return(_) => 0,
-            },
-        );
-        if let Hits::Return(count) = hits {
-            table.give_back(&key, bucket, count, now);
-        }
+        let table = station.overrides();
+        let count = match hits {
+            Hits::Add(count) => count,
+            Hits::Return(count) => {
+                table.give_back(&key, bucket, count, now);
+                0
+            }
+        };
         station.decider.count_call();
         let (mut fits, info) = table.decide(&key, bucket, count, now);
         if !fits && count > 1 {
@@ -351,11 +343,9 @@ pub(super) async fn charge_usage(
 ) -> Result<QuotaFigures, BadCall> {
     let limits = station.served_limits();
     let call = Call { station, domain, served: limits.find(domain) };
-    let mut request = RateLimitRequest { domain: domain.to_owned(), ..RateLimitRequest::default() };
     for entries in orders(&descriptor.entries) {
-        request.descriptors = vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
-        let Some(source) = call.sources(&request)?.pop() else { break };
-        let used = &request.descriptors[0];
+        let used = &RateLimitDescriptor { entries, ..RateLimitDescriptor::default() };
+        let Some(source) = call.sources(std::slice::from_ref(used))?.pop() else { break };
         match source {
             LimitSource::Nothing => {}
             LimitSource::Unlimited | LimitSource::Override(..) => return Ok(QuotaFigures::NoLimit),

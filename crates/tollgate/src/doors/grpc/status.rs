@@ -35,6 +35,17 @@ impl Judgement {
         Self { status, is_quota: false, ruling: None, hits: 0, policy, quota: None, reset: Span::ZERO }
     }
 
+    /// The state of a limit.
+    fn limited(limit: RateLimit, is_over: bool, remaining: u64, reset: Span, hits: u64) -> Self {
+        let status = DescriptorStatus {
+            code: if is_over { OVER_LIMIT } else { OK },
+            current_limit: Some(limit),
+            limit_remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
+            duration_until_reset: Some(duration(reset)),
+        };
+        Self { hits, reset, ..Self::new(status) }
+    }
+
     /// No limit applies to the descriptor.
     pub(super) fn without_limit() -> Self {
         Self::new(DescriptorStatus { code: OK, ..DescriptorStatus::default() })
@@ -54,15 +65,9 @@ impl Judgement {
         reset: Span,
         hits: u64,
     ) -> Self {
-        let current_limit = RateLimit { requests_per_unit: requests, unit: unit::number(unit), name: String::new() };
-        let status = DescriptorStatus {
-            code: if fits { OK } else { OVER_LIMIT },
-            current_limit: Some(current_limit),
-            limit_remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
-            duration_until_reset: Some(duration(reset)),
-        };
+        let limit = RateLimit { requests_per_unit: requests, unit: unit::number(unit), name: String::new() };
         let quota = Some((u64::from(requests), Span::from_secs(unit.secs())));
-        Self { policy: OVERRIDE.to_owned(), quota, reset, hits, ..Self::new(status) }
+        Self { policy: OVERRIDE.to_owned(), quota, ..Self::limited(limit, !fits, remaining, reset, hits) }
     }
 
     /// The decision of a rule. A check that only looks is over the limit if nothing is left.
@@ -74,18 +79,12 @@ impl Judgement {
         let reset = if is_over && !wait.is_zero() { wait } else { figures.clear };
         let reset = if reset.is_zero() { figures.window.unwrap_or(Span::ZERO) } else { reset };
         let remaining = if is_over { 0 } else { figures.remaining };
-        let current_limit = RateLimit {
+        let limit = RateLimit {
             requests_per_unit: u32::try_from(figures.quota).unwrap_or(u32::MAX),
             unit: figures.window.map_or(0, |window| unit::of_secs(window.as_secs_ceil())),
             name: figures.policy.to_owned(),
         };
-        let status = DescriptorStatus {
-            code: if is_over { OVER_LIMIT } else { OK },
-            current_limit: Some(current_limit),
-            limit_remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
-            duration_until_reset: Some(duration(reset)),
-        };
-        Self { ruling: Some(ruling), hits, reset, ..Self::new(status) }
+        Self { ruling: Some(ruling), ..Self::limited(limit, is_over, remaining, reset, hits) }
     }
 
     /// The limit is one of a file.

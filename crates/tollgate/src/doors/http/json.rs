@@ -9,7 +9,7 @@ use crate::doors::station::Station;
 pub(super) async fn json(station: &Station, bytes: &[u8], reply: &mut DoorReply) -> Result<(), DoorProblem> {
     let request = json::request(bytes).map_err(|error| DoorProblem::malformed(format!("no request: {error}")))?;
     let response = rate_limit::should_rate_limit(station, &request).await;
-    let response = response.map_err(|bad| DoorProblem::malformed(bad.0))?;
+    let response = response.map_err(DoorProblem::malformed)?;
     let (text, is_over) = json::response(&response);
     if is_over {
         reply.status = 429;

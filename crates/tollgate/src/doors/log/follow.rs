@@ -26,11 +26,8 @@ pub(super) fn follow(path: &Path, pieces: &mpsc::Sender<Vec<u8>>) {
     let mut since_look = Duration::ZERO;
     let mut is_missing = false;
     while !pieces.is_closed() {
-        let outcome = match &mut followed {
-            Some(followed) => followed.read_to_end(pieces),
-            None => Ok(()),
-        };
-        if let Err(error) = outcome {
+        let outcome = followed.as_mut().map(|followed| followed.read_to_end(pieces));
+        if let Some(Err(error)) = outcome {
             tracing::warn!(file = %path.display(), %error, "the access log of the proxy cannot be read");
             followed = None;
         }
@@ -47,11 +44,9 @@ pub(super) fn follow(path: &Path, pieces: &mpsc::Sender<Vec<u8>>) {
             }
             followed = open(path, SeekFrom::Start(0));
         }
-        if followed.is_none() != is_missing {
-            is_missing = followed.is_none();
-            if is_missing {
-                tracing::warn!(file = %path.display(), "the access log of the proxy does not exist");
-            }
+        let was_missing = std::mem::replace(&mut is_missing, followed.is_none());
+        if is_missing && !was_missing {
+            tracing::warn!(file = %path.display(), "the access log of the proxy does not exist");
         }
     }
 }

@@ -44,7 +44,7 @@ impl BoundLog {
             socket.set_nonblocking(true)?;
             tracing::info!(address = %socket.local_addr()?, "access log lines are read from syslog messages");
         }
-        Ok(Self { file: settings.file.clone(), socket, senders: settings.from.clone() })
+        Ok(Self { file: settings.file.clone(), socket, senders: settings.from.iter().copied().collect() })
     }
 
     /// Reads lines and settles their tickets, as tasks of the calling thread's runtime and one thread for the file.

@@ -6,12 +6,11 @@ use super::super::error::shown;
 use super::text_value;
 
 /// An address to listen on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct ListenAddress(pub(in super::super) SocketAddr);
+pub(crate) enum ListenAddress {}
 
 impl ListenAddress {
-    fn parse(text: &str) -> Result<Self, String> {
-        text.parse().map(Self).map_err(|_| {
+    fn parse(text: &str) -> Result<SocketAddr, String> {
+        text.parse().map_err(|_| {
             let instead = match text.rsplit_once(':') {
                 Some(("localhost", port)) => format!("127.0.0.1:{port}"),
                 Some(("" | "*", port)) => format!("0.0.0.0:{port}"),
@@ -25,7 +24,7 @@ impl ListenAddress {
     }
 }
 
-text_value!(ListenAddress, "an address and port", "127.0.0.1:8888", Self::parse);
+text_value!(ListenAddress => SocketAddr, "an address and port", "127.0.0.1:8888", Self::parse);
 
 #[cfg(test)]
 mod tests {

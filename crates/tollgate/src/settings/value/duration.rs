@@ -1,5 +1,7 @@
 //! Durations: `250ms`, `10s`, `5min`, `2 days`.
 
+use std::time::Duration;
+
 use tollgate_core::time::Span;
 use toml::Spanned;
 use toml::de::DeValue;
@@ -7,9 +9,9 @@ use toml::de::DeValue;
 use super::super::error::{ErrorCollector, shown};
 use super::super::shape::Shape;
 use super::super::suggestion::did_you_mean;
-use super::super::table::Value;
+use super::super::table::{Located, Value};
 use super::decimal::{ExactDecimal, Inexact};
-use super::read_text_or_number;
+use super::text_value;
 
 /// The names of a unit, and its length in nanoseconds.
 type Unit = (&'static [&'static str], u64);
@@ -87,14 +89,34 @@ pub(in super::super) fn parse_duration(text: &str) -> Result<Span, String> {
     }
 }
 
-impl Value for Span {
+// A duration, which may be 0.
+text_value!(Span, "a duration", "10s", parse_duration, read_text_or_number);
+
+/// A duration above 0.
+impl Value for Duration {
+    type Parsed = Self;
+
     fn shape() -> Shape {
-        Shape::Text { what: "a duration", example: "10s" }
+        Span::shape()
     }
 
     fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        read_text_or_number(value, errors, &Self::shape(), parse_duration)
+        let span = Located::<Span>::read(value, errors)?;
+        nonzero(&span, errors).map(Self::from)
     }
+}
+
+/// Reports a duration of 0.
+pub(in super::super) fn nonzero(span: &Located<Span>, errors: &mut ErrorCollector) -> Option<Span> {
+    match error_of_zero(&span.value) {
+        Some(message) => errors.refuse(&span.span, message),
+        None => Some(span.value),
+    }
+}
+
+/// The error of a duration of 0.
+pub(in super::super) fn error_of_zero(span: &Span) -> Option<String> {
+    span.is_zero().then(|| "must not be 0: write a duration such as \"1s\"".to_owned())
 }
 
 #[cfg(test)]

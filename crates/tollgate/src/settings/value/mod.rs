@@ -12,13 +12,13 @@ mod rate;
 pub(super) mod size;
 mod word;
 
-pub(super) use address::ListenAddress;
+pub(crate) use address::ListenAddress;
 pub(super) use backend::split_port;
 pub(crate) use backend::{BackendProtocol, BackendUrl};
-pub(super) use number::{Millionths, Thousandths};
+pub(crate) use number::{Millionths, Thousandths, WholeNumber};
 pub(super) use rate::PerTime;
-pub(super) use size::Size;
-pub(super) use word::{Choice, CookieName, FinalStatus, Glob, HeaderName, Map, Method, Name, OneOrMany, StatusCode};
+pub(crate) use size::Size;
+pub(crate) use word::{Choice, CookieName, FinalStatus, Glob, HeaderName, Map, Method, Name, OneOrMany, StatusCode};
 
 use toml::Spanned;
 use toml::de::DeValue;
@@ -38,11 +38,17 @@ pub(super) fn read_text<T>(
     parse(text).map_err(|message| errors.report(&value.span(), message)).ok()
 }
 
-/// Declares a type whose values are texts: what they are, an example, and the function that parses one. The error of
-/// that function is the message to report.
+/// Declares a kind of texts: the type that they are parsed to, what they are, an example, and the function that parses
+/// one. The error of that function is the message to report. A last word replaces [`read_text`].
 macro_rules! text_value {
-    ($type:ty, $what:literal, $example:literal, $parse:expr) => {
-        impl $crate::settings::table::Value for $type {
+    ($type:ty, $($rest:tt)*) => { $crate::settings::value::text_value!($type => $type, $($rest)*); };
+    ($kind:ty => $parsed:ty, $what:literal, $example:literal, $parse:expr) => {
+        $crate::settings::value::text_value!($kind => $parsed, $what, $example, $parse, read_text);
+    };
+    ($kind:ty => $parsed:ty, $what:literal, $example:literal, $parse:expr, $read:ident) => {
+        impl $crate::settings::table::Value for $kind {
+            type Parsed = $parsed;
+
             fn shape() -> $crate::settings::shape::Shape {
                 $crate::settings::shape::Shape::Text { what: $what, example: $example }
             }
@@ -50,8 +56,8 @@ macro_rules! text_value {
             fn read(
                 value: &toml::Spanned<toml::de::DeValue<'_>>,
                 errors: &mut $crate::settings::error::ErrorCollector,
-            ) -> Option<Self> {
-                $crate::settings::value::read_text(
+            ) -> Option<$parsed> {
+                $crate::settings::value::$read(
                     value,
                     errors,
                     &<Self as $crate::settings::table::Value>::shape(),

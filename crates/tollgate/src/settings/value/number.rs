@@ -1,6 +1,6 @@
 //! Counts and fractions.
 
-use std::num::{NonZeroU8, NonZeroU32, NonZeroU64};
+use std::marker::PhantomData;
 
 use toml::Spanned;
 use toml::de::DeValue;
@@ -21,27 +21,33 @@ fn read_count(value: &Spanned<DeValue<'_>>, max: u64, errors: &mut ErrorCollecto
         Ok(count) if count <= i128::from(max) => return u64::try_from(count).ok(),
         _ => format!("{} is too large: the most is {max}", shown(&number.to_string())),
     };
-    errors.report(&value.span(), message);
-    None
+    errors.refuse(&value.span(), message)
 }
 
+/// A whole number above 0.
+pub(crate) struct WholeNumber<T>(PhantomData<T>);
+
 macro_rules! count {
-    ($($type:ty, $plain:ty;)*) => { $(
-        impl Value for $type {
+    ($($type:ty, $max:expr;)*) => { $(
+        impl Value for WholeNumber<$type> {
+            type Parsed = $type;
+
             fn shape() -> Shape {
-                Shape::Integer { min: 1, max: u64::from(<$plain>::MAX) }
+                Shape::Integer { min: 1, max: u64::from($max) }
             }
 
-            fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-                let count = read_count(value, u64::from(<$plain>::MAX), errors)?;
-                <$plain>::try_from(count).ok().and_then(Self::new)
+            fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<$type> {
+                read_count(value, u64::from($max), errors)?.try_into().ok()
             }
         }
     )* };
 }
-count! { NonZeroU8, u8; NonZeroU32, u32; NonZeroU64, u64; }
+
+count! { u8, u8::MAX; u32, u32::MAX; u64, u64::MAX; usize, u32::MAX; }
 
 impl Value for bool {
+    type Parsed = Self;
+
     fn shape() -> Shape {
         Shape::Flag
     }
@@ -55,22 +61,21 @@ impl Value for bool {
 }
 
 /// A number above 0, stored as a multiple of 1 / `SCALE`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Parts<const SCALE: u64>(pub(in super::super) u32);
+pub(crate) enum Parts<const SCALE: u64> {}
 
 /// A number above 0 with at most three decimals.
-pub(in super::super) type Thousandths = Parts<1_000>;
+pub(crate) type Thousandths = Parts<1_000>;
 /// A number above 0 with at most six decimals.
-pub(in super::super) type Millionths = Parts<1_000_000>;
+pub(crate) type Millionths = Parts<1_000_000>;
 
 impl<const SCALE: u64> Parts<SCALE> {
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<u32, String> {
         let number = ExactDecimal::parse(text)?;
         if number.is_zero() {
             return Err("must not be 0: write a number above 0".to_string());
         }
         let parts = number.times(SCALE).and_then(|parts| u32::try_from(parts).map_err(|_| Inexact::TooLarge));
-        parts.map(Self).map_err(|inexact| match inexact {
+        parts.map_err(|inexact| match inexact {
             Inexact::TooLarge => format!("{} is too large: the most is {}", shown(text), u64::from(u32::MAX) / SCALE),
             Inexact::TooFine => format!("{} has more than {} decimals", shown(text), SCALE.ilog10()),
         })
@@ -78,17 +83,19 @@ impl<const SCALE: u64> Parts<SCALE> {
 }
 
 impl<const SCALE: u64> Value for Parts<SCALE> {
+    type Parsed = u32;
+
     fn shape() -> Shape {
         Shape::Number
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<u32> {
         let text = match value.get_ref() {
             DeValue::Float(number) => number.as_str().to_string(),
             DeValue::Integer(number) if number.radix() == 10 => number.as_str().to_string(),
             _ => return refuse(value, &Self::shape(), errors),
         };
-        Self::parse(&text).map_err(|message| errors.report(&value.span(), message)).ok()
+        Self::parse(&text).map_or_else(|message| errors.refuse(&value.span(), message), Some)
     }
 }
 
@@ -98,9 +105,9 @@ mod tests {
 
     #[test]
     fn a_fraction_is_exact_or_refused() {
-        assert_eq!(Millionths::parse("0.1"), Ok(Parts(100_000)));
-        assert_eq!(Thousandths::parse("2"), Ok(Parts(2_000)));
-        assert_eq!(Thousandths::parse("+1.500"), Ok(Parts(1_500)));
+        assert_eq!(Millionths::parse("0.1"), Ok(100_000));
+        assert_eq!(Thousandths::parse("2"), Ok(2_000));
+        assert_eq!(Thousandths::parse("+1.500"), Ok(1_500));
         let check = |text: &str, words: &str| {
             let message = Thousandths::parse(text).unwrap_err();
             assert!(message.contains(words), "{text}: {message}");

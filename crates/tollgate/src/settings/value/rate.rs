@@ -1,19 +1,15 @@
 //! Rates: `5/min`, `2000/s`, `1 per 10s`.
 
 use tollgate_core::time::Span;
-use toml::Spanned;
-use toml::de::DeValue;
 
-use super::super::error::{ErrorCollector, shown};
-use super::super::shape::Shape;
-use super::super::table::Value;
+use super::super::error::shown;
 use super::decimal::{ExactDecimal, Inexact};
 use super::duration::{parse_unit, split_number};
-use super::read_text_or_number;
+use super::text_value;
 
 /// A number of requests per period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct PerTime {
+pub(crate) struct PerTime {
     pub(in super::super) count: u64,
     pub(in super::super) period: Span,
 }
@@ -53,15 +49,7 @@ fn exact(count: ExactDecimal, nanos: Result<u64, Inexact>) -> Result<PerTime, In
     Ok(PerTime { count, period: Span::from_nanos(nanos) })
 }
 
-impl Value for PerTime {
-    fn shape() -> Shape {
-        Shape::Text { what: "a rate", example: "5/min" }
-    }
-
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        read_text_or_number(value, errors, &Self::shape(), parse_rate)
-    }
-}
+text_value!(PerTime, "a rate", "5/min", parse_rate, read_text_or_number);
 
 #[cfg(test)]
 mod tests {

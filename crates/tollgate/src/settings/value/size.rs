@@ -1,5 +1,7 @@
 //! Sizes in bytes: `64MiB`.
 
+use std::marker::PhantomData;
+
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -12,8 +14,7 @@ use super::duration::split_number;
 use super::read_text;
 
 /// A size in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Size(pub(in super::super) u64);
+pub(crate) struct Size<T = u64>(PhantomData<T>);
 
 const UNITS: [(&str, u64); 8] = [
     ("B", 1),
@@ -32,7 +33,7 @@ pub(in super::super) fn unit_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Parses a size. The error is a message for the operator.
-pub(in super::super) fn parse_size(text: &str) -> Result<Size, String> {
+fn parse_size(text: &str) -> Result<u64, String> {
     let (number, unit) = split_number(text);
     if number.is_empty() {
         return Err(format!("{} is not a size: write a number and a unit such as \"64MiB\"", shown(text)));
@@ -46,23 +47,27 @@ pub(in super::super) fn parse_size(text: &str) -> Result<Size, String> {
         let hint = if hint.is_empty() { ": write B, KiB, MiB or GiB".to_string() } else { hint };
         return Err(format!("unknown unit of memory {}{hint}", shown(unit)));
     };
-    number_read.times(*bytes).map(Size).map_err(|inexact| match inexact {
+    number_read.times(*bytes).map_err(|inexact| match inexact {
         Inexact::TooLarge => format!("{} is more memory than can be addressed", shown(text)),
         Inexact::TooFine => format!("{} is not a whole number of bytes", shown(text)),
     })
 }
 
-impl Value for Size {
+impl<T: TryFrom<u64>> Value for Size<T> {
+    type Parsed = T;
+
     fn shape() -> Shape {
         Shape::Text { what: "a size", example: "64MiB" }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        if let DeValue::Integer(number) = value.get_ref() {
-            let message = parse_size(&number.to_string());
-            return message.map_err(|message| errors.report(&value.span(), message)).ok();
-        }
-        read_text(value, errors, &Self::shape(), parse_size)
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<T> {
+        let bytes = match value.get_ref() {
+            DeValue::Integer(number) => {
+                parse_size(&number.to_string()).map_err(|message| errors.report(&value.span(), message)).ok()
+            }
+            _ => read_text(value, errors, &Self::shape(), parse_size),
+        };
+        bytes?.try_into().ok()
     }
 }
 
@@ -72,7 +77,7 @@ mod tests {
 
     #[test]
     fn sizes_are_parsed_exactly() {
-        let check = |text: &str, bytes: u64| assert_eq!(parse_size(text), Ok(Size(bytes)), "{text}");
+        let check = |text: &str, bytes: u64| assert_eq!(parse_size(text), Ok(bytes), "{text}");
         check("64MiB", 64 << 20);
         check("1.5 GiB", 3 << 29);
         check("10kB", 10_000);

@@ -1,5 +1,6 @@
 //! Words, names and patterns, and lists and maps of values.
 
+use std::marker::PhantomData;
 use std::path::PathBuf;
 
 use tollgate_core::class::{Class, ClassError, PLAIN_CLASSES};
@@ -10,16 +11,18 @@ use toml::de::DeValue;
 use super::super::error::{ErrorCollector, shown};
 use super::super::shape::Shape;
 use super::super::suggestion::did_you_mean;
-use super::super::table::{Located, Value, refuse};
+use super::super::table::{Value, refuse};
 use super::{read_text, text_value};
 
 /// One of a few words.
-pub(in super::super) trait Choice: Copy + 'static {
+pub(crate) trait Choice: Copy + 'static {
     /// The words and their values.
     const WORDS: &'static [(&'static str, Self)];
 }
 
 impl<T: Choice> Value for T {
+    type Parsed = Self;
+
     fn shape() -> Shape {
         Shape::Choice(T::WORDS.iter().map(|(word, _)| *word).collect())
     }
@@ -36,23 +39,30 @@ impl<T: Choice> Value for T {
 }
 
 /// A name: not empty, at most [`NAME_MAX`] bytes, without control characters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct Name(pub(in super::super) String);
+pub(crate) enum Name {}
 
 const NAME_MAX: usize = 128;
 
-text_value!(Name, "a name", "api", |text| match text {
-    "" => Err("a name must not be empty".to_string()),
-    text if text.len() > NAME_MAX => {
-        Err(format!("a name has at most {NAME_MAX} bytes, this has {}", text.len()))
+impl Name {
+    pub(in super::super) fn parse(text: &str) -> Result<String, String> {
+        match text {
+            "" => Err("a name must not be empty".to_string()),
+            text if text.len() > NAME_MAX => {
+                Err(format!("a name has at most {NAME_MAX} bytes, this has {}", text.len()))
+            }
+            text if text.chars().any(char::is_control) => {
+                Err(format!("a name must not contain control characters, as {} does", shown(text)))
+            }
+            text => Ok(text.to_string()),
+        }
     }
-    text if text.chars().any(char::is_control) => {
-        Err(format!("a name must not contain control characters, as {} does", shown(text)))
-    }
-    text => Ok(Self(text.to_string())),
-});
+}
+
+text_value!(Name => String, "a name", "api", Self::parse);
 
 impl Value for PathBuf {
+    type Parsed = Self;
+
     fn shape() -> Shape {
         Shape::Text { what: "a path", example: "/path/to/file" }
     }
@@ -97,128 +107,106 @@ text_value!(Network, "an address or network", "10.0.0.0/8", |text| {
 });
 
 /// A pattern in which `*` matches any text.
-#[derive(Clone, Debug)]
-pub(in super::super) struct Glob(pub(in super::super) String);
+pub(crate) enum Glob {}
 
-text_value!(Glob, "a pattern", "/api/*", |text| match text {
-    "" => Err("an empty pattern matches nothing: write `*` for anything, or leave the key out".to_string()),
-    text => Ok(Self(text.to_string())),
-});
-
-/// A method, in upper case.
-#[derive(Clone, Debug)]
-pub(in super::super) struct Method(pub(in super::super) String);
-
-text_value!(Method, "a method", "POST", |text| {
-    if is_token(text) {
-        Ok(Self(text.to_ascii_uppercase()))
-    } else {
-        Err(format!("{} is not a method: write one such as \"POST\"", shown(text)))
-    }
-});
-
-/// The name of a header, in lower case.
-#[derive(Clone, Debug)]
-pub(in super::super) struct HeaderName(pub(in super::super) String);
-
-impl HeaderName {
-    fn parse(text: &str) -> Result<Self, String> {
-        if is_token(text) {
-            Ok(Self(text.to_ascii_lowercase()))
-        } else {
-            Err(format!("{} is not a header name: write one such as \"x-api-key\"", shown(text)))
+impl Glob {
+    pub(in super::super) fn parse(text: &str) -> Result<String, String> {
+        match text {
+            "" => Err("an empty pattern matches nothing: write `*` for anything, or leave the key out".to_string()),
+            text => Ok(text.to_string()),
         }
     }
 }
 
-text_value!(HeaderName, "the name of a header", "x-api-key", Self::parse);
+text_value!(Glob => String, "a pattern", "/api/*", Self::parse);
 
-/// The name of a cookie, case-sensitive.
-#[derive(Clone, Debug)]
-pub(in super::super) struct CookieName(pub(in super::super) String);
+/// A method, in upper case.
+pub(crate) enum Method {}
 
-text_value!(CookieName, "the name of a cookie", "session", |text| {
-    if is_token(text) {
-        Ok(Self(text.to_string()))
-    } else {
-        Err(format!("{} is not a cookie name: write one such as \"session\"", shown(text)))
-    }
+text_value!(Method => String, "a method", "POST", |text| {
+    token(text, "a method", "POST").map(str::to_ascii_uppercase)
 });
 
-/// Whether the text is a token of HTTP, as required for methods and header names.
-fn is_token(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+/// The name of a header, in lower case.
+pub(crate) enum HeaderName {}
+
+text_value!(HeaderName => String, "the name of a header", "x-api-key", |text| {
+    token(text, "a header name", "x-api-key").map(str::to_ascii_lowercase)
+});
+
+/// The name of a cookie, case-sensitive.
+pub(crate) enum CookieName {}
+
+text_value!(CookieName => String, "the name of a cookie", "session", |text| {
+    token(text, "a cookie name", "session").map(str::to_owned)
+});
+
+/// The text, if it is a token of HTTP.
+fn token<'text>(text: &'text str, what: &str, example: &str) -> Result<&'text str, String> {
+    let is_in_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if !text.is_empty() && text.bytes().all(is_in_token) {
+        return Ok(text);
+    }
+    Err(format!("{} is not {what}: write one such as \"{example}\"", shown(text)))
 }
 
 /// A status from `MIN` to 599.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Status<const MIN: u16>(pub(in super::super) u16);
+pub(crate) enum Status<const MIN: u16> {}
 
 /// The status of a refusal.
-pub(in super::super) type StatusCode = Status<400>;
+pub(crate) type StatusCode = Status<400>;
 /// The status of a final response.
-pub(in super::super) type FinalStatus = Status<200>;
+pub(crate) type FinalStatus = Status<200>;
 
 impl<const MIN: u16> Value for Status<MIN> {
+    type Parsed = u16;
+
     fn shape() -> Shape {
         Shape::Integer { min: MIN.into(), max: 599 }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<u16> {
         let number = value.get_ref().as_integer().and_then(|number| number.as_str().parse().ok());
-        match number.filter(|status| (MIN..=599).contains(status)) {
-            Some(status) => Some(Self(status)),
-            None => refuse(value, &Self::shape(), errors),
-        }
+        let status = number.filter(|status| (MIN..=599).contains(status));
+        status.or_else(|| refuse(value, &Self::shape(), errors))
     }
 }
 
 /// One value, or a list of several.
-#[derive(Clone, Debug)]
-pub(in super::super) struct OneOrMany<T>(pub(in super::super) Vec<Located<T>>);
+pub(crate) struct OneOrMany<K>(PhantomData<K>);
 
-impl<T: Value> Value for OneOrMany<T> {
+impl<K: Value> Value for OneOrMany<K> {
+    type Parsed = Vec<K::Parsed>;
+
     fn shape() -> Shape {
-        Shape::Either(vec![T::shape(), Shape::List(Box::new(T::shape()))])
+        Shape::Either(vec![K::shape(), Vec::<K>::shape()])
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        if !matches!(value.get_ref(), DeValue::Array(_)) {
-            return T::read(value, errors).map(|one| Self(vec![Located { value: one, span: value.span() }]));
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Vec<K::Parsed>> {
+        match value.get_ref() {
+            DeValue::Array(_) => Vec::<K>::read(value, errors),
+            _ => K::read(value, errors).map(|one| vec![one]),
         }
-        Vec::read(value, errors).map(Self)
-    }
-}
-
-impl<T> OneOrMany<T> {
-    /// Whether it is an empty list.
-    pub(in super::super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The values without their positions.
-    pub(in super::super) fn values(self) -> impl Iterator<Item = T> {
-        self.0.into_iter().map(|located| located.value)
     }
 }
 
 /// A table with arbitrary keys.
-#[derive(Clone, Debug)]
-pub(in super::super) struct Map<K, V>(pub(in super::super) Vec<(K, Located<V>)>);
+pub(crate) struct Map<K, V>(PhantomData<(K, V)>);
 
 impl<K: Value, V: Value> Value for Map<K, V> {
+    type Parsed = Vec<(K::Parsed, V::Parsed)>;
+
     fn shape() -> Shape {
         Shape::Map { keys: Box::new(K::shape()), values: Box::new(V::shape()) }
     }
 
-    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self::Parsed> {
         let DeValue::Table(table) = value.get_ref() else { return refuse(value, &Self::shape(), errors) };
         let read = table.iter().filter_map(|(key, value)| {
             let name = Spanned::new(key.span(), DeValue::String(key.get_ref().clone()));
-            let name_read = K::read(&name, errors);
-            let value_read = V::read(value, errors);
-            Some((name_read?, Located { value: value_read?, span: value.span() }))
+            let (name_read, value_read) = (K::read(&name, errors), V::read(value, errors));
+            name_read.zip(value_read)
         });
-        Some(Self(read.collect()))
+        Some(read.collect())
     }
 }
