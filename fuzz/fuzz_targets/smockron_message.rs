@@ -56,7 +56,6 @@ fn gate() -> Gate<RandomState> {
         repeat_every: Span::from_secs(1),
         silence_max: Span::from_secs(2),
         delay_max: Span::from_secs(3600),
-        refusals_sampled: Some(1),
         log_info: true,
     };
     Gate::new(settings, 9, RandomState::new())

@@ -13,12 +13,12 @@ use crate::route::write_route;
 /// The properties that identify a caller: one part, or several combined.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Class {
-    parts: Vec<Part>,
+    pub(crate) parts: Vec<Part>,
 }
 
 /// One property of a request that identifies callers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Part {
+pub(crate) enum Part {
     /// The client's network, by prefix length in IPv4 and in IPv6.
     Ip {
         v4: u8,
@@ -115,31 +115,6 @@ impl Class {
             _ => part == known,
         };
         self.parts.iter().all(|part| other.parts.iter().any(|known| covers(part, known)))
-    }
-
-    /// The headers that keys use, in lower case.
-    pub fn headers(&self) -> impl Iterator<Item = &str> {
-        self.parts.iter().filter_map(|part| match part {
-            Part::UserAgent => Some("user-agent"),
-            Part::Header(name) => Some(name.as_str()),
-            _ => None,
-        })
-    }
-
-    /// The cookies that keys use.
-    pub fn cookies(&self) -> impl Iterator<Item = &str> {
-        self.parts.iter().filter_map(|part| match part {
-            Part::Cookie(name) => Some(name.as_str()),
-            _ => None,
-        })
-    }
-
-    /// The JSON pointers that keys use.
-    pub fn json_pointers(&self) -> impl Iterator<Item = &str> {
-        self.parts.iter().filter_map(|part| match part {
-            Part::Json(pointer) => Some(pointer.as_str()),
-            _ => None,
-        })
     }
 
     /// Whether keys have several parts.

@@ -12,12 +12,15 @@ use crate::toll::Toll;
 
 /// A rule that applies to the request, with the record of the request's key.
 pub struct Claim<'rule, R> {
-    place: usize,
+    /// The index of the rule.
+    pub place: usize,
     rule: &'rule Rule,
-    record: R,
+    /// The record.
+    pub record: R,
     check: Check,
-    /// [`Limit::mark`](crate::limit::Limit::mark) after the charge, if there was one.
-    mark: Option<u64>,
+    /// [`Limit::mark`](crate::limit::Limit::mark) right after the charge, if there was one that must be settled when
+    /// the request ends.
+    pub mark: Option<u64>,
 }
 
 impl<'rule, R: Record> Claim<'rule, R> {
@@ -26,67 +29,27 @@ impl<'rule, R: Record> Claim<'rule, R> {
     pub fn new(place: usize, rule: &'rule Rule, record: R) -> Self {
         Self { place, rule, record, check: Check::UNSEEN, mark: None }
     }
-
-    /// The index of the rule.
-    pub const fn place(&self) -> usize {
-        self.place
-    }
-
-    /// Whether the toll was charged, so that it must be settled when the request ends.
-    pub const fn charged(&self) -> bool {
-        self.mark.is_some()
-    }
-
-    /// [`Limit::mark`](crate::limit::Limit::mark) right after the charge, if there was one.
-    pub const fn mark(&self) -> Option<u64> {
-        self.mark
-    }
-
-    /// The record.
-    pub const fn record(&self) -> &R {
-        &self.record
-    }
-
-    /// The record, for preparation before the check.
-    pub const fn record_mut(&mut self) -> &mut R {
-        &mut self.record
-    }
-
-    /// The record, after [`decide`].
-    pub fn into_record(self) -> R {
-        self.record
-    }
 }
 
 /// The combined result of all checks, before any state changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckSummary {
-    refused: bool,
-    changes: bool,
-}
-
-impl CheckSummary {
     /// Whether any rule refuses the request.
-    pub const fn refuses(self) -> bool {
-        self.refused
-    }
-
+    pub refuses: bool,
     /// Whether applying the result changes any record.
-    pub const fn changes(self) -> bool {
-        self.changes
-    }
+    pub changes: bool,
 }
 
 /// Checks all rules without changing a record.
 #[inline]
 pub fn check_all<R: Record>(claims: &mut [Claim<'_, R>], toll: Toll, situation: &Situation) -> CheckSummary {
-    let mut refused = false;
+    let mut refuses = false;
     for claim in &mut *claims {
         claim.check = claim.rule.check(&claim.record, toll, situation);
-        refused |= claim.check.is_refusal() && claim.rule.mode == Mode::Enforce;
+        refuses |= claim.check.is_refusal() && claim.rule.mode == Mode::Enforce;
     }
-    let changes = claims.iter().any(|claim| claim.rule.changes(&claim.check, toll, refused));
-    CheckSummary { refused, changes }
+    let changes = claims.iter().any(|claim| claim.rule.changes(&claim.check, toll, refuses));
+    CheckSummary { refuses, changes }
 }
 
 /// Applies the result of [`check_all`] on the same records, which must not have changed since.
@@ -101,7 +64,7 @@ pub fn apply<R: Record>(
     for claim in claims {
         if claim.check.is_refusal() {
             claim.rule.punish(&mut claim.record, &claim.check);
-        } else if !summary.refused {
+        } else if !summary.refuses {
             let charged = claim.rule.charge(&mut claim.record, toll, &claim.check, situation.now);
             claim.mark = charged.then(|| claim.rule.limit.mark(&claim.record));
         }

@@ -7,7 +7,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::class::Class;
+use crate::class::{Class, Part};
 use crate::condition::Condition;
 pub use crate::cookie::find_cookie;
 use crate::cookie::{pair, pairs};
@@ -17,17 +17,19 @@ use crate::rule::Rule;
 /// The headers and cookies that some rules use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inputs {
-    headers: Vec<String>,
-    cookies: Vec<String>,
-    json_pointers: Vec<String>,
+    /// The headers, in lower case.
+    pub headers: Vec<String>,
+    /// The cookies.
+    pub cookies: Vec<String>,
+    /// The JSON pointers into the body of a request.
+    pub json_pointers: Vec<String>,
 }
 
 impl Inputs {
     /// The inputs of these rules, and of the account class if there is one.
     pub fn of<'a>(rules: impl IntoIterator<Item = &'a Rule>, account: Option<&Class>) -> Self {
         let mut inputs = Self::default();
-        let classes = account.into_iter();
-        classes.for_each(|class| inputs.add_class(class));
+        account.into_iter().for_each(|class| inputs.add_class(class));
         for rule in rules {
             inputs.add_class(&rule.class);
             core::iter::once(&rule.when).chain(&rule.unless).for_each(|condition| inputs.add_condition(condition));
@@ -46,24 +48,15 @@ impl Inputs {
 
     /// Adds the inputs of a class.
     pub fn add_class(&mut self, class: &Class) {
-        class.headers().for_each(|name| add(&mut self.headers, name));
-        class.cookies().for_each(|name| add(&mut self.cookies, name));
-        class.json_pointers().for_each(|pointer| add(&mut self.json_pointers, pointer));
-    }
-
-    /// The JSON pointers into the body of a request.
-    pub fn json_pointers(&self) -> &[String] {
-        &self.json_pointers
-    }
-
-    /// The headers, in lower case.
-    pub fn headers(&self) -> &[String] {
-        &self.headers
-    }
-
-    /// The cookies.
-    pub fn cookies(&self) -> &[String] {
-        &self.cookies
+        for part in &class.parts {
+            match part {
+                Part::UserAgent => add(&mut self.headers, "user-agent"),
+                Part::Header(name) => add(&mut self.headers, name),
+                Part::Cookie(name) => add(&mut self.cookies, name),
+                Part::Json(pointer) => add(&mut self.json_pointers, pointer),
+                _ => {}
+            }
+        }
     }
 
     /// Whether some server reads a header of this name, in lower case, as one that rules use.

@@ -20,11 +20,11 @@ pub trait Record {
     fn set_word(&mut self, index: usize, value: u64);
 }
 
-/// A record in private memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlainRecord {
+/// A record in private memory: of any number of words, or in place as an array of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlainRecord<W = Box<[u64]>> {
     aux: u32,
-    words: Box<[u64]>,
+    words: W,
 }
 
 impl PlainRecord {
@@ -34,7 +34,7 @@ impl PlainRecord {
     }
 }
 
-impl Record for PlainRecord {
+impl<W: AsRef<[u64]> + AsMut<[u64]>> Record for PlainRecord<W> {
     fn aux(&self) -> u32 {
         self.aux
     }
@@ -44,10 +44,10 @@ impl Record for PlainRecord {
     }
 
     fn word(&self, index: usize) -> u64 {
-        self.words[index]
+        self.words.as_ref()[index]
     }
 
     fn set_word(&mut self, index: usize, value: u64) {
-        self.words[index] = value;
+        self.words.as_mut()[index] = value;
     }
 }

@@ -74,6 +74,10 @@ pub struct Check {
 }
 
 impl Check {
+    /// The check of a rule that has not run yet.
+    pub(crate) const UNSEEN: Self =
+        Self { verdict: Verdict::Admit, reason: Reason::NoRule, level: 0, charges: false, penalty: None };
+
     /// Whether this rule alone would refuse the request.
     pub const fn is_refusal(&self) -> bool {
         self.verdict.is_refusal()
@@ -116,16 +120,19 @@ impl Rule {
             (true, Room::Now) => (Room::Now, Reason::OverLimit),
             (true, _) => (self.limit.room_under_ceiling(record, toll, now), Reason::Ceiling),
         };
-        let mut check = match effective {
-            Room::Now if room == Room::Now => Check::admit(Reason::WithinLimit, true),
+        let (verdict, reason, charges) = match effective {
+            Room::Now if room == Room::Now => (Verdict::Admit, Reason::WithinLimit, true),
             // Windows and in-flight limits count the requests that the ceiling admits. Other limits run up no
             // debt while they are not enforced.
-            Room::Now => Check::admit(Reason::WarmUp, matches!(self.limit, Limit::Window(_) | Limit::InFlight(_))),
-            Room::From(moment) if !is_warming_up && moment.since(now) <= self.hold_max => Check::hold(moment),
-            Room::From(moment) => Check::refuse(Verdict::Refuse(moment), reason),
-            Room::OnRelease => Check::refuse(Verdict::RefuseUntilRelease, Reason::Busy),
-            Room::Never => Check::refuse(Verdict::RefuseForGood, Reason::TooLarge),
+            Room::Now => (Verdict::Admit, Reason::WarmUp, matches!(self.limit, Limit::Window(_) | Limit::InFlight(_))),
+            Room::From(moment) if !is_warming_up && moment.since(now) <= self.hold_max => {
+                (Verdict::Hold(moment), Reason::OverLimit, true)
+            }
+            Room::From(moment) => (Verdict::Refuse(moment), reason, false),
+            Room::OnRelease => (Verdict::RefuseUntilRelease, Reason::Busy, false),
+            Room::Never => (Verdict::RefuseForGood, Reason::TooLarge, false),
         };
+        let mut check = Check { verdict, reason, level: 0, charges, penalty: None };
         if let Some(escalation) = &self.escalation {
             let band = if is_warming_up { Band::Normal } else { situation.band };
             self.escalate(&mut check, escalation, record, band, now);
@@ -235,22 +242,5 @@ impl Rule {
             Some(escalation) => limit.max(escalation.clear_at(record, self.limit.words())),
             None => limit,
         }
-    }
-}
-
-impl Check {
-    /// The check of a rule that has not run yet.
-    pub(crate) const UNSEEN: Self = Self::admit(Reason::NoRule, false);
-
-    const fn admit(reason: Reason, charges: bool) -> Self {
-        Self { verdict: Verdict::Admit, reason, level: 0, charges, penalty: None }
-    }
-
-    const fn hold(until: Moment) -> Self {
-        Self { verdict: Verdict::Hold(until), reason: Reason::OverLimit, level: 0, charges: true, penalty: None }
-    }
-
-    const fn refuse(verdict: Verdict, reason: Reason) -> Self {
-        Self { verdict, reason, level: 0, charges: false, penalty: None }
     }
 }

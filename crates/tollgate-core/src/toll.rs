@@ -3,7 +3,7 @@
 use crate::time::Span;
 
 /// The cost of a request: CPU time for budgets, a count for all other limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Toll {
     /// The number of requests that it counts as. A toll with a count of 0 checks the limits without spending.
     pub count: u64,

@@ -364,14 +364,14 @@ impl Limiter {
     /// Locks the rows of all claims, in the order of their tables.
     #[inline]
     pub(crate) fn lock_all<'t>(&'t self, claims: &[Claim<'t, KeyRecord<'t>>], locks: &mut Locks<'t>) {
-        let table = |claim: &Claim<'t, KeyRecord<'t>>| self.rules[claim.place()].table.id();
+        let table = |claim: &Claim<'t, KeyRecord<'t>>| self.rules[claim.place].table.id();
         // Tables are created in the order of their rules, unless a reload has inherited some.
         if claims.is_sorted_by_key(table) {
-            claims.iter().for_each(|claim| locks.push(claim.record().lock()));
+            claims.iter().for_each(|claim| locks.push(claim.record.lock()));
         } else {
             let mut order: ArrayVec<_, RULES_AT_ONCE_MAX> = claims.iter().collect();
             order.sort_unstable_by_key(|claim| table(claim));
-            order.iter().for_each(|claim| locks.push(claim.record().lock()));
+            order.iter().for_each(|claim| locks.push(claim.record.lock()));
         }
     }
 
@@ -432,7 +432,7 @@ impl ActiveRule {
 
     /// The decision on a key, for the rule with index `place`.
     fn explain(&self, place: usize, hash: KeyHash, toll: Toll, situation: &Situation) -> Decision {
-        let mut record = self.claim(place, hash, situation.now).into_record();
+        let mut record = self.claim(place, hash, situation.now).record;
         let held = record.lock();
         record.refresh();
         let check = self.rule.check(&record, toll, situation);
@@ -506,7 +506,7 @@ impl ActiveRule {
     #[inline(never)]
     fn decide_general(&self, hash: KeyHash, toll: Toll, situation: &Situation) -> (Verdict, Ticket<1>) {
         let mut claims = [self.claim(0, hash, situation.now)];
-        let decision = decide_claims(&mut claims, toll, situation, |claims| claims[0].record().lock());
+        let decision = decide_claims(&mut claims, toll, situation, |claims| claims[0].record.lock());
         let charges = claims.iter().filter_map(|claim| self.charge_of(claim, hash)).collect();
         (decision.verdict, Ticket { toll, at: situation.now, charges })
     }
@@ -522,8 +522,8 @@ impl ActiveRule {
 
     /// The charge of `claim` to settle later.
     pub(crate) fn charge_of(&self, claim: &Claim<'_, KeyRecord<'_>>, hash: KeyHash) -> Option<TableCharge> {
-        let in_overflow = claim.record().location() == Location::Overflow;
-        let mark = claim.mark()?;
+        let in_overflow = claim.record.location() == Location::Overflow;
+        let mark = claim.mark?;
         if in_overflow {
             self.table.count_shared();
         }
@@ -540,14 +540,14 @@ pub(crate) fn decide_claims<'t, L>(
     lock: impl FnOnce(&[Claim<'t, KeyRecord<'t>>]) -> L,
 ) -> Decision {
     let mut summary = check_all(claims, toll, situation);
-    if !summary.changes() {
+    if !summary.changes {
         let decision = apply(claims, summary, toll, situation);
-        if claims.iter().all(|claim| claim.record().is_current()) {
+        if claims.iter().all(|claim| claim.record.is_current()) {
             return decision;
         }
     }
     let held = lock(claims);
-    let changed = claims.iter_mut().fold(false, |changed, claim| claim.record_mut().refresh() | changed);
+    let changed = claims.iter_mut().fold(false, |changed, claim| claim.record.refresh() | changed);
     if changed {
         summary = check_all(claims, toll, situation);
     }

@@ -7,13 +7,14 @@ use alloc::vec::Vec;
 use super::bounded_map::Evictable;
 use super::{Outcome, Tally};
 use crate::limit::{Limit, Room};
-use crate::record::Record;
+use crate::record::PlainRecord;
 use crate::time::{Moment, Span};
 use crate::toll::Toll;
 
 /// The debt of one identifier, and the last tally of each gate about it.
 pub(super) struct Account {
-    pub(super) records: Box<[OneWordRecord]>,
+    /// One for each limit of the domain. Rates and budgets have one word.
+    pub(super) records: Box<[PlainRecord<[u64; 1]>]>,
     /// The time at which all debt is paid back.
     pub(super) clear: Moment,
     pub(super) seen: Vec<LastTally>,
@@ -50,30 +51,6 @@ pub(super) struct Timing {
     pub(super) stale: bool,
 }
 
-#[derive(Clone, Copy, Default)]
-pub(super) struct OneWordRecord {
-    aux: u32,
-    word: u64,
-}
-
-impl Record for OneWordRecord {
-    fn aux(&self) -> u32 {
-        self.aux
-    }
-
-    fn set_aux(&mut self, aux: u32) {
-        self.aux = aux;
-    }
-
-    fn word(&self, _index: usize) -> u64 {
-        self.word
-    }
-
-    fn set_word(&mut self, _index: usize, value: u64) {
-        self.word = value;
-    }
-}
-
 impl Evictable for Account {
     fn clear_at(&self) -> Moment {
         self.pardon.map_or(self.clear, |pardon| self.clear.max(pardon.forget))
@@ -82,7 +59,7 @@ impl Evictable for Account {
 
 impl Account {
     pub(super) fn new(limits: usize) -> Self {
-        let records = vec![OneWordRecord::default(); limits].into_boxed_slice();
+        let records = vec![PlainRecord::default(); limits].into_boxed_slice();
         Self { records, clear: Moment::ZERO, seen: Vec::new(), pardon: None, queued: false, pardon_due: false }
     }
 
@@ -92,7 +69,7 @@ impl Account {
 
     /// Removes the debt. Reports from gates that do not know of the pardon cannot restore it.
     pub(super) fn forgive(&mut self, pardon: Pardon) {
-        self.records.fill(OneWordRecord::default());
+        self.records.fill(PlainRecord::default());
         self.clear = Moment::ZERO;
         self.pardon = Some(pardon);
         self.pardon_due = true;

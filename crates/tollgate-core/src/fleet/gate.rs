@@ -34,8 +34,6 @@ pub struct GateSettings {
     pub silence_max: Span,
     /// The longest delay that is accepted from a master.
     pub delay_max: Span,
-    /// One of this many refusals is reported; `None` reports none.
-    pub refusals_sampled: Option<u32>,
     /// Whether reports describe requests and their cost.
     pub log_info: bool,
 }
@@ -106,7 +104,6 @@ pub struct Gate<S> {
     /// new.
     urgent: usize,
     refusals: VecDeque<(u16, Box<[u8]>)>,
-    refusals_seen: u32,
     /// The refusal in the current report.
     refusal: Option<(u16, Box<[u8]>)>,
     clock: Option<MasterClock>,
@@ -132,6 +129,7 @@ struct MasterClock {
     heard: Moment,
 }
 
+#[derive(Default)]
 struct RunningCount {
     serial: u64,
     total: Toll,
@@ -159,7 +157,6 @@ struct RunningCount {
 
 /// The assumed drift of two clocks: one part in 10,000.
 const DRIFT_DIVISOR: u64 = 10_000;
-const NOTHING: Toll = Toll { count: 0, cpu: Span::ZERO };
 /// The maximum number of refusals that wait to be reported.
 const REFUSALS_MAX: usize = 1024;
 
@@ -180,7 +177,6 @@ impl<S: BuildHasher> Gate<S> {
             repeats: VecDeque::new(),
             urgent: 0,
             refusals: VecDeque::new(),
-            refusals_seen: 0,
             refusal: None,
             clock: None,
             master: 0,
@@ -235,10 +231,7 @@ impl<S: BuildHasher> Gate<S> {
 
     /// Records a refusal.
     pub fn handle_refusal(&mut self, domain: u16, identifier: &[u8]) {
-        let Some(sampled) = self.settings.refusals_sampled else { return };
-        self.refusals_seen += 1;
-        if self.refusals_seen >= sampled && self.refusals.len() < REFUSALS_MAX {
-            self.refusals_seen = 0;
+        if self.refusals.len() < REFUSALS_MAX {
             self.refusals.push_back((domain, identifier.into()));
         }
     }
@@ -525,29 +518,9 @@ impl<S: BuildHasher> Gate<S> {
 
 impl RunningCount {
     fn new(now: Moment) -> Self {
-        Self {
-            serial: 0,
-            total: NOTHING,
-            base: NOTHING,
-            master_number: 0,
-            total_at_message: NOTHING,
-            message: 0,
-            era: 0,
-            era_forgotten: Moment::ZERO,
-            began: now,
-            last: now,
-            clear: now,
-            unreported: 0,
-            held_until: None,
-            note: Box::default(),
-            cpu_unreported: Span::ZERO,
-            in_news: false,
-            in_repeats: false,
-        }
+        Self { began: now, last: now, clear: now, ..Self::default() }
     }
-}
 
-impl RunningCount {
     /// The part that a master knows of whose last message was `message`. Later reports may not have reached it.
     fn known_at(&self, message: u64) -> Toll {
         if self.message == message { self.total_at_message } else { self.total }

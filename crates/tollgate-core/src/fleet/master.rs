@@ -273,11 +273,6 @@ impl<S: BuildHasher> Master<S> {
         self.accounts.evicted_with_debt()
     }
 
-    /// The number of identifiers that wait to be announced.
-    pub fn backlog(&self) -> usize {
-        self.pending.len()
-    }
-
     /// The number of live Tollgate gates, and the longest age of their last reports, measured from the master
     /// message before.
     pub fn gates(&self, now: Moment) -> (usize, Span) {

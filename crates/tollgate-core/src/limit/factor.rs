@@ -58,7 +58,7 @@ impl Limit {
             Self::Rate(rate) => {
                 let (count, period, burst) = rate.parameters();
                 let mut scaled = factor.multiply(period)?;
-                if !rate.uses_aux() {
+                if !self.uses_aux() {
                     // A rate whose interval is a whole number of nanoseconds keeps such an interval, so that records of
                     // the one are records of the other.
                     let interval = scaled.as_nanos().div_ceil(count);

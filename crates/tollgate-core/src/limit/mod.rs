@@ -7,9 +7,9 @@
 mod bucket;
 mod budget;
 mod factor;
+mod gcra;
 mod in_flight;
 mod legacy;
-mod pace;
 mod rate;
 mod window;
 
@@ -20,6 +20,8 @@ pub use in_flight::InFlight;
 pub use legacy::Legacy;
 pub use rate::Rate;
 pub use window::Window;
+
+use gcra::FineTime;
 
 use crate::record::Record;
 use crate::time::{Moment, Span};
@@ -129,8 +131,8 @@ impl Limit {
     /// units. `(1, 1)` for other limits.
     pub fn pace(&self) -> (u64, u64) {
         match self {
-            Self::Budget(budget) => budget.pace().fraction(),
-            Self::Rate(rate) => rate.pace().fraction(),
+            Self::Budget(budget) => budget.gcra.pace(),
+            Self::Rate(rate) => rate.gcra.pace(),
             Self::Bucket(_) | Self::Window(_) | Self::InFlight(_) => (1, 1),
         }
     }
@@ -138,8 +140,8 @@ impl Limit {
     /// Whether records of this limit use [`Record::aux`].
     pub fn uses_aux(&self) -> bool {
         match self {
-            Self::Rate(rate) => rate.uses_aux(),
-            Self::Budget(budget) => budget.uses_aux(),
+            Self::Rate(rate) => rate.gcra.uses_aux(),
+            Self::Budget(budget) => budget.gcra.uses_aux(),
             Self::Bucket(bucket) => bucket.uses_aux(),
             Self::Window(_) | Self::InFlight(_) => true,
         }
@@ -149,8 +151,9 @@ impl Limit {
     #[inline]
     pub fn room(&self, record: &impl Record, toll: Toll, now: Moment) -> Room {
         match self {
-            Self::Budget(budget) => budget.room(record, now),
-            Self::Rate(rate) => rate.room(record, toll.count, now),
+            Self::Budget(budget) => budget.gcra.room(record, 0, now),
+            Self::Rate(rate) if toll.count > rate.parameters().2 => Room::Never,
+            Self::Rate(rate) => rate.gcra.room(record, toll.count, now),
             Self::Bucket(bucket) => bucket.room(record, toll.count, now),
             Self::Window(window) => window.room(record, toll.count, now),
             Self::InFlight(in_flight) => in_flight.room(record),
@@ -169,8 +172,8 @@ impl Limit {
     #[inline]
     pub fn charge(&self, record: &mut impl Record, toll: Toll, now: Moment) {
         match self {
-            Self::Budget(budget) => budget.charge(record, toll.cpu, now),
-            Self::Rate(rate) => rate.charge(record, toll.count, now),
+            Self::Budget(budget) => budget.gcra.charge(record, toll.cpu.as_nanos(), now),
+            Self::Rate(rate) => rate.gcra.charge(record, toll.count, now),
             Self::Bucket(bucket) => bucket.charge(record, toll.count, now),
             Self::Window(window) => window.charge(record, toll.count, now, now),
             Self::InFlight(in_flight) => in_flight.charge(record, toll.count),
@@ -206,8 +209,11 @@ impl Limit {
     /// them.
     pub fn refund(&self, record: &mut impl Record, toll: Toll, charged: Charge, now: Moment) {
         match self {
-            Self::Budget(budget) => budget.refund(record, toll.cpu, charged, now),
-            Self::Rate(rate) => rate.refund(record, toll.count, charged, now),
+            Self::Budget(budget) => {
+                let cpu = toll.cpu.as_nanos();
+                budget.gcra.refund(record, (cpu, cpu), charged, now);
+            }
+            Self::Rate(rate) => rate.gcra.refund(record, (toll.count, 0), charged, now),
             Self::Bucket(bucket) => bucket.refund(record, toll.count, charged, now),
             Self::Window(window) => window.refund(record, toll.count, charged, now),
             Self::InFlight(in_flight) => in_flight.release(record, toll.count),
@@ -218,8 +224,8 @@ impl Limit {
     /// forwarded.
     pub fn paid_since(&self, reserved: Toll, charged: Charge) -> Moment {
         match self {
-            Self::Budget(budget) => budget.paid_since(reserved.cpu, charged),
-            Self::Rate(rate) => rate.paid_since(charged),
+            Self::Budget(budget) => budget.gcra.paid_since(reserved.cpu.as_nanos(), charged),
+            Self::Rate(rate) => rate.gcra.paid_since(0, charged),
             Self::Bucket(bucket) => bucket.paid_since(charged),
             Self::Window(_) | Self::InFlight(_) => charged.at,
         }
@@ -229,7 +235,7 @@ impl Limit {
     /// requests round in favour of the client, by less than one request.
     pub fn returnable(&self, toll: Toll, charged: Charge, now: Moment) -> u64 {
         match self {
-            Self::Rate(rate) => rate.returnable(toll.count, charged, now),
+            Self::Rate(rate) => rate.gcra.returnable(toll.count, charged, now),
             Self::Budget(_) | Self::Bucket(_) | Self::Window(_) | Self::InFlight(_) => toll.count,
         }
     }
@@ -238,9 +244,7 @@ impl Limit {
     /// rates and budgets support this.
     pub fn raise(&self, record: &mut impl Record, clear: Moment) {
         match self {
-            Self::Budget(_) | Self::Rate(_) => {
-                pace::FineTime::read(record).max(pace::FineTime::at(clear)).write(record)
-            }
+            Self::Budget(_) | Self::Rate(_) => FineTime::raise(record, FineTime::at(clear)),
             Self::Bucket(_) | Self::Window(_) | Self::InFlight(_) => {}
         }
     }
@@ -249,8 +253,8 @@ impl Limit {
     /// earlier. `None` for limits other than rates and budgets.
     pub fn clear_if_next(&self, next: Moment) -> Option<Moment> {
         match self {
-            Self::Budget(budget) => Some(budget.clear_if_next(next)),
-            Self::Rate(rate) => Some(rate.clear_if_next(next)),
+            Self::Budget(budget) => Some(budget.gcra.clear_if_next(0, next)),
+            Self::Rate(rate) => Some(rate.gcra.clear_if_next(1, next)),
             Self::Bucket(_) | Self::Window(_) | Self::InFlight(_) => None,
         }
     }
@@ -259,9 +263,12 @@ impl Limit {
     pub fn settle(&self, record: &mut impl Record, reserved: Toll, actual: Toll, charged: Charge, now: Moment) {
         match self {
             Self::Budget(budget) if actual.cpu > reserved.cpu => {
-                budget.charge(record, reserved.cpu_missing(actual), now);
+                budget.gcra.charge(record, reserved.cpu_missing(actual).as_nanos(), now);
             }
-            Self::Budget(budget) => budget.give_back_surplus(record, (reserved.cpu, actual.cpu), charged, now),
+            Self::Budget(budget) => {
+                let cpu = (reserved.cpu.as_nanos(), actual.cpu_missing(reserved).as_nanos());
+                budget.gcra.refund_surplus(record, cpu, charged, now);
+            }
             Self::InFlight(in_flight) => in_flight.release(record, reserved.count),
             Self::Rate(_) | Self::Bucket(_) | Self::Window(_) => {}
         }
@@ -279,7 +286,7 @@ impl Limit {
     /// Tightens `into` so that it never leaves more room than `from`, now or later.
     pub fn absorb(&self, into: &mut impl Record, from: &impl Record) {
         match self {
-            Self::Budget(_) | Self::Rate(_) => pace::FineTime::absorb(into, from),
+            Self::Budget(_) | Self::Rate(_) => FineTime::raise(into, FineTime::read(from)),
             Self::Bucket(bucket) => bucket.absorb(into, from),
             Self::Window(window) => window.absorb(into, from),
             Self::InFlight(_) => InFlight::absorb(into, from),
@@ -290,8 +297,12 @@ impl Limit {
     #[inline]
     pub fn info(&self, record: &impl Record, now: Moment) -> LimitInfo {
         match self {
-            Self::Budget(budget) => budget.info(record, now),
-            Self::Rate(rate) => rate.info(record, now),
+            Self::Budget(budget) => {
+                // The remaining quota is the credit in milliseconds of CPU time.
+                let info = budget.gcra.info(record, 0, now);
+                LimitInfo { remaining: info.remaining / budget::MILLION, ..info }
+            }
+            Self::Rate(rate) => rate.gcra.info(record, 1, now),
             Self::Bucket(bucket) => bucket.info(record, now),
             Self::Window(window) => window.info(record, now),
             Self::InFlight(in_flight) => in_flight.info(record),
@@ -302,8 +313,7 @@ impl Limit {
     #[inline]
     pub fn clear_at(&self, record: &impl Record) -> Moment {
         match self {
-            Self::Budget(budget) => budget.clear_at(record),
-            Self::Rate(rate) => rate.clear_at(record),
+            Self::Budget(_) | Self::Rate(_) => FineTime::read(record).ceil(),
             Self::Bucket(bucket) => bucket.clear_at(record),
             Self::Window(window) => window.clear_at(record),
             Self::InFlight(in_flight) => in_flight.clear_at(record),

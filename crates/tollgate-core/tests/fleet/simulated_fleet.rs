@@ -478,7 +478,6 @@ impl SimulatedFleet {
             repeat_every: Span::from_nanos(REPEAT_EVERY),
             silence_max: Span::from_secs(2),
             delay_max: Span::from_secs(3600),
-            refusals_sampled: None,
             log_info: false,
         };
         GateHost {

@@ -40,7 +40,7 @@ pub(crate) fn ask(rule: &Rule, record: &mut PlainRecord, toll: Toll, situation: 
     let mut claims = [Claim::new(0, rule, record.clone())];
     let decision = decide(&mut claims, toll, situation);
     let [claim] = claims;
-    *record = claim.into_record();
+    *record = claim.record;
     decision
 }
 

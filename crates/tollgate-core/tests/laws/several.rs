@@ -20,7 +20,7 @@ fn ask_all(rules: &[Rule], records: &mut [PlainRecord], toll: Toll, situation: &
         .collect();
     let decision = decide(&mut claims, toll, situation);
     for (record, claim) in records.iter_mut().zip(claims) {
-        *record = claim.into_record();
+        *record = claim.record;
     }
     decision
 }

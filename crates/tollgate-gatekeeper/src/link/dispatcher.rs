@@ -306,8 +306,6 @@ fn gate(master: &MasterSettings, settings: &LinkSettings) -> Gate<RandomState> {
         repeat_every: REPEAT_EVERY,
         silence_max: SILENCE_MAX,
         delay_max: DELAY_MAX,
-        // The relay has already sampled them.
-        refusals_sampled: settings.refusals_sampled.map(|_| 1),
         log_info: settings.log_info,
     };
     Gate::new(settings, getrandom::u64().expect("the system has random numbers"), RandomState::new())

@@ -143,7 +143,7 @@ impl Reply {
         if decision.verdict.is_refusal() == self.goes_on {
             return Err(Unanswered::Garbled);
         }
-        let charged = |claim: &Claim<'_, _>| claim.mark().map(|mark| Charge { at: self.now, mark });
+        let charged = |claim: &Claim<'_, _>| claim.mark.map(|mark| Charge { at: self.now, mark });
         Ok((Answer { decision, now: self.now }, claims.iter().map(charged).collect()))
     }
 

@@ -182,8 +182,8 @@ impl<'store> Both<'store> {
             .map(|(place, (rule, record))| Claim::new(place, rule.rule(), record.clone()))
             .collect();
         let decision = decide(&mut claims, toll, situation);
-        let charged = claims.iter().map(|claim| claim.mark().map(|mark| Charge { at: situation.now, mark })).collect();
-        self.records = claims.into_iter().map(Claim::into_record).collect();
+        let charged = claims.iter().map(|claim| claim.mark.map(|mark| Charge { at: situation.now, mark })).collect();
+        self.records = claims.into_iter().map(|claim| claim.record).collect();
         (decision, charged)
     }
 

@@ -33,20 +33,20 @@ impl Limiter {
         self.find_keys(among, request, &mut keys);
         self.claim_all(&keys, now, &mut claims);
         let summary = check_all(&mut claims, toll, &situation);
-        if !summary.refuses() {
+        if !summary.refuses {
             return None;
         }
-        let unlocked = (!summary.changes())
+        let unlocked = (!summary.changes)
             .then(|| apply(&mut claims, summary, toll, &situation))
-            .filter(|_| claims.iter().all(|claim| claim.record().is_current()));
+            .filter(|_| claims.iter().all(|claim| claim.record.is_current()));
         let decision = unlocked.or_else(|| {
             let mut locks = Locks::new();
             self.lock_all(&claims, &mut locks);
             for claim in &mut claims {
-                claim.record_mut().refresh();
+                claim.record.refresh();
             }
             let summary = check_all(&mut claims, toll, &situation);
-            summary.refuses().then(|| apply(&mut claims, summary, toll, &situation))
+            summary.refuses.then(|| apply(&mut claims, summary, toll, &situation))
         })?;
         self.note(request, &decision, &keys, now);
         Some(decision)
@@ -68,14 +68,14 @@ impl Limiter {
         for (place, hash) in keys {
             let active = &self.rules[place];
             let mut claims = [active.claim(place, hash, now)];
-            if check_all(&mut claims, toll, &situation).refuses() {
+            if check_all(&mut claims, toll, &situation).refuses {
                 continue;
             }
             if ticket.charges.is_full() {
                 self.rules_skipped.fetch_add(1, Ordering::Relaxed);
                 return;
             }
-            decide_claims(&mut claims, toll, &situation, |claims| claims[0].record().lock());
+            decide_claims(&mut claims, toll, &situation, |claims| claims[0].record.lock());
             ticket.charges.extend(active.charge_of(&claims[0], hash));
         }
     }

@@ -96,10 +96,10 @@ impl Asked for View<'_> {
 /// rules. Repeated headers are joined. Repeated cookies, and headers and cookies with look-alike names, are
 /// dropped, and so is white space around a value, which HTTP/2 can carry.
 pub(super) fn unify(headers: &mut HeaderMap, inputs: &Inputs) {
-    for name in inputs.headers() {
+    for name in &inputs.headers {
         join(headers, name);
     }
-    if !inputs.cookies().is_empty() {
+    if !inputs.cookies.is_empty() {
         join(headers, COOKIE.as_str());
         let mut distinct = Vec::new();
         let cookies = headers.get(COOKIE).map(HeaderValue::as_bytes).unwrap_or_default();

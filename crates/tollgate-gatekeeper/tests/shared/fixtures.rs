@@ -65,7 +65,7 @@ pub(crate) fn room(rule: &Rule) -> usize {
             let mut claims = [Claim::new(0, rule, record.clone())];
             let decision = decide(&mut claims, TOLL, &situation);
             let [claim] = claims;
-            record = claim.into_record();
+            record = claim.record;
             !decision.verdict.is_refusal()
         })
         .count()

@@ -210,14 +210,14 @@ impl Fields {
     /// the rules. Repeated headers are joined. Repeated cookies, and headers and cookies with look-alike
     /// names, are dropped.
     pub fn unify(&mut self, inputs: &Inputs) {
-        for name in inputs.headers() {
+        for name in &inputs.headers {
             self.join(name.as_bytes(), separator(name.as_bytes()));
         }
-        if !inputs.cookies().is_empty() {
+        if !inputs.cookies.is_empty() {
             self.join(b"cookie", separator(b"cookie"));
             self.drop_ambiguous_cookies(inputs);
         }
-        if !inputs.headers().is_empty() && self.iter().any(|field| inputs.is_look_alike(field.name_bytes)) {
+        if !inputs.headers.is_empty() && self.iter().any(|field| inputs.is_look_alike(field.name_bytes)) {
             self.retain(|field| !inputs.is_look_alike(field.name_bytes));
         }
     }

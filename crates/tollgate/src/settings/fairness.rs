@@ -1,6 +1,7 @@
 //! `gate.fairness`: the shares of clients and networks, and the class of users.
 
 use tollgate_core::class::Class;
+use tollgate_core::inputs::Inputs;
 use tollgate_core::queue::Shares;
 
 use super::error::ErrorCollector;
@@ -73,7 +74,7 @@ impl FairnessTable {
             errors.missing(&self.place.span, message);
         }
         let by = self.by.as_ref()?;
-        if by.value.json_pointers().next().is_some() {
+        if !Inputs::of([], Some(&by.value)).json_pointers.is_empty() {
             let message =
                 "the fair queue does not read bodies: write a class such as `cookie:sid` or `header:x-api-key`";
             errors.report(&by.span, message);

@@ -177,7 +177,7 @@ fn is_ambiguous(inputs: &Inputs, fields: &Fields) -> bool {
     let count_of = |name: &[u8]| fields.iter().filter(|field| field.name_bytes == name).count();
     // The lines of `Cookie` are one list, which clients may split.
     let is_repeated = |name: &String| name != "cookie" && count_of(name.as_bytes()) > 1;
-    inputs.headers().iter().any(is_repeated) || fields.iter().any(|field| inputs.is_look_alike(field.name_bytes))
+    inputs.headers.iter().any(is_repeated) || fields.iter().any(|field| inputs.is_look_alike(field.name_bytes))
 }
 
 /// The response to an ambiguous request.

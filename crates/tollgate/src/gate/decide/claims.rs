@@ -160,7 +160,7 @@ mod tests {
             [[priority]]\nname = \"logged-in\"\nwhen = { cookie = { session = \"*\" } }\nunless = { path = \"/export\" }\nweight = 4\n\
             [[priority]]\nname = \"search\"\nwhen = { path = \"/search\" }\nweight = 0.25\n";
         let before = claims(text);
-        assert_eq!(before.inputs.cookies(), ["session"]);
+        assert_eq!(before.inputs.cookies, ["session"]);
         let session = "cookie: session=x\r\n";
         let of = |path, fields| claim(&before, path, fields, 0);
         assert!(of("/healthz", session).is_exempt && !of("/", session).is_exempt);

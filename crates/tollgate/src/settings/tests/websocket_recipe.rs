@@ -31,7 +31,7 @@ impl Device {
         let mut claims = [Claim::new(0, rule, self.record.clone())];
         let decision = decide(&mut claims, Toll::ONE, &Situation { now: self.now, started: Moment::ZERO, band });
         let [claim] = claims;
-        self.record = claim.into_record();
+        self.record = claim.record;
         decision
     }
 

@@ -246,7 +246,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
     /// has no value unless its body is valid JSON.
     async fn read_json(&mut self) -> Result<(), End> {
         let admission = &self.inbound.worker.shared.admission;
-        if self.body.has_ended() || admission.rules_now().inputs.json_pointers().is_empty() {
+        if self.body.has_ended() || admission.rules_now().inputs.json_pointers.is_empty() {
             return Ok(());
         }
         let body_type = BodyType::of(&self.inbound.request.fields);
@@ -258,7 +258,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
             return Ok(());
         }
         let body = body.filter(|_| body_type != BodyType::Several);
-        for pointer in self.inbound.worker.shared.admission.rules_now().inputs.json_pointers() {
+        for pointer in &self.inbound.worker.shared.admission.rules_now().inputs.json_pointers {
             let value = match &body {
                 Some(body) => json_body::find(body, pointer),
                 None => Some(json_body::AMBIGUOUS.to_vec()),
