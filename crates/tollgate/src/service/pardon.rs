@@ -54,7 +54,11 @@ pub(crate) fn run_pardon(options: &PardonOptions) -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(master::operator::UNKNOWN) => {
-            print_error!("no state for {} in {}", options.identifier, options.domain);
+            print_error!(
+                "no state for {} in {}: it owes nothing there, or the master has another name for the domain",
+                options.identifier,
+                options.domain
+            );
             ExitCode::FAILURE
         }
         Ok(other) => {
