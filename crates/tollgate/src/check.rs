@@ -57,7 +57,9 @@ fn tokens_suffice(settings: &Settings) -> io::Result<()> {
 fn print_summary(file: &Path, settings: &Settings) {
     let rules = settings.domains.iter().map(|domain| domain.rules.len()).sum::<usize>();
     let count = |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
-    print_line!("{}: ok, {} in {}", file.display(), count(rules, "rule"), count(settings.domains.len(), "domain"));
+    // The domain `default` exists always, also without a rule.
+    let domains = settings.domains.iter().filter(|domain| !domain.rules.is_empty()).count().max(1);
+    print_line!("{}: ok, {} in {}", file.display(), count(rules, "rule"), count(domains, "domain"));
     for site in settings.gate.iter().flat_map(|gate| &gate.sites) {
         print_line!("{}", summary_of(site, settings));
     }

@@ -70,7 +70,7 @@ pub(super) async fn clear(
     let note = object.text("note", 1000)?.map(str::to_owned).or(parameters.note).unwrap_or_default();
     if note.trim().is_empty() || note.chars().count() > 1000 || name.chars().count() > 100 {
         return Err(AdminProblem::bad(
-            "`note` is missing: give the reason, for the next operator who looks at this account",
+            "`note` is missing: send the reason as `{\"note\": \"...\"}`, for the next operator who looks at this account",
         ));
     }
     let cleared = console.run_on_watch(move |watch| {

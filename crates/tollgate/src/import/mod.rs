@@ -28,7 +28,7 @@ pub(crate) enum ImportCommand {
     Smockron(ImportOptions),
     /// Translate a YAML file of envoyproxy/ratelimit
     ///
-    /// Prints a `[[domain]]` with one rule for each limit. Limits that rules cannot express are errors: such a file is
+    /// Prints the settings of a rate limit service: `[doors]`, and a `[[domain]]` with one rule for each limit. Limits that rules cannot express are errors: such a file is
     /// served as it is with `ratelimit` in `[doors]`.
     Ratelimit(ImportOptions),
 }
@@ -78,7 +78,10 @@ fn imported(file: &Path, translate: Translate) -> Result<Imported, String> {
     let text = String::from_utf8(bytes).map_err(|_| wrong("is not UTF-8".to_owned()))?;
     let imported = translate(&text).map_err(|errors| errors.into_iter().map(wrong).collect::<Vec<_>>().join("\n"))?;
     // A value that is valid there and not here is reported with its line in the translation.
-    Settings::parse("translation", &imported.toml).map_err(|faults| format!("{faults}{}", imported.toml))?;
+    Settings::parse("translation", &imported.toml).map_err(|errors| {
+        let message = wrong("has a value that is not valid here: change it, or correct this translation".to_owned());
+        format!("{message}\n{errors}{}", imported.toml)
+    })?;
     Ok(imported)
 }
 

@@ -14,6 +14,9 @@ use super::{FILE_BYTES_MAX, comment, quoted};
 use crate::bounded_file;
 use crate::cli::WRONG;
 
+/// The port of envoyproxy/ratelimit for gRPC.
+const SERVICE_PORT: u16 = 8081;
+
 /// Prints the rules, or everything that rules cannot express.
 pub(super) fn run(file: &Path) -> ExitCode {
     match read(file).and_then(|text| rules(&file.display().to_string(), &text)) {
@@ -47,7 +50,12 @@ fn rules(name: &str, text: &str) -> Result<String, Vec<String>> {
     let shown = |error: ratelimit_config::ConfigMessage| format!("{}:{}: {}", error.line, error.column, error.message);
     let file = ratelimit_config::parse(text).map_err(|errors| errors.into_iter().map(shown).collect::<Vec<_>>())?;
     let mut writer = Writer { out: String::new(), errors: Vec::new(), names: Vec::new() };
-    let _ = writeln!(writer.out, "# From {}, for Envoy's rate limit service.", comment(name));
+    let _ = writeln!(
+        writer.out,
+        "# From {}, for Envoy's rate limit service. `tollgate run --config FILE` serves it.\n\
+         [doors]\ngrpc = \"127.0.0.1:{SERVICE_PORT}\"\n",
+        comment(name)
+    );
     let _ = writeln!(writer.out, "[[domain]]\nname = {}", quoted(&file.domain));
     if file.domain == "default" {
         writer.errors.push(format!(

@@ -42,8 +42,8 @@ pub(super) fn translate(text: &str) -> Result<Imported, Vec<String>> {
             ["domains", domain, "interval"] => domains.entry((*domain).to_owned()).or_default().interval = Some(scalar.text),
             ["domains", domain, "burst"] => domains.entry((*domain).to_owned()).or_default().burst = Some(scalar.text),
             ["datastore", "host"] => imported.notes.push(
-                "`datastore` is not needed: the master keeps its state in memory and in `state_dir`, and with `books` in \
-                 [master] also on the Redis of [redis]"
+                "`datastore` is not needed: the master keeps its state in memory and in the directory `state_dir`, and with \
+                 `books` in [master] also on the Redis of [redis]"
                     .to_owned(),
             ),
             _ => imported.notes.push(format!("`{}` has no counterpart and was ignored", path.join("."))),
@@ -100,6 +100,7 @@ fn master(listen: &str, statsd: Option<&str>, imported: &mut Imported) -> Result
                     of your gatekeepers there";
         imported.notes.push(note.to_owned());
     }
+    toml.push_str("state_dir  = \"/var/lib/tollgate\"   # keeps delays across restarts, as Redis did; `tollgate pardon` needs it\n");
     if let Some(host) = statsd {
         match address(host, STATSD_PORT) {
             Ok(statsd) => drop(writeln!(toml, "statsd     = \"{statsd}\"")),

@@ -405,14 +405,18 @@ pub(super) const TIMED_FORMAT: [&str; 5] = [
     "# Apache: append %D to the LogFormat",
 ];
 
+fn cores_text(cores: f64) -> String {
+    format!("{cores} core{}", if cores == 1.0 { "" } else { "s" })
+}
+
 /// A remark on costs that are not those of the log.
 pub(super) fn pricing_remark(summary: &Summary) -> Option<String> {
     let pricing = &summary.pricing;
     match (pricing.source, pricing.cores) {
         ("in-flight-shares", Some(cores)) => {
             let cores = match pricing.cores_estimated {
-                true => format!("{cores} cores (estimated; --cores N states them)"),
-                false => format!("{cores} cores"),
+                true => format!("{} (estimated; --cores N states them)", cores_text(cores)),
+                false => cores_text(cores),
             };
             Some(format!(
                 "The recorded durations add up to {}, because requests waited for each other: for {} more requests \

@@ -49,7 +49,10 @@ pub(crate) fn run_pardon(options: &PardonOptions) -> ExitCode {
         Ok(master::operator::PARDONED) => {
             Ok(format!("the debt of {} in {} was reset", options.identifier, options.domain))
         }
-        Ok(master::operator::UNKNOWN) => Err(format!("no state for {} in {}", options.identifier, options.domain)),
+        Ok(master::operator::UNKNOWN) => Err(format!(
+            "no state for {} in {}: it owes nothing there, or the master has another name for the domain",
+            options.identifier, options.domain
+        )),
         Ok(other) => Err(format!("unexpected answer of the master: {other}")),
         Err(error) => Err(format!("cannot reach the master at {}: {error}", socket.display())),
     })

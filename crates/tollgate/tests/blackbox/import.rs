@@ -40,6 +40,7 @@ fn the_documented_translation_of_smockron_is_that_of_the_command() {
 fn a_wrong_file_is_reported_and_nothing_is_printed() {
     for (name, content, reason) in [
         ("tempomat", "{ \"trustedProxies\": \"home\" }", "home"),
+        ("tempomat", "{ \"backend\": \"localhost:80\" }", ": has a value that is not valid here"),
         ("tempomat", "not JSON", "is not JSON"),
         ("smockron", "domains: {a: {rate: 1/s}}", "has no `burst`"),
         ("smockron", "- 1", "line 1"),

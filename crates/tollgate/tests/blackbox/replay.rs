@@ -517,3 +517,72 @@ fn lines_of_one_header_are_joined_in_a_trace() {
     let decisions = decisions("joined", rules, &headers.iter().map(line).collect::<String>());
     assert_eq!(words(&decisions), ["admit", "refuse", "admit", "refuse", "admit"]);
 }
+
+/// A device that reconnects every `gap_ms` until it is refused, then waits as announced and begins again. Returns the
+/// announced waits in seconds, rounded up, with the rules that decided.
+fn waits_of_a_device(test: &str, band: &str, gap_ms: u64, refusals: usize) -> Vec<(u64, String)> {
+    let page = std::fs::read_to_string(root().join("docs/coming-from/screentinker.md")).unwrap();
+    let rules = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap().to_owned();
+    let connect = |at_ms: u64, device: &str| {
+        format!(
+            "{{\"at_ms\": {at_ms}, \"client\": \"192.0.2.1\", \"headers\": {{\"upgrade\": \"websocket\", \"x-device-id\": \"{device}\"}}}}\n"
+        )
+    };
+    // Another device starts the clock, so that the warm-up is over.
+    let mut trace = connect(0, "first") + &format!("{{\"at_ms\": 60000, \"band\": \"{band}\"}}\n");
+    let (mut at_ms, mut waits) = (60_000, Vec::new());
+    while waits.len() < refusals {
+        trace += &connect(at_ms, "broken");
+        let last = decisions(test, &rules, &trace).pop().unwrap();
+        match last["decision"].as_str().unwrap() {
+            "refuse" => {
+                let wait_ms = last["retry_after_ms"].as_u64().unwrap();
+                waits.push((wait_ms.div_ceil(1000), last["rule"].as_str().unwrap().to_owned()));
+                at_ms += wait_ms;
+            }
+            _ => at_ms += gap_ms,
+        }
+    }
+    waits
+}
+
+#[test]
+fn a_device_of_screentinker_waits_as_its_page_shows() {
+    for (band, expect) in
+        [("normal", &[10, 20, 40, 60, 60, 60][..]), ("elevated", &[20, 40, 60, 60]), ("critical", &[40, 60, 60])]
+    {
+        let waits = waits_of_a_device("screentinker", band, 1, expect.len());
+        assert_eq!(waits.iter().map(|wait| wait.0).collect::<Vec<_>>(), expect, "{band}: {waits:?}");
+    }
+}
+
+/// Below five connects in ten seconds, but more than twenty in five minutes.
+#[test]
+fn a_device_of_screentinker_that_flaps_is_blocked_for_the_cooldown_first() {
+    let waits = waits_of_a_device("screentinker-flap", "normal", 3000, 6);
+    let expect = [60, 120, 240, 480, 960, 1800].map(|wait_s| (wait_s, "flap".to_owned()));
+    assert_eq!(waits, expect);
+}
+
+/// docs/coming-from/fail2ban.md: each ban is twice as long as the one before, up to a day.
+#[test]
+fn an_address_that_returns_after_each_ban_is_refused_twice_as_long() {
+    let page = std::fs::read_to_string(root().join("docs/coming-from/fail2ban.md")).unwrap();
+    let rules = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let login = |at_ms: u64| {
+        format!("{{\"at_ms\": {at_ms}, \"client\": \"203.0.113.7\", \"method\": \"POST\", \"path\": \"/login\"}}\n")
+    };
+    let (mut trace, mut at_ms, mut bans_min) = (String::new(), 0, Vec::new());
+    while bans_min.len() < 9 {
+        (0..6).for_each(|attempt| trace += &login(at_ms + attempt));
+        let decisions = decisions("fail2ban", rules, &trace);
+        let (refused, admitted) = decisions[decisions.len() - 6..].split_last().unwrap();
+        assert!(admitted.iter().all(|decision| decision["decision"] == "admit"), "maxretry = 5: {admitted:?}");
+        let wait_ms = refused["retry_after_ms"].as_u64().unwrap();
+        bans_min.push(wait_ms.div_ceil(60_000));
+        at_ms += 5 + wait_ms;
+    }
+    assert_eq!(bans_min, [10, 20, 40, 80, 160, 320, 640, 1280, 1440]);
+    let own: String = (0..20).map(|at_ms| login(at_ms).replace("203.0.113.7", "10.1.2.3")).collect();
+    assert_eq!(words(&decisions("fail2ban-own", rules, &own)), ["admit"; 20], "ignoreip");
+}

@@ -27,6 +27,18 @@ enum Service {
     OneAfterTheOther,
 }
 
+/// The pages that the aggressive crawler requests.
+#[derive(Clone, Copy)]
+struct Crawl {
+    path: &'static str,
+    cost_ms_min: u64,
+}
+
+/// People request these too.
+const SEARCHES: Crawl = Crawl { path: "/search", cost_ms_min: 60 };
+/// Only the crawler requests these.
+const ARCHIVES: Crawl = Crawl { path: "/archive", cost_ms_min: 240 };
+
 /// A log of a backend with `cores`, the true cost of its requests in milliseconds, and the part of the crawler.
 struct Overloaded {
     lines: String,
@@ -37,7 +49,7 @@ struct Overloaded {
 
 /// Two calm minutes, two minutes with an aggressive crawler in 203.0.113.0/24, and a calm minute. People and a polite
 /// crawler are there all the time.
-fn overloaded(service: Service, cores: f64) -> Overloaded {
+fn overloaded(service: Service, cores: f64, crawl: Crawl) -> Overloaded {
     let mut dice = 0x5eed_u64;
     let mut roll = move |sides: u64| {
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -62,7 +74,7 @@ fn overloaded(service: Service, cores: f64) -> Overloaded {
         }
         if (120_000..240_000).contains(&now_ms) {
             while let Some(host) = crawlers_idle.pop() {
-                begin(format!("203.0.113.{}", 1 + host), "Mozilla/5.0", "/search", 60 + roll(120));
+                begin(format!("203.0.113.{}", 1 + host), "Mozilla/5.0", crawl.path, crawl.cost_ms_min + roll(120));
             }
         }
         let work_ms = cores.min(jobs.len() as f64);
@@ -120,7 +132,7 @@ fn a_log_of_an_overloaded_backend_is_priced_by_the_requests_in_flight() {
         (Service::OneAfterTheOther, 1.0),
         (Service::OneAfterTheOther, 3.0),
     ] {
-        let log = overloaded(service, cores);
+        let log = overloaded(service, cores, SEARCHES);
         assert!(log.durations_ms > 8 * log.cost_ms, "{} {}", log.durations_ms, log.cost_ms);
         let file = files.write("access.log", &log.lines);
         let json = replay_json(&[&file]);
@@ -144,10 +156,29 @@ fn a_log_of_an_overloaded_backend_is_priced_by_the_requests_in_flight() {
     }
 }
 
+/// Crawlers request pages that nobody else does, so no calm request shows their cost.
+#[test]
+fn pages_that_only_a_crawler_requested_are_charged_the_work_that_others_leave() {
+    let files = Files::new("unknown-route");
+    for (service, cores) in [(Service::InTurns, 1.0), (Service::InTurns, 4.0), (Service::OneAfterTheOther, 1.0)] {
+        let log = overloaded(service, cores, ARCHIVES);
+        let json = replay_json(&[&files.write("access.log", &log.lines)]);
+        let context = format!("{cores} cores, in turns: {}: {}", service == Service::InTurns, json["pricing"]);
+        assert_eq!(json["pricing"]["source"], "in-flight-shares", "{context}");
+        assert!(within(json["pricing"]["cores"].as_f64().unwrap(), cores, 0.2), "{context}");
+        let cost_ms = json["cost_ms"].as_f64().unwrap();
+        assert!(within(cost_ms, log.cost_ms as f64, 0.2), "{cost_ms} instead of {}: {context}", log.cost_ms);
+        let outlier = &json["suggestion"]["outliers"][0];
+        assert_eq!(outlier["key"], "203.0.113.0/24", "{context}");
+        let spent_ms = outlier["spent"].as_f64().unwrap();
+        assert!(within(spent_ms, log.crawler_cost_ms as f64, 0.2), "{spent_ms} of {}: {context}", log.crawler_cost_ms);
+    }
+}
+
 #[test]
 fn stated_cores_replace_the_estimate() {
     let files = Files::new("stated");
-    let log = overloaded(Service::InTurns, 1.0);
+    let log = overloaded(Service::InTurns, 1.0, SEARCHES);
     let file = files.write("access.log", &log.lines);
     let json = replay_json(&["--cores", "1", &file]);
     assert_eq!(
@@ -164,7 +195,7 @@ fn stated_cores_replace_the_estimate() {
 
 #[test]
 fn an_input_that_can_be_read_once_gives_the_same_result() {
-    let log = overloaded(Service::InTurns, 1.0);
+    let log = overloaded(Service::InTurns, 1.0, SEARCHES);
     let files = Files::new("once");
     let file = files.write("access.log", &log.lines);
     let mut named = replay_json(&[&file]);

@@ -330,13 +330,15 @@ fn a_hold_for_which_there_is_no_room_counts_as_a_refusal() {
 #[test]
 fn the_response_to_an_invalid_call_contains_the_reason() {
     let rules = rule("api", "identifier", "bucket = { size = 2, drip = 1, every = '1h' }")
-        + &rule("joined", "identifier+path", "bucket = { size = 2, drip = 1, every = '1h' }");
+        + &rule("joined", "identifier+path", "bucket = { size = 2, drip = 1, every = '1h' }")
+        + &rule("address", "ip/32", "bucket = { size = 2, drip = 1, every = '1h' }");
     let (_doors, door) = start(&rules);
     for (body, status, words) in [
         (r#"{"rule": "none", "key": "u1"}"#, 404, "no rule `none`"),
         (r#"{"domain": "none"}"#, 404, "no domain `none`"),
         (r#"{"rule": "api"}"#, 400, "no key of the class"),
-        (r#"{"rule": "joined", "key": "u1"}"#, 400, "no key of the class"),
+        (r#"{"rule": "joined", "key": "u1"}"#, 400, "the `key` is no key of the class of the rule `joined`"),
+        (r#"{"rule": "address", "key": "u1"}"#, 400, "a class `ip/*` needs an address"),
         (r#"{"key": "u1"}"#, 400, "is the key of a `rule`"),
         (r#"{"attributes": {"client": "nobody"}}"#, 400, "not an IP address"),
         (r#"{"attributes": {"user": ["u1"]}}"#, 400, "a text or a whole number"),

@@ -1,6 +1,7 @@
 //! The configurations of docs/coming-from, each with the promise of its page.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -226,6 +227,34 @@ fn haproxys_request_rate_is_a_window() {
     let gate = Gate::start(&config("haproxy", 0, &backend));
     let statuses: Vec<_> = (0..101).map(|_| get(&gate, "/", "").status).collect();
     assert_eq!(statuses, [[200; 100].as_slice(), &[429]].concat());
+}
+
+#[test]
+fn haproxys_maxconn_queues_requests_and_conn_cur_bounds_connections() {
+    let (at_backend, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counts = (at_backend.clone(), most.clone());
+    let backend = Backend::answering(move |_, stream| {
+        counts.1.fetch_max(counts.0.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(300));
+        counts.0.fetch_sub(1, Ordering::SeqCst);
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    });
+    let gate = Gate::start(&config("haproxy", 0, &backend));
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..16).map(|_| scope.spawn(|| get(&gate, "/", "").status)).collect();
+        threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), 200, "queued, not refused"));
+    });
+    assert_eq!(most.load(Ordering::SeqCst), 8, "maxconn 8");
+    let held: Vec<_> = (0..20).map(|_| gate.connect()).collect();
+    eventually("all are counted", || gate.metric("tollgate_connections") == 20);
+    match gate.connect().read(&mut [0]) {
+        Ok(0) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
+        other => panic!("the connection was accepted: {other:?}"),
+    }
+    assert!(gate.metric("tollgate_connections_turned_away_total") >= 1);
+    assert_eq!(ask_from(&gate, [127, 72, 0, 1]), 200, "another address");
+    drop(held);
 }
 
 #[test]

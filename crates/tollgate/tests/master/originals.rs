@@ -153,9 +153,11 @@ fn original_gates_of_a_named_network_connect_without_keys_and_no_others() {
 fn original_gatekeepers_work_with_the_documented_master() {
     let page = include_str!("../../../../docs/coming-from/smockron.md");
     let config = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let state = tempfile::tempdir().unwrap();
     let master = Master::start_file("documented", |[accounting, control, admin]| {
         let config = config.replace("0.0.0.0:10004", &format!("0.0.0.0:{}", accounting.port()));
         let config = config.replace("0.0.0.0:10005", &format!("0.0.0.0:{}", control.port()));
+        let config = config.replace("/var/lib/tollgate", &state.path().display().to_string());
         format!("{config}\n[admin]\nlisten = \"{admin}\"\n")
     });
     let mut control = subscribed(&master, "default");

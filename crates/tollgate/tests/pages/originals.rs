@@ -1,8 +1,12 @@
 //! Configurations of other programs on the pages: those programs accept them.
 
+use std::io::Write;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
+use tollgate_test_support::backend::respond;
 use tollgate_test_support::doors::Doors;
 use tollgate_test_support::simple_http::ask;
 use tollgate_test_support::{Backend, Gate, eventually, free_addresses, root};
@@ -30,6 +34,122 @@ fn nginx_accepts_the_limits_that_the_page_translates() {
             .unwrap();
         accepts("nginx", &["-t", "-e", "stderr", "-c"], &folder.path().join("nginx.conf"));
     }
+}
+
+/// The statuses of requests that are sent at once, sorted.
+fn statuses_at_once(address: SocketAddr, path: &str, count: usize) -> Vec<u16> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|_| scope.spawn(|| ask(address, "GET", path, &[], "").status)).collect();
+        let mut statuses: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        statuses.sort_unstable();
+        statuses
+    })
+}
+
+/// nginx with its limits and a gate with the translation, in front of the same backend.
+#[test]
+fn nginx_and_the_translation_of_its_limits_refuse_the_same_requests() {
+    let backend = Backend::answering(|request, stream| {
+        if request.path() == "/export" {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        respond(stream, "ok")
+    });
+    let (folder, [address]) = (tempfile::tempdir().unwrap(), free_addresses());
+    let path = folder.path().display();
+    let limits = blocks("coming-from/nginx.md", "nginx")[0]
+        .replace("server {", &format!("server {{ listen {address};"))
+        .replace("; }", &format!("; proxy_pass {}; }}", backend.url()));
+    let config = format!(
+        "daemon off; master_process off; pid {path}/pid; error_log {path}/error.log;\nevents {{}}\nhttp {{\naccess_log off;\nclient_body_temp_path {path}/1;\n\
+         proxy_temp_path {path}/2;\nfastcgi_temp_path {path}/3;\nuwsgi_temp_path {path}/4;\nscgi_temp_path {path}/5;\n{limits}\n}}\n"
+    );
+    std::fs::write(folder.path().join("nginx.conf"), config).unwrap();
+    let mut command = Command::new("nginx");
+    command.arg("-e").arg(folder.path().join("error.log")).arg("-c").arg(folder.path().join("nginx.conf"));
+    let _nginx = Other(command.spawn().expect("./test installs nginx"));
+    eventually("nginx listens", || std::net::TcpStream::connect(address).is_ok());
+    let gate = Gate::start(&blocks("coming-from/nginx.md", "toml")[0].replace("http://127.0.0.1:8080", &backend.url()));
+    for (path, count, refused) in [("/login", 15, 429), ("/search?q=x", 30, 503), ("/export", 4, 503)] {
+        let [original, translated] = [address, gate.address].map(|address| statuses_at_once(address, path, count));
+        let passed = |statuses: &[u16]| statuses.iter().filter(|status| **status == 200).count();
+        assert!(original.iter().chain(&translated).all(|status| [200, refused].contains(status)), "{path}");
+        // On a busy machine the requests do not all come at once, and one more fits every tenth of a second.
+        let difference = passed(&original).abs_diff(passed(&translated));
+        let may_differ = if path.starts_with("/search") { 3 } else { 0 };
+        assert!(difference <= may_differ, "{path}: nginx {original:?}, Tollgate {translated:?}");
+        assert!(passed(&translated) < count, "{path}: nothing was refused");
+    }
+}
+
+/// CrowdSec reads the log of the documented gate with its parser for nginx, and recognises a scanner by it.
+#[test]
+fn crowdsec_finds_a_scanner_in_the_documented_log() {
+    const PAGE: &str = "coming-from/anubis-and-crowdsec.md";
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let log = path("access.log");
+    let backend =
+        Backend::answering(|_, stream| stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno"));
+    let gate = Gate::start(
+        &blocks(PAGE, "toml")[0]
+            .replace("127.0.0.1:8888", "127.0.0.1:0")
+            .replace("http://127.0.0.1:8080", &backend.url())
+            .replace("/var/log/tollgate/access.log", &log.display().to_string()),
+    );
+    for page in 0..15 {
+        let client = [("X-Forwarded-For", "203.0.113.7"), ("User-Agent", "Mozilla/5.0")];
+        assert_eq!(ask(gate.address, "GET", &format!("/wp-{page}.php"), &client, "").status, 404);
+    }
+    eventually("fifteen lines", || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().count() == 15));
+
+    let unpacked = root().join("target/crowdsec");
+    let installed = if unpacked.join("usr/bin/crowdsec").exists() { unpacked } else { "/".into() };
+    let hub = installed.join("usr/share/crowdsec/hub");
+    for (from, to) in [
+        ("parsers/s00-raw/crowdsecurity/syslog-logs.yaml", "parsers/s00-raw"),
+        ("parsers/s01-parse/crowdsecurity/nginx-logs.yaml", "parsers/s01-parse"),
+        ("parsers/s02-enrich/crowdsecurity/dateparse-enrich.yaml", "parsers/s02-enrich"),
+        ("parsers/s02-enrich/crowdsecurity/http-logs.yaml", "parsers/s02-enrich"),
+        ("scenarios/crowdsecurity/http-probing.yaml", "scenarios"),
+        (".index.json", "hub"),
+    ] {
+        let to = path(to);
+        std::fs::create_dir_all(&to).unwrap();
+        let from = hub.join(from);
+        std::fs::copy(&from, to.join(from.file_name().unwrap())).unwrap_or_else(|error| panic!("{from:?}: {error}"));
+    }
+    std::os::unix::fs::symlink(installed.join("etc/crowdsec/patterns"), path("patterns")).unwrap();
+    std::fs::create_dir(path("data")).unwrap();
+    // The address to which CrowdSec reports. It accepts every login.
+    let reports = Backend::answering(|_, stream| {
+        let body = r#"{"code": 200, "expire": "2100-01-01T00:00:00Z", "token": "x"}"#;
+        write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    });
+    std::fs::write(path("simulation.yaml"), "simulation: off\n").unwrap();
+    std::fs::write(path("credentials.yaml"), format!("url: {}\nlogin: a\npassword: b\n", reports.url())).unwrap();
+    let config = "common: {daemonize: false, log_media: stdout, log_level: info}\n\
+        config_paths: {config_dir: FOLDER, data_dir: FOLDER/data, simulation_path: FOLDER/simulation.yaml, \
+        hub_dir: FOLDER/hub, index_path: FOLDER/hub/.index.json}\n\
+        crowdsec_service: {acquisition_path: FOLDER/acquis.yaml, parser_routines: 1}\n\
+        db_config: {type: sqlite, db_path: FOLDER/data/crowdsec.db}\n\
+        api: {client: {credentials_path: FOLDER/credentials.yaml}}\nprometheus: {enabled: false}\n";
+    std::fs::write(path("config.yaml"), config.replace("FOLDER", &folder.path().display().to_string())).unwrap();
+
+    // The label of the acquisition selects the parser.
+    let acquisition = blocks(PAGE, "yaml")[0].replace("/var/log/tollgate/access.log", &log.display().to_string());
+    std::fs::write(path("acquis.yaml"), &acquisition).unwrap();
+    let (_, label) = acquisition.split_once("labels: { type: ").unwrap();
+    let label = label.split_once(' ').unwrap().0;
+    let mut crowdsec = Command::new(installed.join("usr/bin/crowdsec"));
+    crowdsec.arg("-c").arg(path("config.yaml")).args(["-no-api", "-type", label, "-dsn"]);
+    let output = crowdsec.arg(format!("file://{}", log.display())).output().expect("./test installs CrowdSec");
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(text.contains("Ip 203.0.113.7 performed 'crowdsecurity/http-probing'"), "{text}");
 }
 
 #[test]

@@ -155,6 +155,11 @@ fn no_ruling(why: NoRuling, check: &Check<'_>) -> DoorProblem {
     match why {
         NoRuling::UnknownDomain => DoorProblem::unknown(format!("there is no domain{}", named(&check.domain))),
         NoRuling::UnknownRule => DoorProblem::unknown(format!("the domain has no rule{}", named(&check.rule))),
+        NoRuling::NoKey if check.key.is_some() => DoorProblem::malformed(format!(
+            "the `key` is no key of the class of the rule{}: a class `ip/*` needs an address, and a class of several \
+             parts needs `attributes`",
+            named(&check.rule)
+        )),
         NoRuling::NoKey => DoorProblem::malformed(format!(
             "the request has no key of the class of the rule{}: send `key` if the class has one part, else its \
              `attributes`",

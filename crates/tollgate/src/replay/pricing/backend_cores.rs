@@ -3,9 +3,13 @@
 //! While few requests are in flight, the duration of a request is its cost. While the backend is saturated, it
 //! completes as much of this cost per second as it has cores, whether it serves the requests in turns or one after the
 //! other. So the estimate is the usual cost of the requests that a saturated backend served, divided by the time that
-//! it took. A request's part of that time is the integral of one over the number in flight. Routes that were never
-//! requested in calm times have no usual cost. They are left out, which is right for a backend that serves requests in
-//! turns; on one that serves them one after the other, the estimate is then too low.
+//! it took. A request's part of that time is the integral of one over the number in flight.
+//!
+//! Routes that were never requested in calm times have no usual cost, such as pages that only a crawler requests. The
+//! estimate leaves them out, which is right for a backend that serves requests in turns. On one that serves them one
+//! after the other, a cheap request takes as long as an expensive one, so the estimate is too low if the expensive ones
+//! are left out. It is therefore at least one core. The requests without a usual cost are charged the work that the
+//! others leave of the saturated time.
 
 use std::collections::HashMap;
 
@@ -31,6 +35,8 @@ pub(super) struct BackendCores {
     /// turns. On one that serves them one after the other, a cheap request waits as long as an expensive one, and this
     /// corrects it.
     factors: HashMap<u64, f64>,
+    /// The same for routes without a usual cost.
+    other_factor: f64,
 }
 
 /// Requests with at most this many in flight on average did not wait for each other.
@@ -46,6 +52,10 @@ const INFLATION_MIN: f64 = 1.5;
 const SATURATED_REQUESTS_MIN: usize = 16;
 /// Estimates below this are taken for an error.
 const CORES_MIN: f64 = 0.1;
+/// The estimate is a lower bound if requests without a usual cost had more than this part of the saturated time.
+const UNKNOWN_PART_MAX: f64 = 0.1;
+/// The smallest backend that is assumed if the estimate is a lower bound.
+const LOWER_BOUND_CORES_MIN: f64 = 1.0;
 const FACTOR_MAX: f64 = 10.0;
 /// The estimate changes by less than a hundredth afterwards.
 const REFINEMENTS: usize = 4;
@@ -68,6 +78,8 @@ struct Sum {
     duration_s: f64,
     usual_s: f64,
     part_s: f64,
+    /// The part of the time of requests without a usual cost.
+    unknown_part_s: f64,
 }
 
 impl BackendCores {
@@ -79,8 +91,7 @@ impl BackendCores {
         is_end_logged: bool,
     ) -> Self {
         let observed = observe(sample, profile, is_end_logged);
-        let usual = usual_costs(&observed, cores);
-        Self { cores, factors: factors(cores, &observed, &usual) }
+        Self::with_cores(cores, &observed)
     }
 
     /// Estimates the cores, or returns `None` if the backend was never saturated.
@@ -91,13 +102,19 @@ impl BackendCores {
         for _ in 0..REFINEMENTS {
             cores = estimate_with(&observed, &usual_costs(&observed, cores))?;
         }
-        let usual = usual_costs(&observed, cores);
-        Some(Self { cores, factors: factors(cores, &observed, &usual) })
+        Some(Self::with_cores(cores, &observed))
+    }
+
+    fn with_cores(cores: f64, observed: &[Observed]) -> Self {
+        let is_crowded = |request: &&Observed| request.crowd >= (cores * INFLATION_MIN).max(CROWD_MIN);
+        let crowded: Vec<_> = observed.iter().filter(is_crowded).collect();
+        let usual = usual_costs(observed, cores);
+        Self { cores, factors: factors(cores, &crowded, &usual), other_factor: other_factor(cores, &crowded, &usual) }
     }
 
     /// The correction of the share of a request of this route.
     pub(super) fn route_factor(&self, route: u64) -> f64 {
-        self.factors.get(&route).copied().unwrap_or(1.0)
+        self.factors.get(&route).copied().unwrap_or(self.other_factor)
     }
 }
 
@@ -106,19 +123,23 @@ fn estimate_with(observed: &[Observed], usual: &HashMap<u64, f64>) -> Option<f64
     // By the logarithm of the number in flight, because a backend is saturated only from some number on.
     let mut bins = [Sum::default(); 32];
     for request in observed.iter().filter(|request| request.crowd >= CROWD_MIN) {
-        if let Some(usual_s) = usual.get(&request.route) {
-            bins[(request.crowd.log2() as usize).min(31)].add(request, *usual_s);
+        let bin = &mut bins[(request.crowd.log2() as usize).min(31)];
+        match usual.get(&request.route) {
+            Some(usual_s) => bin.add(request, *usual_s),
+            None => bin.unknown_part_s += request.part_s,
         }
     }
     let is_saturated = |bin: &&Sum| {
         bin.requests >= SATURATED_REQUESTS_MIN && bin.duration_s >= bin.usual_s * INFLATION_MIN && bin.part_s > 0.0
     };
-    let (usual_s, part_s) = bins
-        .iter()
-        .filter(is_saturated)
-        .fold((0.0, 0.0), |(usual_s, part_s), bin| (usual_s + bin.usual_s, part_s + bin.part_s));
+    let saturated = || bins.iter().filter(is_saturated);
+    let usual_s: f64 = saturated().map(|bin| bin.usual_s).sum();
+    let part_s: f64 = saturated().map(|bin| bin.part_s).sum();
+    let unknown_part_s: f64 = saturated().map(|bin| bin.unknown_part_s).sum();
+    let is_lower_bound = unknown_part_s > (part_s + unknown_part_s) * UNKNOWN_PART_MAX;
+    let cores_min = if is_lower_bound { LOWER_BOUND_CORES_MIN } else { 0.0 };
     let cores = usual_s / part_s;
-    (cores.is_finite() && cores >= CORES_MIN).then_some(cores)
+    (cores.is_finite() && cores.max(cores_min) >= CORES_MIN).then_some(cores.max(cores_min))
 }
 
 impl Sum {
@@ -177,18 +198,31 @@ fn calm_crowd(observed: &[Observed]) -> f64 {
 }
 
 /// Corrections for routes that were seen both calm and crowded.
-fn factors(cores: f64, observed: &[Observed], usual: &HashMap<u64, f64>) -> HashMap<u64, f64> {
-    let is_crowded = |request: &&Observed| request.crowd >= (cores * INFLATION_MIN).max(CROWD_MIN);
-    let crowded = by_route(observed.iter().filter(is_crowded));
+fn factors(cores: f64, crowded: &[&Observed], usual: &HashMap<u64, f64>) -> HashMap<u64, f64> {
     let factor = |(route, sum): (u64, Sum)| {
         let share_s = cores * sum.part_s / sum.requests as f64;
         let factor = usual.get(&route)? / share_s;
         factor.is_finite().then(|| (route, factor.clamp(1.0 / FACTOR_MAX, FACTOR_MAX)))
     };
-    crowded.into_iter().filter_map(factor).collect()
+    by_route(crowded).into_iter().filter_map(factor).collect()
 }
 
-fn by_route<'a>(observed: impl Iterator<Item = &'a Observed>) -> HashMap<u64, Sum> {
+/// The correction for all other routes: the work of a saturated backend, less that of the requests with a usual cost,
+/// was done for the requests without one.
+fn other_factor(cores: f64, crowded: &[&Observed], usual: &HashMap<u64, f64>) -> f64 {
+    let mut sum = Sum::default();
+    for request in crowded {
+        match usual.get(&request.route) {
+            Some(usual_s) => sum.add(request, *usual_s),
+            None => sum.unknown_part_s += request.part_s,
+        }
+    }
+    let work_s = cores * (sum.part_s + sum.unknown_part_s);
+    let factor = (work_s - sum.usual_s) / (cores * sum.unknown_part_s);
+    if factor.is_finite() { factor.clamp(1.0 / FACTOR_MAX, FACTOR_MAX) } else { 1.0 }
+}
+
+fn by_route(observed: &[&Observed]) -> HashMap<u64, Sum> {
     let mut sums = HashMap::<u64, Sum>::new();
     for request in observed {
         sums.entry(request.route).or_default().add(request, 0.0);

@@ -42,7 +42,7 @@ fn imported_rules_decide_as_the_file_does() {
     let (code, rules, errors) = import(LIMITS);
     assert_eq!((code, errors.as_str()), (Some(0), ""));
     let mut by_file = start_with(LIMITS, "[doors]\nhttp = '127.0.0.1:0'\nratelimit = 'FOLDER/limits.yaml'\n");
-    let mut by_rules = Doors::start(&format!("[doors]\nhttp = '127.0.0.1:0'\n{rules}"));
+    let mut by_rules = Doors::start(&rules.replace("grpc = \"127.0.0.1:8081\"", "http = '127.0.0.1:0'"));
     let (file, rules) = (by_file.door("http"), by_rules.door("http"));
     let questions: [&[(&str, &str)]; 14] = [
         &[("client", "alice")],
@@ -79,6 +79,17 @@ fn imported_rules_decide_as_the_file_does() {
         }
     }
     assert!(refused > 20, "{refused}");
+}
+
+#[test]
+fn imported_rules_are_a_settings_file_of_one_domain() {
+    let (_, rules, _) = import(LIMITS);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tollgate.toml");
+    std::fs::write(&file, rules).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("check").arg(&file).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("ok, 8 rules in 1 domain\n") && text.contains("door: grpc"), "{text}");
 }
 
 #[test]
@@ -138,8 +149,8 @@ fn control_characters_in_names_add_no_settings() {
         - {key: \"x\\n[doors]\", rate_limit: {unlimited: true}}\n";
     let (code, rules, errors) = import_named("a\n[doors]\nhttp = 9\r#.yaml", limits);
     assert_eq!((code, errors.as_str()), (Some(0), ""));
-    assert!(!rules.contains(['\u{7f}', '\r']) && !rules.contains("\n[doors]"), "{rules}");
+    assert!(!rules.contains(['\u{7f}', '\r']), "{rules}");
     let tables: Vec<&str> = rules.lines().filter(|line| line.starts_with('[')).collect();
-    assert_eq!(tables, ["[[domain]]", "[[domain.rule]]"]);
+    assert_eq!(tables, ["[doors]", "[[domain]]", "[[domain.rule]]"]);
     assert!(rules.contains("name = \"a\\u007fb\""), "{rules}");
 }
