@@ -35,11 +35,15 @@ pub struct Throttled {
     pub key: Vec<u8>,
     /// Whether the key was truncated and ends with a digest.
     pub cut: bool,
-    /// The number of holds, including those that a rule in observe mode would have made.
+    /// The number of holds.
     pub held: u64,
-    /// The number of refusals, including those that a rule in observe mode would have made.
+    /// The number of refusals.
     pub refused: u64,
-    /// The time of the first of them that is known.
+    /// The number of holds that a rule in observe mode would have made.
+    pub would_hold: u64,
+    /// The number of refusals that a rule in observe mode would have made.
+    pub would_refuse: u64,
+    /// The time of the first of these that is known.
     pub first: Moment,
     /// The time of the last of them.
     pub last: Moment,
@@ -49,18 +53,28 @@ pub struct Throttled {
     pub(crate) hash: KeyHash,
 }
 
+impl Throttled {
+    /// The number of all its holds and refusals, also of rules in observe mode.
+    fn times(&self) -> u64 {
+        [self.held, self.refused, self.would_hold, self.would_refuse].into_iter().fold(0, u64::saturating_add)
+    }
+}
+
 /// The throttling of a request that is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Throttling {
     Hold,
     Refuse,
+    WouldHold,
+    WouldRefuse,
 }
 
 impl Throttling {
     pub(crate) fn of(decision: &Decision) -> Option<Self> {
         match (decision.verdict, decision.reason) {
-            (Verdict::Hold(_), _) | (_, Reason::WouldHold) => Some(Self::Hold),
-            (Verdict::Admit, Reason::WouldRefuse) => Some(Self::Refuse),
+            (_, Reason::WouldHold) => Some(Self::WouldHold),
+            (_, Reason::WouldRefuse) => Some(Self::WouldRefuse),
+            (Verdict::Hold(_), _) => Some(Self::Hold),
             (Verdict::Admit, _) => None,
             _ => Some(Self::Refuse),
         }
@@ -88,6 +102,8 @@ struct Entry {
     table: u32,
     held: u64,
     refused: u64,
+    would_hold: u64,
+    would_refuse: u64,
     first: Moment,
     name: Name,
 }
@@ -132,7 +148,7 @@ impl Names {
             let wanted = |at: &usize| shard.weight(*at, now) > 0 && of_table(shard.entries[*at].table);
             all.extend((0..SHARD_NAMES).filter(wanted).map(|at| shard.shown(at)));
         }
-        all.sort_by_key(|caller| core::cmp::Reverse((caller.refused.saturating_add(caller.held), caller.last)));
+        all.sort_by_key(|caller| core::cmp::Reverse((caller.times(), caller.last)));
         all.truncate(most);
         all
     }
@@ -168,6 +184,8 @@ impl Shard {
         let counter = match throttling {
             Throttling::Hold => &mut entry.held,
             Throttling::Refuse => &mut entry.refused,
+            Throttling::WouldHold => &mut entry.would_hold,
+            Throttling::WouldRefuse => &mut entry.would_refuse,
         };
         *counter = counter.saturating_add(times);
         self.weights[at] = self.weights[at].saturating_add(times);
@@ -175,13 +193,15 @@ impl Shard {
     }
 
     fn shown(&self, at: usize) -> Throttled {
-        let Entry { table, held, refused, first, name } = self.entries[at];
+        let Entry { table, held, refused, would_hold, would_refuse, first, name } = self.entries[at];
         Throttled {
             rule: 0,
             key: name.as_bytes().to_vec(),
             cut: name.is_cut(),
             held,
             refused,
+            would_hold,
+            would_refuse,
             first,
             last: self.lasts[at],
             info: LimitInfo::default(),
@@ -192,7 +212,8 @@ impl Shard {
 }
 
 impl Entry {
-    const EMPTY: Self = Self { table: 0, held: 0, refused: 0, first: Moment::ZERO, name: Name::EMPTY };
+    const EMPTY: Self =
+        Self { table: 0, held: 0, refused: 0, would_hold: 0, would_refuse: 0, first: Moment::ZERO, name: Name::EMPTY };
 }
 
 /// A readable key of bounded length, stored inline.

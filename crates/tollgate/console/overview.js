@@ -122,7 +122,7 @@ export function overview() {
         // Averaged, because a request is charged when it ends, which makes single seconds jump.
         const average = recentCpu.reduce((sum, one) => sum + one, 0) / recentCpu.length;
         const unit = cores === 1 ? "core" : "cores";
-        tiles.cpu.show(format.percent(average / cores), `of ${format.rate(cores)} ${unit}, average of 5 s`);
+        tiles.cpu.show(format.percent(Math.min(1, average / cores)), `of ${format.rate(cores)} ${unit}, average of 5 s`);
         // The history is in steps of ten seconds; samples that follow are of one second.
         if (samples.at(-1)?.at_ms !== last.at_ms) samples.push(last);
         samples = samples.filter((sample) => sample.at_ms > last.at_ms - HOUR_MS);

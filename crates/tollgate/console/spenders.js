@@ -14,7 +14,7 @@ const MEANINGS = [
   ["Requests/s", "Requests per second in the last ten seconds."],
   ["Average wait", "Average wait of its requests at the gate in the last ten seconds."],
   ["Held", "Requests held by the queue or a rule, since the key was first seen; in observe mode, those that would have "
-    + "been."],
+    + "been. If only a rule is in observe mode, its number is behind a plus sign."],
   ["Refused", "The same for refused requests. Estimated while a client is refused over a thousand times per second."],
   ["Limit left", "Requests, or milliseconds of CPU time, left in the strictest rule."],
   ["Last seen", "Time since the last request."],
@@ -35,13 +35,19 @@ export function spenders() {
     { name: "Share of CPU", of: shareOf, num: true },
     { name: "Requests/s", of: (row) => format.rate(row.requests_per_second), num: true },
     { name: "Average wait", of: (row) => format.span(row.wait_ms), num: true },
-    { name: "Held", of: (row) => format.count(row.held), num: true },
-    { name: "Refused", of: (row) => format.count(row.refused), num: true },
+    { name: "Held", of: (row) => row.held, num: true },
+    { name: "Refused", of: (row) => row.refused, num: true },
     { name: "Limit left", of: (row) => row.left ?? "–", num: true },
     { name: "Last seen", of: (row) => row.seen, num: true },
   ], "Keys of this class, the highest CPU time first", (row) => JSON.stringify([row.class, row.key]));
   const found = search("Search", () => refresh());
   let known = "";
+
+  /** A number of requests, and of those that observe mode let through. */
+  function times(enforced, observed) {
+    if (isObserving) return format.count(observed);
+    return observed ? `${format.count(enforced)} + ${format.count(observed)} observed` : format.count(enforced);
+  }
 
   const fetchKeys = () => get("buckets", { class: cls, top: 100, search: found.field.value });
   const refresh = newest(fetchKeys, ({ class: named, classes, buckets }) => {
@@ -54,8 +60,8 @@ export function spenders() {
     }
     list.show(buckets.map((row) => ({
       key: row.key, class: cls, share: row.share, requests_per_second: row.requests_per_second,
-      wait_ms: row.wait_ms && Math.round(row.wait_ms), held: isObserving ? row.would_hold : row.held,
-      refused: isObserving ? row.would_refuse : row.refused, left: left(row.rules),
+      wait_ms: row.wait_ms && Math.round(row.wait_ms), held: times(row.held, row.would_hold),
+      refused: times(row.refused, row.would_refuse), left: left(row.rules),
       seen: format.since(row.idle_ms ?? 0),
     })), found.field.value ? "No key matches." : "No requests yet.");
   });

@@ -57,9 +57,12 @@ fn tokens_suffice(settings: &Settings) -> io::Result<()> {
 fn print_summary(file: &Path, settings: &Settings) {
     let rules = settings.domains.iter().map(|domain| domain.rules.len()).sum::<usize>();
     let count = |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
-    // The domain `default` exists always, also without a rule.
-    let domains = settings.domains.iter().filter(|domain| !domain.rules.is_empty()).count().max(1);
-    print_line!("{}: ok, {} in {}", file.display(), count(rules, "rule"), count(domains, "domain"));
+    // Most files have rules in the default domain only, which always exists.
+    let domains = match settings.domains.iter().filter(|domain| !domain.rules.is_empty()).count() {
+        0 | 1 => String::new(),
+        domains => format!(" in {}", count(domains, "domain")),
+    };
+    print_line!("{}: ok, {}{domains}", file.display(), count(rules, "rule"));
     for site in settings.gate.iter().flat_map(|gate| &gate.sites) {
         print_line!("{}", summary_of(site, settings));
     }
@@ -91,6 +94,17 @@ fn print_summary(file: &Path, settings: &Settings) {
     if let Some(note) = &settings.watch.why_no_flags {
         print_line!("note: {note}");
     }
+    for file in missing_certificates(settings) {
+        print_line!("note: {} does not exist on this machine: a gate does not start without it", file.display());
+    }
+}
+
+/// Files of certificates that do not exist. One in a directory that only the gate can read may exist.
+fn missing_certificates(settings: &Settings) -> impl Iterator<Item = &Path> {
+    let gate = settings.gate.iter();
+    let pairs = gate.flat_map(|gate| gate.tls.iter().chain(gate.sites.iter().flat_map(|site| &site.tls)));
+    let files = pairs.flat_map(|pair| [&*pair.chain, &*pair.key]);
+    files.filter(|file| matches!(file.try_exists(), Ok(false)))
 }
 
 /// A site with its hosts, backends, rules and certificates.

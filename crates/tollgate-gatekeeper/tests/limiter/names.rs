@@ -1,7 +1,7 @@
 //! Names of throttled callers.
 
 use tollgate_core::band::Band;
-use tollgate_core::rule::Rule;
+use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
@@ -28,6 +28,19 @@ fn only_the_throttled_have_names_and_the_most_throttled_come_first() {
     assert_eq!((&eager.key[..], eager.rule, eager.refused, eager.held), (&b"eager"[..], 0, 2, 1));
     assert_eq!(eager.info.clear, Span::from_secs(3));
     assert_eq!(limiter.throttled(1, now).len(), 1);
+}
+
+#[test]
+fn what_a_rule_in_observe_mode_would_have_done_is_counted_apart() {
+    let observing = Rule { mode: Mode::Observe, ..rule("names", "identifier", bucket(1)) };
+    let limiter = limiter(vec![observing], 64);
+    for _ in 0..4 {
+        let caller = Caller { name: "eager", address: [203, 0, 113, 7] };
+        let _ = limiter.decide(&caller, Toll::ONE, Band::Normal, Moment::ZERO);
+    }
+    let seen = limiter.throttled(10, Moment::ZERO);
+    let [eager] = &seen[..] else { panic!("one would be throttled: {seen:?}") };
+    assert_eq!((eager.refused, eager.would_refuse), (0, 3));
 }
 
 #[test]

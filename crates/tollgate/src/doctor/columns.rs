@@ -5,6 +5,9 @@ use super::key_row::KeyRow;
 /// Least width of the key, in characters.
 const NAME_MIN: usize = 20;
 
+/// Head of the column that is left out if it has only zeros.
+const OBSERVED: &str = "observed";
+
 /// A column of the table.
 pub(super) struct Column {
     head: &'static str,
@@ -15,18 +18,18 @@ pub(super) struct Column {
     text: fn(&KeyRow) -> String,
 }
 
-const COLUMNS: [Column; 8] = [
+const COLUMNS: [Column; 9] = [
     Column {
         head: "wait[s]",
         width: 8,
-        rank: 4,
+        rank: 5,
         meaning: "average wait of requests at the gate over the last 10 s, in seconds",
         text: |row| format!("{:.2}", row.wait_secs),
     },
     Column {
         head: "cpu[s]",
         width: 7,
-        rank: 5,
+        rank: 6,
         meaning: "CPU-seconds of the backend used per second, over the last 10 s",
         text: |row| format!("{:.2}", row.cpu),
     },
@@ -47,7 +50,7 @@ const COLUMNS: [Column; 8] = [
     Column {
         head: "held",
         width: 7,
-        rank: 6,
+        rank: 7,
         meaning: "requests held by the queue or a rule, since first seen; in observe mode, those that would have been",
         text: |row| row.held.to_string(),
     },
@@ -59,25 +62,34 @@ const COLUMNS: [Column; 8] = [
         text: |row| row.refused.to_string(),
     },
     Column {
+        head: OBSERVED,
+        width: 8,
+        rank: 4,
+        meaning: "requests that a rule in observe mode would have held or refused",
+        text: |row| row.observed.to_string(),
+    },
+    Column {
         head: "last[s]",
         width: 7,
-        rank: 7,
+        rank: 8,
         meaning: "seconds since the last request",
         text: |row| format!("{:.0}", row.last_secs),
     },
     Column {
         head: "left",
         width: 6,
-        rank: 8,
+        rank: 9,
         meaning: "requests or milliseconds left in the strictest rule",
         text: |row| row.left.map_or_else(|| "-".to_owned(), |left| left.to_string()),
     },
 ];
 
-/// Columns that fit beside the key.
-pub(super) fn fitting(width: usize) -> Vec<&'static Column> {
+/// Columns that fit beside the keys of these rows.
+pub(super) fn fitting(width: usize, rows: &[&KeyRow]) -> Vec<&'static Column> {
     let mut room = width.saturating_sub(NAME_MIN);
-    let mut ranked: Vec<_> = COLUMNS.iter().collect();
+    let has_observed = rows.iter().any(|row| row.observed > 0);
+    let is_wanted = |column: &&Column| has_observed || column.head != OBSERVED;
+    let mut ranked: Vec<_> = COLUMNS.iter().filter(is_wanted).collect();
     ranked.sort_by_key(|column| column.rank);
     let fit = ranked.iter().take_while(|column| {
         let fits = column.width < room;
@@ -85,7 +97,7 @@ pub(super) fn fitting(width: usize) -> Vec<&'static Column> {
         fits
     });
     let last = fit.map(|column| column.rank).max().unwrap_or(0);
-    COLUMNS.iter().filter(|column| column.rank <= last).collect()
+    COLUMNS.iter().filter(is_wanted).filter(|column| column.rank <= last).collect()
 }
 
 /// Header and meaning of each column.
@@ -119,12 +131,16 @@ mod tests {
     fn a_key_fits_on_every_terminal_and_all_columns_on_a_wide_one() {
         let row = KeyRow { title: "203.0.113.77/32".to_owned(), ..KeyRow::default() };
         for width in [20, 30, 40, 60, 80, 100, 200] {
-            let line: String = row_line(&fitting(width), &row).chars().take(width).collect();
+            let line: String = row_line(&fitting(width, &[&row]), &row).chars().take(width).collect();
             assert!(line.contains("203.0.113.77/32"), "{width}: {line:?}");
         }
-        let shown = |width| fitting(width).iter().map(|column| column.head).collect::<Vec<_>>();
-        assert_eq!(shown(40), ["share", "req/s"]);
-        assert_eq!(shown(80), ["wait[s]", "cpu[s]", "share", "req/s", "held", "refused", "last[s]"]);
-        assert_eq!(shown(100).len(), COLUMNS.len());
+        let shown = |width, observed| {
+            let row = KeyRow { observed, ..KeyRow::default() };
+            fitting(width, &[&row]).iter().map(|column| column.head).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(40, 0), ["share", "req/s"]);
+        assert_eq!(shown(80, 0), ["wait[s]", "cpu[s]", "share", "req/s", "held", "refused", "last[s]"]);
+        assert_eq!(shown(80, 1), ["wait[s]", "cpu[s]", "share", "req/s", "held", "refused", "observed"]);
+        assert_eq!((shown(100, 0).len(), shown(100, 1).len()), (COLUMNS.len() - 1, COLUMNS.len()));
     }
 }

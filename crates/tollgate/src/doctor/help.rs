@@ -3,13 +3,12 @@
 use super::columns;
 use super::notice::wrapped;
 
-const KEYS: [(&str, &str); 7] = [
+const KEYS: [(&str, &str); 6] = [
     ("tab", "next class; shift-tab: previous class"),
     ("c w r x l", "sort by CPU, wait, requests, refused, last seen"),
     ("up down", "select a row"),
     ("enter", "rules of the key and their state"),
     ("/", "search"),
-    ("?", "this help"),
     ("q", "quit"),
 ];
 
@@ -49,6 +48,12 @@ pub(super) fn columns_text() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_terminal_of_80_columns_and_24_lines_shows_all_of_it() {
+        // A header and a footer are around it.
+        assert!(lines(80).len() <= 22, "{}", lines(80).join("\n"));
+    }
 
     #[test]
     fn every_column_and_key_is_explained_within_the_width() {

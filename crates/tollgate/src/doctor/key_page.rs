@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::view::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW, cut, shown};
+use super::view::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW, cut, room_taken, shown};
 use crate::terminal_text;
 
 /// The page, in lines of at most `width` columns. `detail` is the answer of `/api/v1/key`, if it has arrived.
@@ -15,10 +15,10 @@ pub(super) fn lines(key: &str, class: &str, detail: Option<&Value>, width: usize
         if let Some(until) = detail["exempt_until"].as_str() {
             lines.push(format!("exempt until {}", terminal_text::escape(until)));
         }
-        lines.extend(rules(detail));
+        lines.extend(rules(detail, width));
         lines.extend(totals(detail));
         lines.push(String::new());
-        lines.extend(refusals(key, detail));
+        lines.extend(refusals(key, detail, width));
     }
     lines.into_iter().map(|line| cut(&line, width)).collect()
 }
@@ -32,7 +32,8 @@ pub(super) fn text(key: &str, class: &str, detail: &Value) -> String {
     lines.into_iter().map(|line| plain(line).trim_end().to_owned() + "\n").collect()
 }
 
-fn rules(detail: &Value) -> Vec<String> {
+/// A rule has a second line if the terminal is narrow.
+fn rules(detail: &Value, width: usize) -> Vec<String> {
     let rules = detail["rules"].as_array().map_or(&[][..], Vec::as_slice);
     if rules.is_empty() {
         return vec!["no rule has this class: only the fair queue applies".to_owned()];
@@ -45,17 +46,17 @@ fn rules(detail: &Value) -> Vec<String> {
             "hold" => YELLOW,
             _ => RED,
         };
-        format!(
-            "{:<20} {colour}{decision:<7}{PLAIN} {:<13} left {:>6}  level {}  next in {} ms, full in {} ms",
+        let state = format!(
+            "{:<20} {colour}{decision:<7}{PLAIN} {:<13} left {:>6}  level {}",
             text("rule"),
             text("reason"),
             shown(&rule["remaining"]),
             shown(&rule["level"]),
-            shown(&rule["reset_ms"]),
-            shown(&rule["clear_ms"])
-        )
+        );
+        let times = format!("next in {} ms, full in {} ms", shown(&rule["reset_ms"]), shown(&rule["clear_ms"]));
+        one_or_two_lines(&format!("{state} "), &times, 21, width)
     };
-    rules.iter().map(line).collect()
+    rules.iter().flat_map(line).collect()
 }
 
 fn totals(detail: &Value) -> Vec<String> {
@@ -80,7 +81,7 @@ fn totals(detail: &Value) -> Vec<String> {
     std::iter::once(String::new()).chain(rows).collect()
 }
 
-fn refusals(page_key: &str, detail: &Value) -> Vec<String> {
+fn refusals(page_key: &str, detail: &Value, width: usize) -> Vec<String> {
     let refusals = detail["refusals"].as_array().map_or(&[][..], Vec::as_slice);
     if refusals.is_empty() {
         return vec!["no refusal in the last 24 hours".to_owned()];
@@ -89,25 +90,34 @@ fn refusals(page_key: &str, detail: &Value) -> Vec<String> {
         let by = refusal["rule"]
             .as_str()
             .map_or("the queue".to_owned(), |rule| format!("rule {}", terminal_text::escape(rule)));
-        let observed = if refusal["decision"] == "would-refuse" { " (only observed)" } else { "" };
+        // The reason of a rule in observe mode is no other than this decision.
+        let reason = match (refusal["decision"].as_str(), refusal["reason"].as_str()) {
+            (Some("would-refuse"), Some("would-refuse")) => "only observed".to_owned(),
+            (Some("would-refuse"), _) => format!("{} (only observed)", shown(&refusal["reason"])),
+            _ => shown(&refusal["reason"]),
+        };
         // The page of a network lists the refusals of its addresses.
         let of = match refusal["key"].as_str() {
             Some(key) if key != page_key => format!("{}, ", terminal_text::escape(key)),
             _ => String::new(),
         };
-        format!(
-            "{}  {:>5} x  {of}{by}: {}{observed}, {}, retry after {} ms",
-            // To the second: the rest is of no use to a reader.
-            shown(&refusal["last_at"]).chars().take(19).collect::<String>(),
-            shown(&refusal["count"]),
-            shown(&refusal["reason"]),
-            usage(refusal),
-            shown(&refusal["retry_after_ms"]),
-        )
+        // To the second: the rest is of no use to a reader.
+        let last_at: String = shown(&refusal["last_at"]).chars().take(19).collect();
+        let event = format!("{last_at}  {:>5} x  {of}{by}: {reason},", shown(&refusal["count"]));
+        let limit = format!("{}, retry after {} ms", usage(refusal), shown(&refusal["retry_after_ms"]));
+        one_or_two_lines(&event, &limit, 30, width)
     };
     std::iter::once(format!("{DIM}recent refusals, the latest first (UTC){PLAIN}"))
-        .chain(refusals.iter().map(line))
+        .chain(refusals.iter().flat_map(line))
         .collect()
+}
+
+/// Both parts on one line, or the second one indented on a line of its own if the terminal is too narrow.
+fn one_or_two_lines(first: &str, second: &str, indent: usize, width: usize) -> Vec<String> {
+    if room_taken(first) + 1 + room_taken(second) <= width {
+        return vec![format!("{first} {second}")];
+    }
+    vec![first.to_owned(), format!("{:indent$}{second}", "")]
 }
 
 /// The usage that was refused, and its limit. The reasons of the queue have units of their own: see docs/log.md.
@@ -146,6 +156,29 @@ mod tests {
         );
         assert!(!text.contains('\x1b'), "{text:?}");
     }
+
+    #[test]
+    fn nothing_is_cut_off_at_80_columns() {
+        let detail = json!({
+            "rules": [{
+                "rule": "login", "decision": "refuse", "reason": "over-limit", "remaining": 0, "level": 0, "reset_ms": 11_400,
+                "clear_ms": 480_000,
+            }],
+            "refusals": [{
+                "decision": "would-refuse", "rule": "login", "reason": "would-refuse", "observed": 41, "allowed": 40,
+                "retry_after_ms": 11_400, "count": 17, "last_at": "2026-11-16T10:02:40.561Z",
+            }],
+        });
+        let lines = |width| lines("203.0.113.7/32", "ip/32", Some(&detail), width).join("\n");
+        let narrow = lines(80);
+        assert!(narrow.contains("\n                     next in 11400 ms, full in 480000 ms\n"), "{narrow}");
+        let second = "\n                              41 of 40, retry after 11400 ms";
+        assert!(narrow.ends_with(&format!("17 x  rule login: only observed,{second}")), "{narrow}");
+        let wide = lines(140);
+        assert!(wide.contains("level 0  next in 11400 ms, full in 480000 ms"), "{wide}");
+        assert!(wide.ends_with("rule login: only observed, 41 of 40, retry after 11400 ms"), "{wide}");
+    }
+
     #[test]
     fn a_network_lists_its_addresses_and_the_queue_has_units() {
         let refusal = |reason: &str| {

@@ -24,6 +24,8 @@ pub(super) struct KeyRow {
     /// Requests held; while the gate only observes, those that it would have held. The same for `refused`.
     pub(super) held: u64,
     pub(super) refused: u64,
+    /// Requests that rules in observe mode would have held or refused at a gate that enforces.
+    pub(super) observed: u64,
     /// Remaining quota of its strictest rule.
     pub(super) left: Option<u64>,
     /// Time since its last request, in seconds.
@@ -40,6 +42,7 @@ impl KeyRow {
     fn of(bucket: &Value, is_observing: bool) -> Self {
         let (held, refused) = if is_observing { ("would_hold", "would_refuse") } else { ("held", "refused") };
         let number = |name: &str| bucket[name].as_f64().unwrap_or(0.0);
+        let count = |name: &str| bucket[name].as_u64().unwrap_or(0);
         let key = bucket["key"].as_str().unwrap_or_default().to_owned();
         let rules = bucket["rules"].as_array().into_iter().flatten();
         Self {
@@ -49,8 +52,9 @@ impl KeyRow {
             cpu: number("cpu_per_second"),
             share: number("share"),
             requests_per_sec: number("requests_per_second"),
-            held: bucket[held].as_u64().unwrap_or(0),
-            refused: bucket[refused].as_u64().unwrap_or(0),
+            held: count(held),
+            refused: count(refused),
+            observed: if is_observing { 0 } else { count("would_hold").saturating_add(count("would_refuse")) },
             left: rules.filter_map(|rule| rule["remaining"].as_u64()).min(),
             last_secs: number("idle_ms") / 1000.0,
         }
@@ -91,8 +95,8 @@ mod tests {
         let buckets = json!([{ "key": "a", "held": 1, "refused": 2, "would_hold": 30, "would_refuse": 40 }]);
         let counts = |mode: &str| {
             let rows = KeyRow::all(&buckets, &json!(mode));
-            (rows[0].held, rows[0].refused)
+            (rows[0].held, rows[0].refused, rows[0].observed)
         };
-        assert_eq!((counts("observe"), counts("enforce")), ((30, 40), (1, 2)));
+        assert_eq!((counts("observe"), counts("enforce")), ((30, 40, 0), (1, 2, 70)));
     }
 }

@@ -4,23 +4,35 @@ use unicode_width::UnicodeWidthStr;
 
 use super::key_row::KeyRow;
 
-const HEADS: [&str; 8] = ["Wait[s]", "Cpu[s]", "Req/s", "Last[s]", "Share[%]", "Held", "Refused", "Title"];
+const HEADS: [&str; 9] = ["Wait[s]", "Cpu[s]", "Req/s", "Last[s]", "Share[%]", "Held", "Refused", OBSERVED, "Title"];
+/// Head of the column that is left out if it has only zeros.
+const OBSERVED: &str = "Observed";
 
 /// Formats the table.
 pub(super) fn print(class: &str, rows: &[KeyRow]) -> String {
-    let rows: Vec<[String; HEADS.len()]> = rows.iter().map(cells).collect();
-    let widest = |column: usize| {
+    let has_observed = rows.iter().any(|row| row.observed > 0);
+    let is_shown = |column: &usize| has_observed || HEADS[*column] != OBSERVED;
+    let columns: Vec<usize> = (0..HEADS.len()).filter(is_shown).collect();
+    let heads: Vec<&str> = columns.iter().map(|column| HEADS[*column]).collect();
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let mut cells = cells(row);
+            columns.iter().map(|column| std::mem::take(&mut cells[*column])).collect()
+        })
+        .collect();
+    let widest = |(column, head): (usize, &&str)| {
         let cells = rows.iter().map(|row| row[column].width());
-        cells.chain([HEADS[column].width()]).max().unwrap_or(0)
+        cells.chain([head.width()]).max().unwrap_or(0)
     };
-    let widths: [usize; HEADS.len()] = std::array::from_fn(widest);
+    let widths: Vec<usize> = heads.iter().enumerate().map(widest).collect();
     let rule: String = widths.iter().map(|width| format!("+{}", "-".repeat(width + 2))).collect::<String>() + "+\n";
     let line = |cells: Vec<String>| cells.iter().map(|cell| format!("| {cell} ")).collect::<String>() + "|\n";
     let mut text = format!("Bucket: {class}\n{rule}");
-    text += &line(HEADS.iter().zip(widths).map(|(head, width)| format!("{head:^width$}")).collect());
+    text += &line(heads.iter().zip(&widths).map(|(head, &width)| format!("{head:^width$}")).collect());
     text += &rule;
     for row in rows {
-        let last = HEADS.len() - 1;
+        let last = heads.len() - 1;
         let aligned = row.iter().enumerate().map(|(column, cell)| {
             let space = " ".repeat(widths[column] - cell.width());
             if column == last { format!("{cell}{space}") } else { format!("{space}{cell}") }
@@ -39,6 +51,7 @@ fn cells(row: &KeyRow) -> [String; HEADS.len()] {
         format!("{:.1}", row.share * 100.0),
         row.held.to_string(),
         row.refused.to_string(),
+        row.observed.to_string(),
         row.title.clone(),
     ]
 }
@@ -69,6 +82,15 @@ Bucket: ip/32
 +---------+--------+-------+---------+----------+------+---------+------------------+
 ";
         assert_eq!(text, expect);
+    }
+
+    #[test]
+    fn what_rules_in_observe_mode_would_have_done_has_a_column_if_there_is_any() {
+        let row = |observed| KeyRow { title: "203.0.113.7/32".to_owned(), observed, ..KeyRow::default() };
+        let text = print("ip/32", &[row(5), row(0)]);
+        assert!(text.contains("| Refused | Observed |     Title      |\n"), "{text}");
+        assert!(text.contains("|       0 |        5 | 203.0.113.7/32 |\n"), "{text}");
+        assert!(!print("ip/32", &[row(0)]).contains("Observed"));
     }
 
     #[test]

@@ -213,6 +213,10 @@ impl View {
     /// All lines for a screen of this size.
     pub(super) fn lines(&self, width: usize, height: usize) -> Vec<String> {
         let mut lines = self.header(width);
+        if self.is_helping {
+            // The help fits a screen of 24 lines.
+            lines.truncate(1);
+        }
         // The list is the purpose of the view, so its header and one row fit on any screen.
         lines.truncate(height.saturating_sub(BODY_MIN + 1).max(1));
         let charts = if self.is_helping { Vec::new() } else { self.charts(width) };
@@ -249,7 +253,7 @@ impl View {
             format!("{GREEN}{:.0}{PLAIN} admitted/s", rate("admitted")),
             format!("{YELLOW}{:.0}{PLAIN} held/s", rate("held")),
             format!("{RED}{:.0}{PLAIN} refused/s", rate("refused")),
-            format!("at backend {}/{}", shown(&requests["in_flight"]), shown(&requests["in_flight_max"])),
+            format!("in flight {}/{}", shown(&requests["in_flight"]), shown(&requests["in_flight_max"])),
             format!("waiting {}", shown(&last["waiting"])),
             format!("p50 {}", millis(&last["p50_ms"])),
             format!("p99 {}", millis(&last["p99_ms"])),
@@ -281,7 +285,7 @@ impl View {
 
     fn list(&self, width: usize, room: usize) -> Vec<String> {
         let shown = self.shown();
-        let columns = columns::fitting(width);
+        let columns = columns::fitting(width, &shown);
         let heads = format!("{DIM}{}{PLAIN}", columns::heads(&columns, &terminal_text::escape(&self.class)));
         let mut lines = vec![cut(&heads, width)];
         let selected = self.selected();
@@ -321,7 +325,7 @@ impl View {
                 format!("  [{}]", terminal_text::escape(&self.filter))
             };
             format!(
-                "{DIM}q quit  tab class  c/w/r/x/l by {}  / search  enter open  ? help{PLAIN}{filter}",
+                "{DIM}q quit  tab class  c/w/r/x/l sort ({})  / search  enter open  ? help{PLAIN}{filter}",
                 self.order.name()
             )
         };
@@ -389,7 +393,7 @@ fn filled(pieces: &[String], width: usize) -> Vec<String> {
 }
 
 /// Width of a line in characters, without colours.
-fn room_taken(line: &str) -> usize {
+pub(super) fn room_taken(line: &str) -> usize {
     let (mut taken, mut is_colour) = (0, false);
     for c in line.chars() {
         match (is_colour, c) {

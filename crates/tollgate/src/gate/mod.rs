@@ -27,6 +27,7 @@ pub(crate) use decide::refusal::{Refusal, jittered_secs, spread_of};
 pub(crate) use inspect::remote_status::Other;
 pub(crate) use inspect::view::{BackendInfo, Bucket, Standing};
 pub(crate) use net::tls::{CERTIFICATE_BYTES_MAX, CertificatePlan, Certificates};
+pub(crate) use observe::rates::Spent;
 pub(crate) use observe::refusal_history::PastRefusal;
 pub(crate) use serve::decider::{Decider, DoorTicket, Inquiry, NoRuling, OnHold, Ruling};
 pub(crate) use serve::listener::bind_all;

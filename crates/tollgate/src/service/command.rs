@@ -19,6 +19,7 @@ use super::monitored_gate::MonitoredGate;
 use super::planning::Planning;
 use super::reload::{GatePlan, GateProcess, GraphiteSender};
 use super::run::run_role;
+use super::terminal::AttachedTerminal;
 use super::{keys, systemd};
 use crate::admin;
 use crate::bounded_file;
@@ -236,7 +237,7 @@ pub(super) fn outlive_file_size_limit() -> io::Result<()> {
     signal(SignalKind::from_raw(SIGXFSZ)).map(drop)
 }
 
-/// Serves until SIGTERM or SIGINT, reloads on SIGHUP, and drains at the end.
+/// Serves until SIGTERM, SIGINT or the end of its terminal, reloads on SIGHUP, and drains at the end.
 async fn until_stopped(options: &GateOptions, process: &mut GateProcess<'_>, signals: &mut Signals) -> io::Result<()> {
     let Signals { terminate, interrupt, hang_up, user_1 } = signals;
     let gate = process.gate.clone();
@@ -244,12 +245,16 @@ async fn until_stopped(options: &GateOptions, process: &mut GateProcess<'_>, sig
     let mut certificates = tokio::time::interval(CERTIFICATES_EVERY);
     let (mut planning, mut refresher) = (Planning::default(), None::<JoinHandle<()>>);
     let mut heartbeat = tokio::time::interval(systemd::watchdog().unwrap_or(Duration::from_secs(3600)));
+    let mut terminal = AttachedTerminal::new();
     systemd::ready();
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
             _ = hang_up.recv() => {
+                if terminal.was_closed() {
+                    break;
+                }
                 systemd::reloading();
                 let options = options.clone();
                 planning.begin(move || plan_ahead(&options));
@@ -257,6 +262,7 @@ async fn until_stopped(options: &GateOptions, process: &mut GateProcess<'_>, sig
             planned = planning.finished() => process.reload(planned, options.config.as_deref()),
             _ = user_1.recv() => gate.reopen_access_log(),
             _ = certificates.tick() => {
+                terminal.look();
                 // On a blocking thread, because the files may be on a disk that hangs.
                 if refresher.as_ref().is_none_or(JoinHandle::is_finished) {
                     let (gate, doors) = (gate.clone(), door_certificates.clone());

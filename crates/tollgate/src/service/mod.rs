@@ -15,6 +15,7 @@ mod reload;
 mod run;
 mod state_home;
 mod systemd;
+mod terminal;
 mod watch_alone;
 
 pub(crate) use command::{GateOptions, run_gate};

@@ -11,12 +11,14 @@ use tollgate_core::queue::Fate;
 use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::histogram::HistogramSnapshot;
-use tollgate_gatekeeper::names::NAME_BYTES_MAX;
+use tollgate_gatekeeper::names::{NAME_BYTES_MAX, Throttled};
 use tollgate_gatekeeper::shared::Authority;
 
 use super::observe_log::ObserveLog;
 use crate::admin::{BoxFuture, CurrentValues, ExplainRequest, KeyRef, MonitoredRole, Totals};
-use crate::gate::{BackendInfo, Bucket, KeyText, ObservedCounts, Other, PastRefusal, QueueForecast, Running, Standing};
+use crate::gate::{
+    BackendInfo, Bucket, KeyText, ObservedCounts, Other, PastRefusal, QueueForecast, Running, Spent, Standing,
+};
 use crate::mask;
 use crate::watch::{Calendar, escape_key, rfc3339};
 
@@ -71,8 +73,11 @@ impl MonitoredGate {
         let key = escape_key(&shown);
         let last = bucket.throttled.iter().map(|key| key.last).chain(rates.map(|rates| rates.last)).max();
         let first = bucket.throttled.iter().map(|key| key.first).chain(rates.and_then(|rates| rates.first)).min();
-        let held = bucket.throttled.iter().map(|key| key.held).sum::<u64>();
-        let refused = bucket.throttled.iter().map(|key| key.refused).sum::<u64>();
+        // The rules of a key know its counts even if its requests are not counted.
+        let times = |by_rules: fn(&Throttled) -> u64, in_all: fn(&Spent) -> u64| {
+            let by_rules = bucket.throttled.iter().map(by_rules).sum::<u64>();
+            rates.map_or(by_rules, |rates| in_all(&rates.total).max(by_rules))
+        };
         let request = ExplainRequest::of_key(class, &bucket.key).filter(|_| !bucket.cut);
         let standings = match request {
             Some(request) => self.gate.standings(class, &request),
@@ -82,15 +87,16 @@ impl MonitoredGate {
             "key": key,
             "cut": bucket.cut,
             "cpu_per_second": rates.map(|rates| thousandths(rates.cores())),
-            "share": rates.map(|rates| thousandths(rates.cores() / cores.max(0.001))),
+            // Costs are charged when requests end, so a short time can have more of them than the backend has cores.
+            "share": rates.map(|rates| thousandths((rates.cores() / cores.max(0.001)).min(1.0))),
             "requests_per_second": rates.map(|rates| thousandths(rates.requests_per_sec())),
             "wait_ms": rates.map(|rates| thousandths(rates.wait_secs() * 1000.0)),
             "cpu_ms": rates.map(|rates| rates.total.toll_ns / 1_000_000),
             "requests": rates.map(|rates| rates.total.requests),
-            "held": rates.map_or(held, |rates| rates.total.held.max(held)),
-            "refused": rates.map_or(refused, |rates| rates.total.refused.max(refused)),
-            "would_hold": rates.map_or(0, |rates| rates.total.would_hold),
-            "would_refuse": rates.map_or(0, |rates| rates.total.would_refuse),
+            "held": times(|key| key.held, |total| total.held),
+            "refused": times(|key| key.refused, |total| total.refused),
+            "would_hold": times(|key| key.would_hold, |total| total.would_hold),
+            "would_refuse": times(|key| key.would_refuse, |total| total.would_refuse),
             "first_seen": first.map(|first| self.date(first)),
             "last_seen": last.map(|last| self.date(last)),
             "idle_ms": last.map(|last| now.since(last).as_nanos() / 1_000_000),

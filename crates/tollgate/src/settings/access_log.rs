@@ -77,6 +77,11 @@ impl LogOutput {
             text if text.contains('\0') => Err("a path must not contain NUL".to_owned()),
             text if text.ends_with('/') => Err(format!("{} is a directory: write the path of a file", shown(text))),
             text if text.contains('/') => Ok(Self::File(text.into())),
+            text if text.contains('.') => Err(format!(
+                "unknown output {0}: write \"./\" before the name of a file, as in {1}",
+                shown(text),
+                shown(&format!("./{text}"))
+            )),
             text => Err(format!(
                 "unknown output {}: write the path of a file such as \"/var/log/tollgate/access.log\", \
                  \"stdout\" or \"syslog\"",
@@ -120,9 +125,13 @@ mod tests {
         check("syslog", LogOutput::SyslogSocket("/dev/log".into()));
         check("syslog:/run/log", LogOutput::SyslogSocket("/run/log".into()));
         check("syslog:192.0.2.1:514", LogOutput::SyslogUdp("192.0.2.1:514".parse().unwrap()));
-        for (text, instead) in
-            [("sysolg", "\"stdout\""), ("syslog:logs", "127.0.0.1:514"), ("/var/log/", "directory"), ("", "\"stdout\"")]
-        {
+        for (text, instead) in [
+            ("sysolg", "\"stdout\""),
+            ("access.log", "`./access.log`"),
+            ("syslog:logs", "127.0.0.1:514"),
+            ("/var/log/", "directory"),
+            ("", "\"stdout\""),
+        ] {
             let message = LogOutput::parse(text).unwrap_err();
             assert!(message.contains(instead), "{text}: {message}");
         }

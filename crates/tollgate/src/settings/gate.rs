@@ -168,7 +168,8 @@ table! {
         h2c: bool = "false",
         /// Number of worker threads, each with its own connections. Default: the number of cores of this machine.
         workers: WholeNumber<u32> where error_of_workers,
-        /// Number of CPU cores of each backend. Default: the number of cores of this machine.
+        /// Number of CPU cores of each backend. Default: the number of cores of this machine. A backend that is one
+        /// single-threaded process has 1.
         cores: Thousandths,
         /// Maximum number of requests in flight at each backend; the others wait at the gate, which chooses their
         /// order. `"auto"` adapts the limit to the backend.

@@ -41,6 +41,12 @@ fn status(gate: &Gate) -> Value {
     serde_json::from_slice(&gate.admin("/api/v1/status").body).unwrap()
 }
 
+fn doctor(gate: &Gate, arguments: &[&str]) -> String {
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    doctor.args(["doctor", "--admin", &format!("http://{}", gate.admin)]).args(arguments).env_remove("TOLLGATE_TOKEN");
+    String::from_utf8(doctor.output().unwrap().stdout).unwrap()
+}
+
 fn verdicts(gate: Gate, reason: &str) -> Vec<String> {
     let lines: Vec<Value> = gate.end().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of_reason = lines.iter().filter(|line| line["reason"] == reason);
@@ -74,9 +80,7 @@ fn in_observe_mode_the_queue_only_reports_its_decisions() {
     );
     let client = serde_json::json!({ "key": "127.0.0.1/32", "would_hold": 1, "would_refuse": 2 });
     eventually("the client is named", || status(&gate)["observed"]["clients"] == serde_json::json!([client]));
-    let mut doctor = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    doctor.args(["doctor", "--once", "--admin", &format!("http://{}", gate.admin)]).env_remove("TOLLGATE_TOKEN");
-    let table = String::from_utf8(doctor.output().unwrap().stdout).unwrap();
+    let table = doctor(&gate, &["--once"]);
     let summary = "observe mode: of 4 requests the gate would have held 1 (25.0 %), refused 2 (50.0 %): 127.0.0.1/32 (1 held, 2 refused)";
     assert_eq!(table.lines().next(), Some(summary), "{table}");
     assert_eq!(gate.metric("tollgate_queue_turned_away_total"), 0);
@@ -123,4 +127,25 @@ fn a_reload_to_observe_mode_releases_waiting_requests() {
         assert_eq!(read_response(&mut BufReader::new(client)).unwrap().status, 200);
     }
     eventually("nothing is left in the queue", || status(&gate)["requests"]["in_flight"] == 0);
+}
+
+/// An operator who tries a rule must not read that clients were refused.
+#[test]
+fn a_rule_in_observe_mode_is_counted_apart_from_refusals() {
+    let backend = Backend::saying("ok");
+    let observing = BUCKET.replace("[[rule]]", "[[rule]]\nmode = 'observe'");
+    let gate = Gate::start(&config(&backend, "enforce", &observing));
+    assert!((0..5).all(|_| gate.get("/").status == 200));
+    let key = || serde_json::from_slice::<Value>(&gate.admin("/api/v1/key?class=ip/32&key=127.0.0.1/32").body).unwrap();
+    eventually("all five are counted", || key()["bucket"]["requests"] == 5);
+    let bucket = &key()["bucket"];
+    assert_eq!((&bucket["refused"], &bucket["would_refuse"]), (&0.into(), &3.into()), "{bucket}");
+    let page = doctor(&gate, &["--key", "127.0.0.1"]);
+    assert!(page.contains("         refused  0\nwould be refused  3\n"), "{page}");
+    assert!(page.contains("  3 x  rule api: only observed, 3 of 2, "), "{page}");
+    let table = doctor(&gate, &["--once"]);
+    assert!(
+        table.contains("| Refused | Observed |") && table.contains("|       0 |        3 | 127.0.0.1/32 |"),
+        "{table}"
+    );
 }

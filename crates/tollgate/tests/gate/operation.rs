@@ -35,6 +35,43 @@ fn fault_45_a_gate_that_stops_finishes_the_requests_in_flight() {
     assert!(std::net::TcpStream::connect(gate.address).is_err(), "the listener is closed");
 }
 
+/// Starts a gate in a terminal, lets it reload, closes the terminal, and prints the exit code of the gate.
+const TERMINAL: &str = "
+import os, pty, select, signal, sys, time
+gate, terminal = pty.fork()
+if gate == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+def logged(text):
+    seen = b''
+    while text not in seen:
+        assert select.select([terminal], [], [], 30)[0], seen
+        seen += os.read(terminal, 4096)
+logged(b'listening')
+os.kill(gate, signal.SIGHUP)
+logged(b'settings reloaded')
+os.close(terminal)
+for _ in range(300):
+    ended, status = os.waitpid(gate, os.WNOHANG)
+    if ended:
+        sys.exit(print(os.waitstatus_to_exitcode(status)))
+    time.sleep(0.1)
+os.kill(gate, signal.SIGKILL)
+print('still running')
+";
+
+/// Its port would stay in use, and the next gate could not start.
+#[test]
+fn a_gate_in_a_terminal_ends_with_the_terminal() {
+    let backend = Backend::saying("ok");
+    let home = tempfile::tempdir().unwrap();
+    let mut python = std::process::Command::new("python3");
+    python.args(["-c", TERMINAL, env!("CARGO_BIN_EXE_tollgate"), "gate", "--backend", &backend.url()]);
+    python.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).env("XDG_STATE_HOME", home.path());
+    let output = python.output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(printed.trim(), "0", "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// The states are sent in order; watchdog messages may come in between.
 #[test]
 fn the_service_manager_is_notified_of_start_reload_and_stop() {

@@ -115,6 +115,11 @@ fn the_guide_shows_what_check_prints() {
         |kind: &str| page.split(&format!("```{kind}\n")).nth(1).unwrap().split("```").next().unwrap().to_owned();
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("tollgate.toml"), block("toml")).unwrap();
+    std::fs::create_dir(folder.path().join("tls")).unwrap();
+    for file in ["shop.pem", "shop.key", "blog.pem", "blog.key"] {
+        // It only has to exist: without it, a note would say so.
+        std::fs::write(folder.path().join("tls").join(file), "").unwrap();
+    }
     let check = Command::new(binary()).args(["check", "tollgate.toml"]).current_dir(folder.path()).output().unwrap();
     assert_eq!(String::from_utf8(check.stdout).unwrap(), block("text"));
 }

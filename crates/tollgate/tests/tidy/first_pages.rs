@@ -293,6 +293,11 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("tollgate --version", PACKAGE_TEST, "tollgate \\d"),
     ("tollgate check --hardening tollgate.toml", "crates/tollgate/tests/blackbox/examples.rs", "\"--hardening\""),
     ("tollgate doctor", "crates/tollgate/tests/admin/doctor.rs", "tollgate(&[\"doctor\"]"),
+    (
+        "tollgate gate --config tollgate.toml",
+        START_TESTS,
+        "const START: &str = \"tollgate gate --config tollgate.toml\";",
+    ),
     ("tollgate health", PACKAGE_TEST, "\"tollgate health\""),
     ("tollgate init", "crates/tollgate/tests/blackbox/init.rs", "fn on_a_terminal_it_asks_three_questions"),
 ];
