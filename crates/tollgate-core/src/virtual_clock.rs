@@ -98,6 +98,13 @@ pub struct Reading {
 }
 
 impl Reading {
+    /// When the stay began.
+    pub(crate) const fn at(&self) -> Moment {
+        self.at
+    }
+}
+
+impl Reading {
     /// The request's load.
     pub const fn load(&self) -> Load {
         self.load

@@ -1,7 +1,8 @@
 //! Whether a request may go to the backend now.
 
-use super::client::TAGS;
-use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Request, Slot, Ticket};
+use super::client::{Client, TAGS};
+use super::tree::Tree;
+use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Request, Slot, Ticket, largest};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::Load;
 
@@ -28,13 +29,18 @@ impl Queue {
         ticket
     }
 
-    /// The estimated cost of a request of the lane in which most CPU time waits, if that cost is known.
-    pub(super) fn dominant(&self) -> Option<Span> {
+    /// The lane in which most CPU time waits.
+    fn dominant_lane(&self) -> Option<usize> {
         if self.waiting == 0 {
             return None;
         }
         let waits = |lane: &usize| self.waiting_costs.iter().map(|octaves| octaves[*lane]).sum::<u64>();
-        let lane = (0..OCTAVES).filter(|lane| !self.lanes[*lane].is_empty()).max_by_key(waits)?;
+        (0..OCTAVES).filter(|lane| !self.lanes[*lane].is_empty()).max_by_key(waits)
+    }
+
+    /// The estimated cost of a request of the lane in which most CPU time waits, if that cost is known.
+    pub(super) fn dominant(&self) -> Option<Span> {
+        let lane = self.dominant_lane()?;
         let first = &self.slots[self.lanes[lane].first()?.request as usize];
         Some(self.prices.price(first.request.route)).filter(|price| price.is_settled).map(|price| price.usual)
     }
@@ -54,7 +60,11 @@ impl Queue {
             return true;
         }
         let peers = self.in_flight.peers(slot.is_ahead, slot.octave);
-        let limit = self.limit_of(slot);
+        let contended = self.contention.limit(now).filter(|_| slot.is_ahead);
+        let limit = contended.unwrap_or_else(|| self.limit_of(slot));
+        if self.is_crowding(slot, peers.load, now) {
+            return false;
+        }
         let has_proof = slot.is_settled || peers.unsettled < self.limit.exposure(slot.cost, self.exposed());
         let is_level = !slot.is_ahead || self.in_flight.ahead() < twice(limit);
         peers.load < limit && has_proof && is_level
@@ -76,6 +86,40 @@ impl Queue {
             limit = limit.max(BESIDE_HEAVIER);
         }
         limit
+    }
+
+    /// Whether the network of a client behind its share has as much in flight as it may beside light clients.
+    fn is_crowding(&self, slot: &Slot, peers: Load, now: Moment) -> bool {
+        let network = slot.request.client.network;
+        let limit = self.contention.limit_of(network, now).filter(|limit| !slot.is_ahead && peers >= *limit);
+        limit.is_some_and(|limit| {
+            let in_flight = (0..self.in_flight.count()).map(|index| &self.slots[self.in_flight.get(index) as usize]);
+            let own = in_flight.filter(|other| {
+                other.request.client.network == network && other.octave <= slot.octave.saturating_add(1)
+            });
+            own.fold(Load::ZERO, |sum, other| sum.plus(other.load)) >= limit
+        })
+    }
+
+    /// Finds out whether light clients use the backend beside heavy ones that wait.
+    pub(super) fn update_contention(&mut self, now: Moment) {
+        let last = self.lanes.iter().filter_map(Tree::last).map(|end| (self.tag_of(end.request), end.request)).max();
+        let network = last.map(|(_, at)| self.slots[at as usize].request.client.network).filter(|network| {
+            let is_ahead = last.is_some_and(|(tag, _)| tag > self.front());
+            let is_only = || self.dominant_lane().is_some_and(|lane| self.lanes[lane].blocks() == 1);
+            // Light clients that have to wait, too, do not end the contention.
+            let is_light = |client: &Client| {
+                let waits = !self.contention.is_on(now) && self.owns.contains_key(&client.address);
+                largest(self.tags(client)) <= self.front() && !waits
+            };
+            (is_ahead || is_only()) && self.contention.has_light(*network, is_light, now)
+        });
+        let is_found = self.limit.is_found() && self.dominant().is_some_and(|price| self.limit.is_proven_for(price));
+        let cores = Load::of_cores(self.cores());
+        let start = if is_found { self.limit.in_force() } else { cores.min(self.limit.in_force()) };
+        let limit = &mut self.limit;
+        self.contention.update(network, start, |number| limit.has_room(number), now);
+        limit.set_contended(network.is_some());
     }
 
     /// How many requests of unsettled price may be in flight: as many as keep the cores busy.

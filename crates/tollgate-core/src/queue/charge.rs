@@ -1,6 +1,7 @@
 //! Charges clients for their use of the backend, in virtual time.
 
 use super::client::{Client, TAGS};
+use super::log2::log2;
 use super::tree::quantum;
 use super::{Queue, SURPRISE, State, largest, octave};
 use crate::time::{Moment, Span};
@@ -56,7 +57,12 @@ impl Queue {
             (slot.cost, slot.octave, slot.is_settled) = (cost, octave(cost), is_settled);
             // A probe that exceeds its price has shown that its route is expensive: the next unseen route has its turn.
             self.probe = self.probe.filter(|probe| *probe != at);
-            self.prices.raise(slot.request.route, cost, is_new);
+            let (route, mean, is_ahead) = (slot.request.route, slot.mean, slot.is_ahead);
+            let wall = now.since(reading.at());
+            if let Some(longer) = self.prices.longer_than_calm(route, log2(wall.as_nanos())).filter(|_| !is_ahead) {
+                self.contention.record_light(longer, mean, wall, now);
+            }
+            self.prices.raise(route, cost, is_new);
             self.charge(at, cost);
         }
     }

@@ -65,6 +65,9 @@ const CORES_UNSAID: u64 = 4;
 const COMPARABLE: u64 = 4;
 /// When only cheaper ones have waited for this long, the findings turn to those.
 const CHEAPER_AFTER: Span = Span::from_secs(10);
+/// Requests that it takes to know how long a route takes in calm, and requests that are remembered.
+const CALM_SAMPLES_MIN: i32 = 8;
+const CALM_MEMORY: i32 = 32;
 /// The load of a request that sleeps.
 const SLEEPER: Load = Load::from_256ths(4);
 
@@ -74,9 +77,23 @@ pub(super) struct Times {
     usual: Usual,
     response: Response,
     is_sleeper: bool,
+    /// The mean time of requests while nothing waits, as a logarithm, and how many it is the mean of.
+    calm: i32,
+    calm_samples: i32,
 }
 
 impl Times {
+    /// A request of a client behind its share took `took` while nothing waits, as a logarithm.
+    pub(super) fn record_calm(&mut self, took: i32) {
+        self.calm_samples = (self.calm_samples + 1).min(CALM_MEMORY);
+        self.calm += (took - self.calm) / self.calm_samples;
+    }
+
+    /// How much longer than in calm a request takes, as a logarithm, if that is known.
+    pub(super) fn longer_than_calm(&self, took: i32) -> Option<i32> {
+        (self.calm_samples >= CALM_SAMPLES_MIN).then_some(took - self.calm)
+    }
+
     /// Whether a request of this route has ended. Parent paths have no times.
     pub(super) fn is_known(&self) -> bool {
         self.is_sleeper || self.usual != Usual::default()
@@ -140,6 +157,8 @@ pub(super) struct InFlightLimit {
     found: Load,
     in_force: Load,
     is_clear: bool,
+    /// Whether the limit of heavy clients follows the times of light ones: this one then changes by findings only.
+    is_contended: bool,
     /// Since when the machine is idle with this limit.
     idle_since: Moment,
     /// Whether the limit has grown because the machine was idle.
@@ -174,6 +193,7 @@ impl InFlightLimit {
             found: start,
             in_force: start,
             is_clear: false,
+            is_contended: false,
             idle_since: now,
             has_grown_idle: false,
             is_roomy: false,
@@ -219,6 +239,20 @@ impl InFlightLimit {
     /// had to wait is about requests of all prices.
     pub(super) fn is_certain_for(&self, price: Span) -> bool {
         self.is_proven() && (self.about == Span::ZERO || price <= self.about.times(COMPARABLE))
+    }
+
+    /// Whether the number follows from a finding.
+    pub(super) const fn is_found(&self) -> bool {
+        self.is_clear || self.is_roomy
+    }
+
+    /// Whether the backend is known to serve more than this number at once.
+    pub(super) fn has_room(&self, number: Load) -> bool {
+        self.is_idle || self.is_roomy || self.is_clear && self.found > number
+    }
+
+    pub(super) const fn set_contended(&mut self, is_contended: bool) {
+        self.is_contended = is_contended;
     }
 
     /// CPU time that requests in flight may take while the limit is not proven.
@@ -295,7 +329,7 @@ impl InFlightLimit {
         let is_own = stay.wall <= now.since(self.wave.since);
         let is_fast = stay.wall.times(2) <= shortest.times(3);
         self.wave.fast_ends += u32::from(is_own && is_fast);
-        if self.is_idle {
+        if self.is_idle && !self.is_contended {
             self.grow_if_idle(now);
         }
         if self.wave.older <= self.wave.older_at_start / 4
@@ -353,7 +387,7 @@ impl InFlightLimit {
             return;
         }
         let lasts = now.since(self.wave.since);
-        let is_idle = is_idle && self.was_pressed(now);
+        let is_idle = is_idle && self.was_pressed(now) && !self.is_contended;
         if is_idle && !self.is_clear {
             self.grow_if_idle(now);
         } else if is_idle && now.since(self.idle_since) >= IDLE_MAX {
@@ -407,6 +441,7 @@ impl InFlightLimit {
         let price = dominant.filter(|_| self.wave.pressed_at.is_some());
         match (finding, price) {
             (Finding::Full(number), _) if number != self.found || !self.is_clear => self.take_over(number, now),
+            _ if self.is_contended => self.next_wave(now),
             (Finding::Roomy, Some(_)) if !self.is_clear => {
                 self.set(self.found.as_256ths() * GROWTH_MAX, now);
             }
@@ -566,7 +601,8 @@ impl InFlightLimit {
         if is_sleeper == route.is_sleeper {
             return None;
         }
-        *route = Times { is_sleeper, ..Times::default() };
+        let Times { calm, calm_samples, .. } = *route;
+        *route = Times { is_sleeper, calm, calm_samples, ..Times::default() };
         Some(route.load())
     }
 }

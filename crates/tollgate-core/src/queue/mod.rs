@@ -10,7 +10,8 @@
 //! make a page ten times slower, however soon it was dispatched. Therefore a request waits for its betters and equals,
 //! and for nothing else. Requests in flight are counted by standing (whether the client was behind or ahead of its
 //! share) and by octave of the price. A client that is behind does not wait for requests of clients that are ahead, and
-//! a light request does not wait for a heavy one ([`Queue::may_go`]).
+//! a light request does not wait for a heavy one ([`Queue::may_go`]). While light clients are there, heavy ones have an
+//! in-flight limit of their own, which follows the times of the light ones ([`Contention`]).
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -38,6 +39,7 @@
 mod admit;
 mod charge;
 mod client;
+mod contention;
 mod estimate;
 mod forecast;
 mod in_flight;
@@ -65,10 +67,12 @@ use crate::virtual_clock::{Cores, Load, Reading, Stay, VirtualClock};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use client::TAGS;
+use contention::Contention;
 use estimate::ServiceRate;
 use in_flight::InFlightRequests;
 use ledger::Ledger;
 use limit::InFlightLimit;
+use log2::log2;
 use price::Prices;
 use tree::Tree;
 
@@ -275,6 +279,7 @@ pub struct Queue {
     at: Moment,
     /// When a request of a client that was ahead last went.
     ahead_at: Moment,
+    contention: Contention,
     /// The request in flight that goes first on an unseen route.
     probe: Option<u32>,
     clock: VirtualClock,
@@ -306,6 +311,7 @@ impl Queue {
             time: 2 * charge::CREDIT.as_nanos(),
             at: now,
             ahead_at: now,
+            contention: Contention::new(now),
             probe: None,
             clock: VirtualClock::new(settings.cores),
             prices: Prices::new(ROUTES_MAX),
@@ -369,6 +375,7 @@ impl Queue {
             return (slot, tags, Judgement::Go);
         }
         self.limit.press(now);
+        self.update_contention(now);
         let standing = self.standing(&slot);
         // Nothing is refused for the price of a route that nobody knows.
         let is_certain = self.limit.is_certain_for(slot.mean) && !slot.is_unseen;
@@ -533,6 +540,15 @@ impl Queue {
             && let Some(times) = self.prices.record(slot.request.route, toll)
             && !slot.is_exempt
         {
+            let took = log2(stay.wall.as_nanos());
+            if slot.is_ahead {
+                self.contention.record_heavy(stay.wall);
+            } else if let Some(longer) = times.longer_than_calm(took) {
+                self.contention.record_light(longer, slot.mean, stay.wall, now);
+            }
+            if !slot.is_ahead && self.waiting == 0 {
+                times.record_calm(took);
+            }
             if let Some(load) = self.limit.record(times, stay, toll, dominant, now) {
                 self.rescale(&slot, load, now);
             }
@@ -560,6 +576,7 @@ impl Queue {
         }
         self.check_overruns(now);
         self.limit.press(now);
+        self.update_contention(now);
         self.limit.tick(is_idle, self.dominant(), now);
         if now.since(self.trimmed_at) >= TRIM_EVERY {
             self.trimmed_at = now;
@@ -593,6 +610,8 @@ impl Queue {
     fn start(&mut self, at: u32, tag: u64, now: Moment) {
         if self.slots[at as usize].is_ahead {
             self.ahead_at = now;
+        } else {
+            self.contention.serve(self.slots[at as usize].request.client, now);
         }
         // A request that goes before its turn, because it is light, does not make the turn later for others.
         if self.waiting == 0 {

@@ -151,6 +151,11 @@ impl Prices {
         if alike.is_known() { alike.high() } else { UNKNOWN }
     }
 
+    /// How much longer than in calm a request of this route takes ([`Times::longer_than_calm`]).
+    pub(super) fn longer_than_calm(&self, key: RouteKey, took: i32) -> Option<i32> {
+        self.find(key.route)?.times.longer_than_calm(took)
+    }
+
     /// A request in flight exceeds the price, for the first time if `is_new`, and will cost `estimate` or more.
     pub(super) fn raise(&mut self, key: RouteKey, estimate: Span, is_new: bool) {
         if let Some(route) = self.slot(key.route) {

@@ -75,6 +75,11 @@ impl Tree {
         self.addresses
     }
 
+    /// How many blocks have requests waiting.
+    pub(super) fn blocks(&self) -> usize {
+        self.node(ROOT).children.len()
+    }
+
     /// The request to dispatch first.
     pub(super) fn first(&self) -> Option<End> {
         let (rank, tenant) = self.tenant(|children| children.first().copied())?;

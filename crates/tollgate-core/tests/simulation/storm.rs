@@ -184,9 +184,11 @@ fn a_crawler_of_one_address_or_network_does_not_slow_people_down() {
     calms(&[1, 2], &[3, 10, 40], Laws::new(3.0, 2.0, 0.995));
 }
 
+/// Not met yet if the settings name four times the cores that the backend has: nobody knows how long pages take in calm.
 #[test]
 fn a_crawler_that_is_there_when_the_gate_starts_does_not_slow_people_down() {
-    calms(&[1, 2], &[0], Laws::new(3.0, 2.0, 0.995));
+    let laws = Laws::new(3.0, 2.0, 0.995);
+    calms(&[1, 2], &[0], Laws { late: laws.late.not_met(2.9, 0.8), ..laws });
 }
 
 #[test]
@@ -244,13 +246,56 @@ fn random_storm(seed: u64) -> Storm {
 #[test]
 fn random_crawlers_do_not_slow_people_down() {
     let mut laws = Laws::new(3.0, 2.0, 0.995);
-    laws.early = laws.early.not_met(17.0, 0.45);
-    laws.late = laws.late.not_met(6.0, 0.5);
-    laws.busy = laws.busy.not_met(0.9, 0.85);
+    laws.early = laws.early.not_met(20.0, 0.75);
+    laws.late = laws.late.not_met(5.0, 0.7);
+    laws.busy = laws.busy.not_met(0.4, 0.9);
+    laws.crawler = laws.crawler.not_met(0.2, 0.95);
     for seed in seeds(40) {
         laws.add(&random_storm(seed));
     }
     laws.check();
+}
+
+/// Small pools of workers, which serve in FIFO order, and requests that sleep for a part of their time. In such a pool
+/// a page waits for whole requests of the crawler, not for a part of the core. Not met yet: the first eight requests of
+/// a crawler fill a pool of two workers, and one that is there when the gate starts is not told from people at first.
+#[test]
+fn random_crawlers_do_not_fill_small_pools() {
+    let mut early = Sweep::at_most("L5 page p99 over calm, pools, first 5 s", 3.0).not_met(40.0, 0.88);
+    let mut late = Sweep::at_most("L5 page p99 over calm, pools, later", 2.0).not_met(40.0, 0.75);
+    let mut served = Sweep::at_least("L5 served, pools", 0.995);
+    for seed in seeds(60).filter(|seed| seed % 3 < 2) {
+        let mut random = Random::new(seed * 131 + 17);
+        let (crawler_ms, page_ms) = (random.log_uniform(50.0, 1000.0), random.log_uniform(5.0, 50.0));
+        let sleep = if random.below(2) == 0 { 0.0 } else { 0.8 * random.unit() };
+        let workers = (random.log_uniform(2.0, 64.0) as usize).max((4.0 / (1.0 - sleep)) as usize);
+        let storm = Storm {
+            said: 2,
+            connections: random.log_uniform(16.0, 128.0) as usize,
+            page_ms,
+            crawler_ms,
+            sigma: [0.0, 0.3][random.below(2) as usize],
+            is_local: random.below(2) == 0,
+            slice_ms: 4,
+            ..Storm::new(1 + (seed % 3) as u8, [0, 3, 10, 20][random.below(4) as usize], seed)
+        };
+        let mut world = storm.world();
+        world.backends = vec![Backend::new(1, workers)];
+        world.backends[0].slice_ns = storm.slice_ms * MS;
+        for (_, work, _) in world.sources.iter_mut().flat_map(|source| &mut source.works) {
+            let all = work.cpu_ns as f64;
+            (work.cpu_ns, work.sleep_ns) = ((all * (1.0 - sleep)) as u64, work.sleep_ns + (all * sleep) as u64);
+        }
+        let mut calm = World { seconds: 40, ..world.clone() };
+        calm.sources.truncate(CRAWLER);
+        let calm = pages(&calm.direct().run(), 0, 40);
+        let (results, start) = (world.run(), storm.start_s());
+        let run = || format!("{storm:?}, {workers} workers, sleep {sleep:.2}");
+        early.add(pages(&results, start, start + 5) / calm, run);
+        late.add(pages(&results, start + 5, start + 30) / calm, run);
+        served.add(results.served(&PEOPLE, start * 1000, (start + 30) * 1000), run);
+    }
+    check([served, early, late]);
 }
 
 /// A crawler of 64 networks whose requests cost about as much as people's pages looks like people: an office then gets

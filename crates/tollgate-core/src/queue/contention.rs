@@ -1,0 +1,279 @@
+//! The in-flight limit of heavy clients while light clients use the backend beside them.
+//!
+//! [`InFlightLimit`](super::limit::InFlightLimit) asks how many requests the backend serves at once. The answer takes
+//! some hundred requests, and until then an error harms the clients behind their share: a page waits for a crawler's
+//! requests in the backend, where no order can be chosen. In a pool of four workers, five requests of a second each
+//! make a page of 10 ms take a second. So while light clients are there, heavy clients have a limit of their own. It
+//! follows the times of the light clients, which show an error within a few requests.
+//!
+//! A client is light if it is behind its share and has nothing waiting. Heavy clients are those ahead of their share,
+//! and the network that everything that waits belongs to.
+//!
+//! | state | event | limit |
+//! |---|---|---|
+//! | off | heavy clients wait, and a light one was served less than [`LASTS`] ago | the number found, or the cores if those are fewer |
+//! | on | light clients' requests take clearly longer than in calm | halved, down to one |
+//! | on | they hardly do, and the backend is known to have room | grows by a quarter |
+//! | on | no light client was served for [`LASTS`], or nothing waits for as long | off; remembered for [`REMEMBERED`] |
+
+use super::client::Client;
+use super::log2::OCTAVE;
+use crate::time::{Moment, Span};
+use crate::virtual_clock::Load;
+
+/// A light client uses the backend for this long after its last request: a page every few seconds is enough.
+const LASTS: Span = Span::from_secs(3);
+/// The limit of the last contention is used again if the next one begins within this time.
+const REMEMBERED: Span = Span::from_secs(30);
+/// Light clients' requests that take this much longer than in calm (1.15 octaves: 2.2 times) show that the limit is too
+/// large. A request that shares a core with one other takes twice as long.
+const TOO_SLOW: i32 = OCTAVE * 23 / 20;
+/// The limit may grow while they take at most this much longer (0.45 octaves: 1.4 times).
+const FAST: i32 = OCTAVE * 9 / 20;
+/// Requests that it takes to lower the limit, and to raise it. It is raised without any if none are compared.
+const SAMPLES_TO_LOWER: i32 = 4;
+const SAMPLES_TO_RAISE: i32 = 8;
+/// The limit does not grow before this time, and before two heavy requests have ended one after the other.
+const RAISE_AFTER: Span = Span::from_millis(500);
+/// After a change of the limit, light clients' requests count when heavy ones have left, after this time at the latest.
+const SETTLING_MAX: Span = Span::from_secs(1);
+/// How many requests the mean slowdown remembers.
+const MEMORY: i32 = 32;
+/// A number that was too large is not tried again before this time, which doubles each time it fails.
+const BACKOFF_MIN: Span = Span::from_secs(5);
+const BACKOFF_MAX: Span = Span::from_secs(40);
+/// Cheaper requests are no samples: the scheduler of an operating system serves them at once, however many compute.
+const COST_MIN: Span = Span::from_millis(4);
+
+#[derive(Clone, Debug)]
+pub(super) struct Contention {
+    /// The last two clients that were served while behind their share, of different networks, and when.
+    served: [Option<(Client, Moment)>; 2],
+    /// The network of the heaviest client that waits, while contention is on, and when it was last seen to be.
+    network: Option<u64>,
+    seen_at: Moment,
+    limit: Load,
+    /// How much longer light clients' requests take than in calm since the limit changed, and how much that varies, as
+    /// logarithms.
+    slowdown: i32,
+    spread: i32,
+    samples: i32,
+    changed_at: Moment,
+    /// How long heavy clients' requests take: the effect of a larger limit shows after that time.
+    turnaround: Option<Span>,
+    /// The last number that was too large, and when.
+    failed: Option<(Load, Moment)>,
+    backoff: Span,
+}
+
+impl Contention {
+    pub(super) const fn new(now: Moment) -> Self {
+        Self {
+            served: [None; 2],
+            network: None,
+            seen_at: now,
+            limit: Load::ONE,
+            slowdown: 0,
+            spread: 0,
+            samples: 0,
+            changed_at: now,
+            turnaround: None,
+            failed: None,
+            backoff: BACKOFF_MIN,
+        }
+    }
+
+    /// A request of a client behind its share goes to the backend.
+    pub(super) fn serve(&mut self, client: Client, now: Moment) {
+        if self.served[0].is_some_and(|(last, _)| last.network != client.network) {
+            self.served[1] = self.served[0];
+        }
+        self.served[0] = Some((client, now));
+    }
+
+    /// Whether a light client of another network uses the backend.
+    pub(super) fn has_light(&self, network: u64, is_light: impl Fn(&Client) -> bool, now: Moment) -> bool {
+        let mut others = self.served.iter().flatten().filter(|(client, _)| client.network != network);
+        others.any(|(client, at)| now.since(*at) < LASTS && is_light(client))
+    }
+
+    pub(super) fn is_on(&self, now: Moment) -> bool {
+        self.network.is_some() && now.since(self.seen_at) <= LASTS
+    }
+
+    /// The limit of clients ahead of their share, while contention is on.
+    pub(super) fn limit(&self, now: Moment) -> Option<Load> {
+        self.is_on(now).then_some(self.limit)
+    }
+
+    /// The limit of clients of this network, whatever their standing.
+    pub(super) fn limit_of(&self, network: u64, now: Moment) -> Option<Load> {
+        self.limit(now).filter(|_| self.network == Some(network))
+    }
+
+    /// Turns contention on with the network of the heaviest client that waits, or off. It starts with the number
+    /// `start`. `has_room` says that the backend is known to serve more than the limit.
+    pub(super) fn update(&mut self, network: Option<u64>, start: Load, has_room: impl Fn(Load) -> bool, now: Moment) {
+        let begins = network.is_some() && !self.is_on(now);
+        if begins && (self.turnaround.is_none() || now.since(self.seen_at) > REMEMBERED) {
+            self.set(start.max(Load::ONE), now);
+            (self.turnaround, self.failed, self.backoff) = (None, None, BACKOFF_MIN);
+        }
+        self.network = network;
+        if network.is_some() {
+            self.seen_at = now;
+            let is_fast = self.samples >= SAMPLES_TO_RAISE && self.slowdown + self.error() / 2 < FAST;
+            if (is_fast || self.samples == 0) && has_room(self.limit) {
+                self.raise(now);
+            }
+        }
+    }
+
+    /// A heavy client's request has taken `wall`.
+    pub(super) fn record_heavy(&mut self, wall: Span) {
+        let before = self.turnaround.map_or(0, |turnaround| turnaround.as_nanos() / 8 * 7);
+        self.turnaround = Some(wall.max(Span::from_nanos(before)));
+    }
+
+    /// A light client's request that costs `cost` has taken `wall` (so far), which is `longer` than in calm as a
+    /// logarithm.
+    pub(super) fn record_light(&mut self, longer: i32, cost: Span, wall: Span, now: Moment) {
+        // Heavy requests that were in flight when the limit changed still slow others down.
+        let settling = self.turnaround.map_or(Span::ZERO, |turnaround| turnaround.min(SETTLING_MAX));
+        if cost < COST_MIN || wall + settling > now.since(self.changed_at) || !self.is_on(now) {
+            return;
+        }
+        self.samples = (self.samples + 1).min(MEMORY);
+        let deviation = longer.clamp(-2 * OCTAVE, 4 * OCTAVE) - self.slowdown;
+        self.slowdown += deviation / self.samples;
+        if self.samples > 1 {
+            self.spread += (deviation.abs() - self.spread) / self.samples;
+        }
+        if self.samples >= SAMPLES_TO_LOWER && self.slowdown - self.error() > TOO_SLOW {
+            self.lower(now);
+        }
+    }
+
+    /// Two standard errors of the slowdown.
+    fn error(&self) -> i32 {
+        2 * self.spread / self.samples.max(1).isqrt()
+    }
+
+    fn lower(&mut self, now: Moment) {
+        if self.limit <= Load::ONE {
+            return;
+        }
+        let has_failed = self.failed.is_some_and(|(failed, _)| failed == self.limit);
+        self.backoff = if has_failed { self.backoff.times(2).min(BACKOFF_MAX) } else { BACKOFF_MIN };
+        self.failed = Some((self.limit, now));
+        self.set(Load::from_256ths(self.limit.as_256ths() / 2).max(Load::ONE), now);
+    }
+
+    fn raise(&mut self, now: Moment) {
+        let limit = self.limit.as_256ths();
+        let more = Load::from_256ths(limit + (limit / 4).max(Load::ONE.as_256ths()));
+        let is_tried = self.failed.is_some_and(|(failed, at)| more >= failed && now.since(at) < self.backoff);
+        let shows = self
+            .turnaround
+            .is_some_and(|turnaround| now.since(self.changed_at) >= turnaround.times(2).max(RAISE_AFTER));
+        if shows && !is_tried {
+            self.set(more, now);
+        }
+    }
+
+    fn set(&mut self, limit: Load, now: Moment) {
+        self.limit = limit;
+        (self.slowdown, self.spread, self.samples, self.changed_at) = (0, 0, 0, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NETWORK: u64 = 1;
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_millis(millis)
+    }
+
+    /// Contention that has begun with `cores` at 1 s, and has seen a heavy request of 100 ms.
+    fn contended(cores: u32) -> Contention {
+        let mut contention = Contention::new(at(0));
+        contention.update(Some(NETWORK), Load::of(cores), |_| false, at(1000));
+        contention.record_heavy(Span::from_millis(100));
+        contention
+    }
+
+    /// Light requests that take `times` as long as in calm, every 50 ms from `from` on.
+    fn light(contention: &mut Contention, times: f64, from: u64, count: u64, has_room: bool) {
+        let longer = (times.log2() * f64::from(OCTAVE)) as i32;
+        for millis in (0..count).map(|index| from + 50 * index) {
+            contention.update(Some(NETWORK), Load::ONE, |_| has_room, at(millis));
+            contention.record_light(longer, Span::from_millis(20), Span::from_millis(20), at(millis));
+        }
+    }
+
+    #[test]
+    fn the_limit_is_halved_until_light_clients_are_fast_enough() {
+        let mut contention = contended(8);
+        light(&mut contention, 4.5, 1500, 4, false);
+        assert_eq!(contention.limit(at(1700)), Some(Load::of(4)));
+        light(&mut contention, 2.5, 1900, 6, false);
+        assert_eq!(contention.limit(at(2200)), Some(Load::of(2)));
+        light(&mut contention, 1.5, 2500, 100, false);
+        assert_eq!(contention.limit(at(7500)), Some(Load::of(2)));
+        light(&mut contention, 100.0, 8000, 100, false);
+        assert_eq!(contention.limit(at(13_000)), Some(Load::ONE), "never less than one");
+    }
+
+    #[test]
+    fn the_limit_grows_only_where_the_backend_has_room_and_light_clients_do_not_suffer() {
+        let mut contention = contended(4);
+        light(&mut contention, 1.0, 2000, 40, false);
+        assert_eq!(contention.limit(at(4000)), Some(Load::of(4)), "no room is known");
+        let mut contention = contended(4);
+        light(&mut contention, 2.0, 1400, 40, true);
+        assert_eq!(contention.limit(at(4000)), Some(Load::of(4)), "they take twice as long");
+        let mut contention = contended(4);
+        light(&mut contention, 1.0, 2000, 10, true);
+        assert_eq!(contention.limit(at(2500)), Some(Load::of(5)));
+    }
+
+    #[test]
+    fn a_number_that_was_too_large_is_not_tried_again_soon() {
+        let mut contention = contended(2);
+        light(&mut contention, 4.0, 1500, 4, false);
+        assert_eq!(contention.limit(at(1700)), Some(Load::ONE));
+        light(&mut contention, 1.0, 1800, 40, true);
+        assert_eq!(contention.limit(at(3800)), Some(Load::ONE));
+        light(&mut contention, 1.0, 6700, 10, true);
+        assert_eq!(contention.limit(at(7200)), Some(Load::of(2)));
+    }
+
+    #[test]
+    fn contention_ends_with_the_light_clients_and_its_limit_is_remembered() {
+        let mut contention = contended(8);
+        light(&mut contention, 4.5, 1500, 4, false);
+        contention.update(None, Load::of(8), |_| false, at(1700));
+        assert_eq!(contention.limit(at(1701)), None);
+        contention.update(Some(NETWORK), Load::of(8), |_| false, at(9000));
+        assert_eq!(contention.limit(at(9000)), Some(Load::of(4)));
+        assert_eq!(contention.limit(at(12_001)), None, "nothing has waited for three seconds");
+        contention.update(Some(NETWORK), Load::of(8), |_| false, at(60_000));
+        assert_eq!(contention.limit(at(60_000)), Some(Load::of(8)));
+    }
+
+    #[test]
+    fn clients_of_the_heaviest_network_are_no_light_ones() {
+        let client = |network| Client { block: 7, network, address: network + 100, tenant: 0 };
+        let mut contention = Contention::new(at(0));
+        contention.serve(client(NETWORK), at(10));
+        assert!(!contention.has_light(NETWORK, |_| true, at(20)));
+        contention.serve(client(2), at(30));
+        contention.serve(client(NETWORK), at(40));
+        assert!(contention.has_light(NETWORK, |_| true, at(50)));
+        assert!(!contention.has_light(NETWORK, |_| false, at(50)));
+        assert!(!contention.has_light(NETWORK, |_| true, at(3031)), "three seconds later");
+    }
+}
