@@ -397,7 +397,8 @@ def a_removed_package_leaves_settings_and_state_and_can_be_installed_again():
 
 @fact
 def a_purged_package_leaves_nothing_but_the_administrators_files():
-    sh("rm -r /etc/tollgate/tls /etc/systemd/system/tollgate.socket.d /etc/systemd/system/tollgate-certificate.*")
+    assert os.path.exists("/etc/tollgate/tls/privkey.pem"), "a copy that install-certificate has made"
+    sh("rm -r /etc/systemd/system/tollgate.socket.d /etc/systemd/system/tollgate-certificate.*")
     remove, purge = blocks("install.md", "Remove")[0].splitlines()
     sh(purge)
     for path in [SETTINGS, "/etc/tollgate", "/var/lib/tollgate", "/var/log/tollgate", "/etc/logrotate.d/tollgate"]:
