@@ -110,7 +110,7 @@ impl Limiter {
                 Some(table) => table,
                 None => Table::new(&rule, bytes, plan.seed).map_err(|cause| LimiterError { rule: place, cause })?,
             };
-            Ok(ActiveRule { fast_rate: FastRate::of(&rule), rule, table, relay: None })
+            Ok(ActiveRule::new(rule, table))
         };
         let rule_names = RuleNames::new(plan.rules.iter().map(|(rule, _)| &*rule.name));
         let rules = plan.rules.into_iter().enumerate().map(active).collect::<Result<_, _>>()?;
@@ -376,7 +376,7 @@ impl Limiter {
     }
 
     /// The rule that `charge` was charged to; `None` if a reload has removed it.
-    fn active(&self, charge: &TableCharge) -> Option<&ActiveRule> {
+    pub(crate) fn active(&self, charge: &TableCharge) -> Option<&ActiveRule> {
         let id = |active: &ActiveRule| active.table.id();
         // Tables are created in the order of their rules, unless a reload has inherited some.
         match self.rules.binary_search_by_key(&charge.table, id) {
@@ -389,15 +389,14 @@ impl Limiter {
     /// settle.
     fn with_charged(&self, charge: &TableCharge, now: Moment, change: impl FnOnce(&ActiveRule, &mut KeyRecord<'_>)) {
         let Some(active) = self.active(charge) else { return };
-        let mut record = active.table.record(&active.rule, charge.hash, now);
-        let _held = record.lock();
-        record.refresh();
-        if charge.in_overflow {
-            record.use_overflow();
-        } else if matches!(active.rule.limit, Limit::InFlight(_)) && !record.has_slot() {
-            return;
-        }
-        change(active, &mut record);
+        active.with_record(charge.hash, now, |record| {
+            if charge.in_overflow {
+                record.use_overflow();
+            } else if matches!(active.rule.limit, Limit::InFlight(_)) && !record.has_slot() {
+                return;
+            }
+            change(active, record);
+        });
     }
 
     /// Records the name of a caller that was throttled, or would have been.
@@ -420,6 +419,18 @@ fn times_to_note(now: Moment) -> Option<u64> {
 }
 
 impl ActiveRule {
+    pub(crate) fn new(rule: Rule, table: Arc<Table>) -> Self {
+        Self { fast_rate: FastRate::of(&rule), rule, table, relay: None }
+    }
+
+    /// Calls `change` with the record of the key with `hash`, while its row is locked.
+    pub(crate) fn with_record<T>(&self, hash: KeyHash, now: Moment, change: impl FnOnce(&mut KeyRecord<'_>) -> T) -> T {
+        let mut record = self.table.record(&self.rule, hash, now);
+        let _held = record.lock();
+        record.refresh();
+        change(&mut record)
+    }
+
     /// The hash of a request's key, if it has one.
     #[inline]
     fn hash(&self, request: &impl Request) -> Option<KeyHash> {
@@ -432,26 +443,21 @@ impl ActiveRule {
 
     /// The decision on a key, for the rule with index `place`.
     fn explain(&self, place: usize, hash: KeyHash, toll: Toll, situation: &Situation) -> Decision {
-        let mut record = self.claim(place, hash, situation.now).record;
-        let held = record.lock();
-        record.refresh();
-        let check = self.rule.check(&record, toll, situation);
-        let decision = self.rule.decision(place, &check, &record, situation);
-        drop(held);
-        decision
+        self.with_record(hash, situation.now, |record| {
+            let check = self.rule.check(record, toll, situation);
+            self.rule.decision(place, &check, record, situation)
+        })
     }
 
     /// Removes a key's state. Returns whether there was any.
     fn forget(&self, hash: KeyHash, now: Moment) -> bool {
-        let mut record = self.table.record(&self.rule, hash, now);
-        let _held = record.lock();
-        record.refresh();
-        if matches!(self.rule.limit, Limit::InFlight(_)) || !record.has_slot() {
-            return false;
-        }
-        record.set_aux(0);
-        (0..self.rule.words()).for_each(|word| record.set_word(word, 0));
-        true
+        self.with_record(hash, now, |record| {
+            let is_removed = record.has_slot() && !matches!(self.rule.limit, Limit::InFlight(_));
+            if is_removed {
+                record.clear(self.rule.words());
+            }
+            is_removed
+        })
     }
 
     #[inline]
@@ -514,10 +520,7 @@ impl ActiveRule {
     /// Records that another process blocks the key with `hash`.
     #[cfg(feature = "redis")]
     pub(crate) fn block(&self, hash: KeyHash, level: u8, until: Moment, now: Moment) {
-        let mut record = self.table.record(&self.rule, hash, now);
-        let _held = record.lock();
-        record.refresh();
-        self.rule.block(&mut record, level, until);
+        self.with_record(hash, now, |record| self.rule.block(record, level, until));
     }
 
     /// The charge of `claim` to settle later.

@@ -30,9 +30,7 @@ impl Limiter {
         }
         let held_until = if let Verdict::Hold(until) = decision.verdict { Some(until) } else { None };
         for charge in &mut ticket.charges {
-            let Some(active) = self.rules.iter().find(|active| active.table.id() == charge.table) else {
-                continue;
-            };
+            let Some(active) = self.active(charge) else { continue };
             let Some((relay, rule)) = &active.relay else { continue };
             let Some(identifier) = Identifier::of(&active.rule.class, request, || relay.spare()) else {
                 relay.count_unreported();
@@ -68,10 +66,7 @@ impl Limiter {
         let Some(place) = self.rule_names.places(rule).next() else { return false };
         let active = &self.rules[place];
         let Some(hash) = active.hash_of_identifier(identifier) else { return false };
-        let mut record = active.table.record(&active.rule, hash, now);
-        let _held = record.lock();
-        record.refresh();
-        instruction.apply(&active.rule.limit, &mut record);
+        active.with_record(hash, now, |record| instruction.apply(&active.rule.limit, record));
         true
     }
 }

@@ -258,9 +258,7 @@ impl<'t> Row<'t> {
             rule.absorb(&mut self.slot(OVERFLOW), &self.slot(index));
         }
         if !from_overflow {
-            let mut slot = self.slot(index);
-            slot.set_aux(0);
-            (0..slot.state.len()).for_each(|word| slot.set_word(word, 0));
+            self.slot(index).clear(rule.words());
         }
     }
 

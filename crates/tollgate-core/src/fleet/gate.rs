@@ -80,8 +80,7 @@ impl Instruction {
         let (next, clear) = match self {
             Self::Raise { next, clear } => (Some(next), clear),
             Self::Forget { next, clear } => {
-                record.set_aux(0);
-                (0..limit.words()).for_each(|index| record.set_word(index, 0));
+                record.clear(limit.words());
                 (next, clear)
             }
         };
