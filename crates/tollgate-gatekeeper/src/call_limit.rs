@@ -10,10 +10,10 @@ use crate::adjust;
 use crate::hash::Seed;
 use crate::key_record::KeyRecord;
 use crate::limiter::ActiveRule;
-use crate::table::{Table, TableError, TableReport};
+use crate::table::{Table, TableError};
 
 /// The records of all keys, in memory of fixed size.
-pub(crate) struct CallTable(ActiveRule);
+pub(crate) struct CallTable(pub(crate) ActiveRule);
 
 impl CallTable {
     /// A table of at most `bytes` bytes for records like those of `limit`.
@@ -26,11 +26,6 @@ impl CallTable {
     /// Calls `change` with the record of `key`, while its row is locked.
     pub(crate) fn with_record<T>(&self, key: &[u8], now: Moment, change: impl FnOnce(&mut KeyRecord<'_>) -> T) -> T {
         self.0.with_record(self.0.table.hasher().hash(key), now, change)
-    }
-
-    /// The size of the table, and the number of evictions.
-    pub(crate) fn report(&self) -> TableReport {
-        self.0.table.report()
     }
 }
 

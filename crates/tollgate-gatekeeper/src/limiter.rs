@@ -20,6 +20,7 @@ use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
 
+use crate::build_error::BuildError;
 use crate::hash::{KeyHash, Seed};
 use crate::hot_slots::HotSlots;
 use crate::key_record::{KeyRecord, Location};
@@ -28,7 +29,7 @@ use crate::names::{Names, Throttled, Throttling};
 use crate::relay::{EventKind, Relay};
 use crate::rule_names::RuleNames;
 use crate::sample::Sample;
-use crate::table::{Table, TableError, TableReport};
+use crate::table::{Table, TableReport};
 use crate::ticket::{RULES_AT_ONCE_MAX, TableCharge, Ticket};
 
 /// The rules of one domain, with the state of all callers.
@@ -62,14 +63,10 @@ pub struct Plan {
     pub names_max: usize,
 }
 
-/// A rule whose table cannot be created.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("rule {}: {cause}", .rule + 1)]
-pub struct LimiterError {
-    /// The index of the rule.
-    pub rule: usize,
-    /// The reason.
-    pub cause: TableError,
+impl core::fmt::Debug for Limiter {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.debug_struct("Limiter").finish_non_exhaustive()
+    }
 }
 
 /// Rule indices with the request's key for each.
@@ -79,7 +76,7 @@ pub(crate) type Locks<'t> = ArrayVec<Locked<'t>, RULES_AT_ONCE_MAX>;
 
 impl Limiter {
     /// A limiter without state.
-    pub fn new(plan: Plan) -> Result<Self, LimiterError> {
+    pub fn new(plan: Plan) -> Result<Self, BuildError> {
         let names = Arc::new(Names::new(plan.names_max));
         Self::build(plan, names, |_| None)
     }
@@ -88,7 +85,7 @@ impl Limiter {
     /// unless its class, limit or escalation changed. An inherited table keeps its size, because a new one
     /// would be empty. Both limiters may decide concurrently, and tickets of the old one can be settled with
     /// the new one.
-    pub fn succeeded_by(&self, plan: Plan) -> Result<Self, LimiterError> {
+    pub fn succeeded_by(&self, plan: Plan) -> Result<Self, BuildError> {
         let started = self.started;
         Self::build(Plan { started, ..plan }, Arc::clone(&self.names), |rule| {
             let means_the_same = |active: &&ActiveRule| {
@@ -104,11 +101,11 @@ impl Limiter {
         plan: Plan,
         names: Arc<Names>,
         inherited: impl Fn(&Rule) -> Option<Arc<Table>>,
-    ) -> Result<Self, LimiterError> {
+    ) -> Result<Self, BuildError> {
         let active = |(place, (rule, bytes)): (usize, (Rule, usize))| {
             let table = match inherited(&rule) {
                 Some(table) => table,
-                None => Table::new(&rule, bytes, plan.seed).map_err(|cause| LimiterError { rule: place, cause })?,
+                None => Table::new(&rule, bytes, plan.seed).map_err(|cause| BuildError::new(place, cause))?,
             };
             Ok(ActiveRule::new(rule, table))
         };

@@ -27,7 +27,7 @@ use tollgate_core::time::Moment;
 use crate::hash::{KeyHash, KeyHasher, Seed};
 use crate::hot_slots::{self, HotSlots};
 use crate::key_record::KeyRecord;
-use crate::memory::{Memory, OutOfMemory};
+use crate::memory::Memory;
 use crate::row::{self, Row, RowLayout};
 
 /// The number of words per cache row of 64 bytes.
@@ -117,8 +117,11 @@ pub enum TableError {
         bytes_min: usize,
     },
     /// The system does not provide the memory.
-    #[error(transparent)]
-    OutOfMemory(OutOfMemory),
+    #[error("cannot allocate {bytes} bytes for a table")]
+    OutOfMemory {
+        /// The requested size.
+        bytes: usize,
+    },
 }
 
 /// The minimum size of a table for `rule` in bytes: one row.
@@ -152,9 +155,10 @@ impl Table {
         let layout = TableLayout::new(shape, bytes).ok_or(TableError::TooSmall { bytes_min: table_bytes_min(rule) })?;
         let words =
             layout.hot_groups * layout.hot_words + layout.cold_groups() * (shape.cold_words() + shape.overflow_words());
+        let out_of_memory = TableError::OutOfMemory { bytes: words.saturating_mul(size_of::<u64>()) };
         Ok(Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            memory: Memory::zeroed(words).map_err(TableError::OutOfMemory)?,
+            memory: Memory::zeroed(words).ok_or(out_of_memory)?,
             shape,
             layout,
             hasher: KeyHasher::new(seed),

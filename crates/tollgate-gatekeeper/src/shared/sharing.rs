@@ -19,9 +19,10 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
 use super::key_text::KeyText;
-use super::lease::{Leases, Slice, Unleasable, slice_of};
+use super::lease::{Leases, Slice, slice_of};
 use super::shared_ticket::Taking;
-use super::{Answer, AskedRule, SharedRule, SharedTicket, Store, StoreTicket, Unanswered, Unshareable};
+use super::{Answer, AskedRule, SharedRule, SharedTicket, Store, StoreTicket, Unanswered};
+use crate::build_error::BuildError;
 use crate::clock::Clock;
 use crate::limiter::Limiter;
 use crate::rule_names::RuleNames;
@@ -48,17 +49,6 @@ pub enum OnTimeout {
     Wait,
     /// Refuse, also while the store is known to be down.
     Refuse,
-}
-
-/// The reason why a rule, by its index, cannot be shared.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SharingError {
-    /// The store cannot represent it exactly.
-    #[error("rule {number}: {1}", number = .0 + 1)]
-    Unshareable(usize, Unshareable),
-    /// It cannot be leased.
-    #[error("rule {number}: {1}", number = .0 + 1)]
-    Unleasable(usize, Unleasable),
 }
 
 /// The shared rules of a limiter.
@@ -126,7 +116,7 @@ impl Sharing {
         clock: Clock,
         (prefix, domain): (&str, &str),
         rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
-    ) -> Result<Self, SharingError> {
+    ) -> Result<Self, BuildError> {
         let leases = Leases::new(store.clone(), clock.clone());
         Self::build(store, clock, leases, (prefix, domain), rules)
     }
@@ -136,7 +126,7 @@ impl Sharing {
         &self,
         (prefix, domain): (&str, &str),
         rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
-    ) -> Result<Self, SharingError> {
+    ) -> Result<Self, BuildError> {
         let leases = Arc::clone(&self.leases);
         Self::build(self.store.clone(), self.clock.clone(), leases, (prefix, domain), rules)
     }
@@ -147,17 +137,14 @@ impl Sharing {
         leases: Arc<Leases>,
         (prefix, domain): (&str, &str),
         rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
-    ) -> Result<Self, SharingError> {
+    ) -> Result<Self, BuildError> {
         let (mut active, mut is_shared) = (Vec::new(), Vec::new());
         for (place, (rule, share)) in rules.into_iter().enumerate() {
             is_shared.push(share.is_some());
             let Some(Share { lease_millionths, on_timeout }) = share else { continue };
-            let slice = match lease_millionths {
-                None => None,
-                Some(part) => Some(slice_of(&rule, part).map_err(|cause| SharingError::Unleasable(place, cause))?),
-            };
-            let rule =
-                SharedRule::new(prefix, domain, rule).map_err(|cause| SharingError::Unshareable(place, cause))?;
+            let slice = lease_millionths.map(|part| slice_of(&rule, part)).transpose();
+            let slice = slice.map_err(|cause| BuildError::new(place, cause))?;
+            let rule = SharedRule::new(prefix, domain, rule).map_err(|cause| BuildError::new(place, cause))?;
             active.push(ActiveSharedRule { place, rule: Arc::new(rule), slice, on_timeout });
         }
         let rule_names = RuleNames::new(active.iter().map(|active| &*active.rule.rule().name));

@@ -1,6 +1,5 @@
 //! A service behind a keeper.
 
-use core::fmt;
 use core::net::IpAddr;
 use core::task::{Context, Poll};
 use std::sync::Arc;
@@ -16,13 +15,13 @@ use super::refusal::{grpc_of, refusal};
 use super::view::{Extractors, RequestView, View, unify};
 
 /// Applies a [`Keeper`] to services.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct KeeperLayer {
     keeper: Keeper,
     options: LayerOptions,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct LayerOptions {
     extractors: Extractors,
     held_max: u32,
@@ -31,12 +30,6 @@ struct LayerOptions {
 
 /// The default maximum of held requests.
 const HELD_MAX: u32 = 1024;
-
-impl fmt::Debug for KeeperLayer {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("KeeperLayer").field("keeper", &self.keeper).finish_non_exhaustive()
-    }
-}
 
 impl KeeperLayer {
     /// A layer that finds the client's [`IpAddr`] in the request's extensions, holds up to 1,024 requests,
@@ -93,17 +86,11 @@ impl<S> Layer<S> for KeeperLayer {
 }
 
 /// A service behind a keeper.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct KeeperService<S> {
     inner: S,
     keeper: Keeper,
     options: LayerOptions,
-}
-
-impl<S: fmt::Debug> fmt::Debug for KeeperService<S> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("KeeperService").field("inner", &self.inner).finish_non_exhaustive()
-    }
 }
 
 impl<S, B, R> Service<Request<B>> for KeeperService<S>

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tollgate_core::band::Band;
@@ -62,14 +62,7 @@ impl Gate {
             keys: None,
             log_info: false,
         };
-        let slot: Arc<OnceLock<Weak<Limiter>>> = Arc::default();
-        let known = slot.clone();
-        let obey = Box::new(move |rule: &str, identifier: &[u8], instruction, now| {
-            if let Some(limiter) = known.get().and_then(Weak::upgrade) {
-                assert!(limiter.obey(rule, identifier, instruction, now));
-            }
-        });
-        let link = Link::start(settings, clock.clone(), obey).unwrap();
+        let link = Link::start(settings, clock.clone()).unwrap();
         let rule = Rule {
             name: "each".into(),
             when: Default::default(),
@@ -85,8 +78,12 @@ impl Gate {
         let mut limiter = Limiter::new(plan).unwrap();
         limiter.report_to(link.relay());
         let limiter = Arc::new(limiter);
-        slot.set(Arc::downgrade(&limiter)).unwrap();
-        link.begin();
+        let known = Arc::downgrade(&limiter);
+        link.begin(Box::new(move |rule, identifier, instruction, now| {
+            if let Some(limiter) = known.upgrade() {
+                assert!(limiter.obey(rule, identifier, instruction, now));
+            }
+        }));
         Self { limiter, link, clock }
     }
 

@@ -23,8 +23,9 @@ use tollgate_core::request::Request;
 use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::BuildError;
 use tollgate_gatekeeper::clock::Clock;
-use tollgate_gatekeeper::shared::SharedLimiterError;
+use tollgate_gatekeeper::link::ApplyOrder;
 use tollgate_wire::http1::Fields;
 
 use super::claims::{Claim, Claims};
@@ -34,7 +35,6 @@ use super::holds::{HoldSlot, Holds};
 use super::identify::RequestView;
 use super::key_text::KeyText;
 use super::load::Load;
-use super::masters::ApplyToRules;
 pub(crate) use super::queue::Entering;
 pub(crate) use super::queue::Outcome;
 use super::queue::{Notice, Permit, Queue, QueueBound, QueueForecast, Queues, Refused};
@@ -106,11 +106,10 @@ impl Admission {
         settings: &Settings,
         links: RemoteLinks<'_>,
         clock: Clock,
-    ) -> Result<Self, SharedLimiterError> {
+    ) -> Result<Self, BuildError> {
         let domain = &*in_mode(domain, settings.mode);
-        let remote_state = RemoteState::new(domain, links, &clock, None).map_err(SharedLimiterError::Sharing)?;
-        let rules =
-            Rules::new(domain, remote_state, settings.hold, clock.now()).map_err(SharedLimiterError::Limiter)?;
+        let remote_state = RemoteState::new(domain, links, &clock, None)?;
+        let rules = Rules::new(domain, remote_state, settings.hold, clock.now())?;
         Ok(Self {
             rules: ArcSwap::from_pointee(rules),
             claims: ArcSwap::from_pointee(Claims::new(domain, settings)),
@@ -135,11 +134,10 @@ impl Admission {
         domain: &Domain,
         settings: &Settings,
         links: RemoteLinks<'_>,
-    ) -> Result<(), SharedLimiterError> {
+    ) -> Result<(), BuildError> {
         let (before, domain) = (self.rules.load(), &*in_mode(domain, settings.mode));
-        let remote_state = RemoteState::new(domain, links, &self.clock, Some(&before.remote_state))
-            .map_err(SharedLimiterError::Sharing)?;
-        let rules = before.succeeded_by(domain, remote_state, settings.hold).map_err(SharedLimiterError::Limiter)?;
+        let remote_state = RemoteState::new(domain, links, &self.clock, Some(&before.remote_state))?;
+        let rules = before.succeeded_by(domain, remote_state, settings.hold)?;
         self.rules.store(Arc::new(rules));
         self.claims.store(Arc::new(self.claims.load().succeeded_by(domain, settings)));
         self.queues.reload(settings);
@@ -153,7 +151,7 @@ impl Admission {
     }
 
     /// The function that applies the orders of masters to the rules in force.
-    pub(crate) fn apply_orders(self: &Arc<Self>) -> ApplyToRules {
+    pub(crate) fn apply_orders(self: &Arc<Self>) -> ApplyOrder {
         let known = Arc::downgrade(self);
         Box::new(move |rule, identifier, instruction, now| {
             if let Some(admission) = known.upgrade() {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tollgate_core::rule::Mode;
+use tollgate_gatekeeper::BuildError;
 use tollgate_gatekeeper::clock::Clock;
-use tollgate_gatekeeper::shared::SharedLimiterError;
 
 use super::remote_state::{RemoteLinks, RemoteState};
 use super::rules::Rules;
@@ -24,7 +24,7 @@ impl OtherDomains {
         settings: &Settings,
         links: RemoteLinks<'_>,
         clock: &Clock,
-    ) -> Result<Self, SharedLimiterError> {
+    ) -> Result<Self, BuildError> {
         let none = Self(ArcSwap::default());
         let named = none.read(domains, settings, links, clock)?;
         none.take_over(named);
@@ -38,7 +38,7 @@ impl OtherDomains {
         settings: &Settings,
         links: RemoteLinks<'_>,
         clock: &Clock,
-    ) -> Result<Named, SharedLimiterError> {
+    ) -> Result<Named, BuildError> {
         let before = self.0.load();
         // Masters know the rules of the default domain only.
         let links = RemoteLinks { masters: None, ..links };
@@ -48,13 +48,12 @@ impl OtherDomains {
                 domain.rules.iter_mut().for_each(|settings| settings.rule.mode = Mode::Observe);
             }
             let known = before.iter().find(|(name, _)| *name == domain.name).map(|(_, rules)| rules);
-            let remote_state = RemoteState::new(&domain, links, clock, known.map(|rules| &rules.remote_state))
-                .map_err(SharedLimiterError::Sharing)?;
+            let remote_state = RemoteState::new(&domain, links, clock, known.map(|rules| &rules.remote_state))?;
             let rules = match known {
                 Some(known) => known.succeeded_by(&domain, remote_state, settings.hold),
                 None => Rules::new(&domain, remote_state, settings.hold, clock.now()),
             };
-            Ok((domain.name, Arc::new(rules.map_err(SharedLimiterError::Limiter)?)))
+            Ok((domain.name, Arc::new(rules?)))
         };
         domains.iter().map(rules).collect()
     }

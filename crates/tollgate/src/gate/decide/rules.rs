@@ -12,10 +12,11 @@ use tollgate_core::request::Request;
 use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::BuildError;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::hash::Seed;
 use tollgate_gatekeeper::limit_status;
-use tollgate_gatekeeper::limiter::{Limiter, LimiterError, Plan};
+use tollgate_gatekeeper::limiter::{Limiter, Plan};
 use tollgate_gatekeeper::names::Name;
 use tollgate_wire::rate_limit_headers::LimitStatus;
 
@@ -114,7 +115,7 @@ impl Rules {
         remote_state: RemoteState,
         hold: Hold,
         started: Moment,
-    ) -> Result<Self, LimiterError> {
+    ) -> Result<Self, BuildError> {
         Ok(Self {
             limiter: heard(Limiter::new(plan(domain, started))?, &remote_state),
             remote_state,
@@ -135,7 +136,7 @@ impl Rules {
         domain: &Domain,
         remote_state: RemoteState,
         hold: Hold,
-    ) -> Result<Self, LimiterError> {
+    ) -> Result<Self, BuildError> {
         let limiter = heard(self.limiter.succeeded_by(plan(domain, Moment::ZERO))?, &remote_state);
         let faces = faces(domain, Some(&self.faces));
         let (unseen_cost, account, generation) = (unseen_cost(domain), domain.account.clone(), self.generation + 1);
