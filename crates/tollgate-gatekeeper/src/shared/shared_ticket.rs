@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tollgate_core::limit::Charge;
 use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
 
+use super::StoreTicket;
 use super::lease::Leases;
-use super::{SharedRule, StoreTicket};
+use super::store_ticket::Taken;
 use crate::limiter::Limiter;
 use crate::ticket::Ticket;
 
@@ -72,14 +72,14 @@ impl SharedTicket {
 pub(super) struct Slices {
     leases: Arc<Leases>,
     count: u64,
-    taken: Vec<(Arc<SharedRule>, Vec<u8>, Charge)>,
+    pub(super) taken: Vec<Taken>,
 }
 
 impl Slices {
     /// Returns all of them.
     fn put_back(&mut self) {
-        for (rule, slot, charged) in self.taken.drain(..) {
-            self.leases.put_back(&rule, slot, self.count, charged);
+        for taken in self.taken.drain(..) {
+            self.leases.put_back(taken, self.count);
         }
     }
 }
@@ -87,17 +87,12 @@ impl Slices {
 /// Charges to slices while a request is being decided. They are returned if the decision fails or is
 /// abandoned.
 #[derive(Debug)]
-pub(super) struct Taking(Slices);
+pub(super) struct Taking(pub(super) Slices);
 
 impl Taking {
     /// No charges yet, for a request with this count.
     pub(super) fn new(leases: &Arc<Leases>, count: u64) -> Self {
         Self(Slices { leases: Arc::clone(leases), count, taken: Vec::new() })
-    }
-
-    /// Adds a charge to the slice in `slot`, which was `charged` as a whole.
-    pub(super) fn add(&mut self, rule: &Arc<SharedRule>, slot: Vec<u8>, charged: Charge) {
-        self.0.taken.push((Arc::clone(rule), slot, charged));
     }
 
     /// Keeps the charges, if there are any.

@@ -21,6 +21,7 @@ use tollgate_core::toll::Toll;
 use super::key_text::KeyText;
 use super::lease::{Leases, Slice, slice_of};
 use super::shared_ticket::Taking;
+use super::store_ticket::Taken;
 use super::{Answer, AskedRule, SharedRule, SharedTicket, Store, StoreTicket, Unanswered};
 use crate::build_error::BuildError;
 use crate::clock::Clock;
@@ -97,7 +98,7 @@ struct ActiveSharedRule {
 /// time.
 const RETRY_AFTER: Span = Span::from_secs(1);
 
-/// The shared rules that apply to a request, with the request's key for each.
+/// The shared rules that apply to a request, with the slot of the request's key for each.
 type Matches<'sharing> = Vec<(&'sharing ActiveSharedRule, Vec<u8>)>;
 
 /// The common part of the questions about all rules.
@@ -256,7 +257,7 @@ impl Sharing {
             request,
             self.rules.iter().filter(|active| explained.iter().any(|said| said.decision.rule == Some(active.place))),
         );
-        let answers = self.store.explain(&asked(&matches), toll, &situation).await;
+        let answers = self.store.explain(asked(&matches), toll, &situation).await;
         let now = self.clock.now();
         for (place, answer) in answers {
             let Some(said) = explained.iter_mut().find(|said| said.decision.rule == Some(place)) else { continue };
@@ -278,14 +279,14 @@ impl Sharing {
     ) -> Vec<(usize, Result<bool, Unanswered>)> {
         let situation = limiter.situation(Band::Normal, self.clock.now());
         let matches = keys(request, self.rules.iter().filter(|active| among(active.place)));
-        self.store.forget(&asked(&matches), &situation).await
+        self.store.forget(asked(&matches), &situation).await
     }
 
     fn shares(&self, place: usize) -> bool {
         self.is_shared.get(place).copied().unwrap_or(false)
     }
 
-    /// The shared rules that apply, with the request's key for each.
+    /// The shared rules that apply, with the slot of the request's key for each.
     fn matches<'s>(&'s self, request: &impl Request) -> Matches<'s> {
         if let Some(name) = request.rule_name() {
             return keys(request, self.rule_names.places(name).map(|place| &self.rules[place]));
@@ -302,30 +303,26 @@ impl Sharing {
     ) -> Option<Decision> {
         let mut decision: Option<Decision> = None;
         let mut outside = Vec::new();
-        for (active, key) in core::mem::take(matches) {
+        for (active, slot) in core::mem::take(matches) {
             let count = question.toll.count;
-            let Some(slice) = active.slice.filter(|slice| (1..*slice).contains(&count)) else {
-                outside.push((active, key));
-                continue;
-            };
-            let slot = active.rule.slot(&key);
-            let taken = match self.leases.take(&active.rule, &slot, count, question.situation.now) {
-                Slice::Inside(info, charged) => Some((info, charged)),
-                Slice::Fetch => self.fetch(active, &key, &slot, slice, question).await,
-                Slice::Ask => None,
+            let taken = match active.slice.filter(|slice| (1..*slice).contains(&count)) {
+                None => None,
+                Some(slice) => match self.leases.take(&active.rule, &slot, count, question.situation.now) {
+                    Slice::Inside(info, charged) => Some((info, charged)),
+                    Slice::Fetch => self.fetch(active, &slot, slice, question).await,
+                    Slice::Ask => None,
+                },
             };
             let Some((info, charged)) = taken else {
-                outside.push((active, key));
+                outside.push((active, slot));
                 continue;
             };
-            slices.add(&active.rule, slot, charged);
+            slices.0.taken.push(Taken { rule: Arc::clone(&active.rule), slot, charged });
             let inside = Decision {
-                verdict: Verdict::Admit,
                 reason: Reason::WithinLimit,
                 rule: Some(active.place),
                 info: Some(info),
-                level: 0,
-                band: question.situation.band,
+                ..Decision::no_rule(question.situation.band)
             };
             decision.get_or_insert(inside).tighten(inside);
         }
@@ -337,14 +334,13 @@ impl Sharing {
     async fn fetch(
         &self,
         active: &ActiveSharedRule,
-        key: &[u8],
         slot: &[u8],
         slice: u64,
         question: RuleQuestion,
     ) -> Option<(LimitInfo, Charge)> {
-        let asked = [AskedRule { place: active.place, rule: &active.rule, key }];
+        let asked = vec![AskedRule { place: active.place, rule: Arc::clone(&active.rule), slot: slot.to_vec() }];
         let toll = Toll { count: slice, cpu: Span::ZERO };
-        let (answer, ticket) = self.store.decide_by(&asked, toll, &question.situation, question.expires).await.ok()?;
+        let (answer, ticket) = self.store.decide_by(asked, toll, &question.situation, question.expires).await.ok()?;
         if answer.decision.verdict != Verdict::Admit || answer.decision.reason != Reason::WithinLimit {
             ticket.refund();
             return None;
@@ -355,7 +351,8 @@ impl Sharing {
         let info = answer.decision.info.unwrap_or_default();
         let left = slice - question.toll.count;
         if !self.leases.put(slot, left, (info, charged), self.clock.now()) {
-            self.store.give_back(&active.rule, slot.to_vec(), left, charged);
+            let taken = Taken { rule: Arc::clone(&active.rule), slot: slot.to_vec(), charged };
+            self.store.give_back(taken, left);
         }
         Some((LimitInfo { remaining: info.remaining.saturating_add(left), reset: Span::ZERO, ..info }, charged))
     }
@@ -369,16 +366,16 @@ impl Sharing {
         if matches.is_empty() {
             return Ok(None);
         }
-        self.store.decide_by(&asked(matches), question.toll, &question.situation, question.expires).await.map(Some)
+        self.store.decide_by(asked(matches), question.toll, &question.situation, question.expires).await.map(Some)
     }
 }
 
-/// Those of `rules` for which the request has a key, with that key.
+/// Those of `rules` for which the request has a key, with the key's slot.
 fn keys<'s>(request: &impl Request, rules: impl Iterator<Item = &'s ActiveSharedRule>) -> Matches<'s> {
     let key = |active: &'s ActiveSharedRule| {
         let mut key = KeyText::default();
         let has_key = active.rule.rule().class.write_key(request, &mut key);
-        has_key.then(|| (active, key.into_bytes()))
+        has_key.then(|| (active, active.rule.slot(&key.into_bytes())))
     };
     rules.filter_map(key).collect()
 }
@@ -392,17 +389,16 @@ fn refusing(matches: &Matches<'_>) -> Option<usize> {
 
 /// A refusal that is not caused by the client: it has no limit state and does not count against the client.
 fn refusal_by(place: usize, band: Band, now: Moment) -> Decision {
-    Decision {
-        verdict: Verdict::Refuse(now + RETRY_AFTER),
-        reason: Reason::StoreTimeout,
-        rule: Some(place),
-        info: None,
-        level: 0,
-        band,
-    }
+    let verdict = Verdict::Refuse(now + RETRY_AFTER);
+    Decision { verdict, reason: Reason::StoreTimeout, rule: Some(place), ..Decision::no_rule(band) }
 }
 
 /// The rules to ask the store about.
-fn asked<'m>(matches: &'m Matches<'_>) -> Vec<AskedRule<'m>> {
-    matches.iter().map(|(active, key)| AskedRule { place: active.place, rule: &active.rule, key }).collect()
+fn asked(matches: &Matches<'_>) -> Vec<AskedRule> {
+    let asked = |(active, slot): &(&ActiveSharedRule, Vec<u8>)| AskedRule {
+        place: active.place,
+        rule: Arc::clone(&active.rule),
+        slot: slot.clone(),
+    };
+    matches.iter().map(asked).collect()
 }

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use redis::{ErrorKind, RedisError, RedisResult};
+use redis::{ErrorKind, FromRedisValue, RedisError, RedisResult, ScriptInvocation};
 use tokio::time::timeout;
 
 use super::address::Connection;
@@ -38,6 +38,15 @@ impl SideConnection {
     /// The number of connections so far, including the current one.
     pub(super) const fn connections(&self) -> u64 {
         self.connections
+    }
+
+    /// Runs a script.
+    pub(super) async fn invoke<T: FromRedisValue>(&mut self, call: &ScriptInvocation<'_>) -> Result<T, Unanswered> {
+        self.ask(async |connection| match connection {
+            Connection::Single(single) => call.invoke_async(single).await,
+            Connection::Cluster(cluster) => call.invoke_async(cluster).await,
+        })
+        .await
     }
 
     /// Makes a call, on a new connection if there is none. The connection is closed after an error, because

@@ -74,30 +74,26 @@ pub(super) struct StoreInner {
     in_flight: Mutex<HashMap<Work, Vec<Errand>>>,
 }
 
-/// A shared rule that applies to a request.
-#[derive(Clone, Copy, Debug)]
-pub struct AskedRule<'request> {
-    /// The index of the rule.
-    pub place: usize,
-    /// The rule.
-    pub rule: &'request Arc<SharedRule>,
-    /// The request's key in the rule's class.
-    pub key: &'request [u8],
+/// A shared rule that applies to a request, and the slot of the request's key.
+#[derive(Clone, Debug)]
+pub struct AskedRule {
+    pub(super) place: usize,
+    pub(super) rule: Arc<SharedRule>,
+    pub(super) slot: Vec<u8>,
+}
+
+impl AskedRule {
+    /// The rule with index `place`, asked about `key`.
+    pub fn new(place: usize, rule: &Arc<SharedRule>, key: &[u8]) -> Self {
+        Self { place, rule: Arc::clone(rule), slot: rule.slot(key) }
+    }
 }
 
 /// The claims of a request that are decided in one step.
 struct Group {
     /// The part of the store that has them.
     part: usize,
-    asked: Vec<Claimed>,
-}
-
-/// A rule that applies to a request, and the slot of the request's key.
-struct Claimed {
-    /// The index of the rule.
-    place: usize,
-    rule: Arc<SharedRule>,
-    slot: Vec<u8>,
+    asked: Vec<AskedRule>,
 }
 
 /// The common part of the questions to all groups.
@@ -206,18 +202,17 @@ impl Store {
         Instant::now() + self.inner.options.wait.max(self.inner.options.deadline)
     }
 
-    /// Refunds `count` of an unused lease that was `charged`.
-    pub(super) fn give_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64, charged: Charge) {
-        let taken = vec![Taken { rule: Arc::clone(rule), slot, charged }];
+    /// Refunds `count` of an unused lease.
+    pub(super) fn give_back(&self, taken: Taken, count: u64) {
         let toll = Toll { count, cpu: Span::ZERO };
-        StoreTicket { taken, toll, work: Work::new(0), inner: Arc::clone(&self.inner) }.refund();
+        StoreTicket { taken: vec![taken], toll, work: Work::new(0), inner: Arc::clone(&self.inner) }.refund();
     }
 
     /// Asks the store about a request to which all of `asked` apply. The decision is on the store's clock:
     /// see [`Answer::on_clock`].
     pub async fn decide(
         &self,
-        asked: &[AskedRule<'_>],
+        asked: Vec<AskedRule>,
         toll: Toll,
         situation: &Situation,
     ) -> Result<(Answer, StoreTicket), Unanswered> {
@@ -227,7 +222,7 @@ impl Store {
     /// The decision of each of `asked` by index, or why the store did not answer. Nothing is charged.
     pub async fn explain(
         &self,
-        asked: &[AskedRule<'_>],
+        asked: Vec<AskedRule>,
         toll: Toll,
         situation: &Situation,
     ) -> Vec<(usize, Result<Answer, Unanswered>)> {
@@ -238,14 +233,9 @@ impl Store {
 
     /// Removes the state of each of `asked`. Returns by index whether there was any, or why the store did not
     /// answer. Requests in flight stay counted.
-    pub async fn forget(
-        &self,
-        asked: &[AskedRule<'_>],
-        situation: &Situation,
-    ) -> Vec<(usize, Result<bool, Unanswered>)> {
-        let nothing = Toll { count: 0, cpu: Span::ZERO };
-        let question =
-            StoreQuestion { operation: Operation::Forget, toll: nothing, work: Work::new(0), situation: *situation };
+    pub async fn forget(&self, asked: Vec<AskedRule>, situation: &Situation) -> Vec<(usize, Result<bool, Unanswered>)> {
+        let (operation, toll) = (Operation::Forget, Toll::default());
+        let question = StoreQuestion { operation, toll, work: Work::new(0), situation: *situation };
         let known = |group: &Group, reply: Reply| Ok(group.places().zip(reply.known()).collect());
         self.inner.ask_each(asked, question, known).await
     }
@@ -253,7 +243,7 @@ impl Store {
     /// [`Self::decide`] with the deadline `expires`.
     pub(super) async fn decide_by(
         &self,
-        asked: &[AskedRule<'_>],
+        asked: Vec<AskedRule>,
         toll: Toll,
         situation: &Situation,
         expires: Instant,
@@ -275,7 +265,7 @@ impl StoreInner {
 
     async fn decide(
         self: &Arc<Self>,
-        asked: &[AskedRule<'_>],
+        asked: Vec<AskedRule>,
         toll: Toll,
         situation: &Situation,
         expires: Instant,
@@ -317,17 +307,18 @@ impl StoreInner {
     /// affect the others.
     async fn ask_each<T>(
         self: &Arc<Self>,
-        asked: &[AskedRule<'_>],
+        asked: Vec<AskedRule>,
         question: StoreQuestion,
         make_sense: impl Fn(&Group, Reply) -> Result<Vec<(usize, T)>, Unanswered>,
     ) -> Vec<(usize, Result<T, Unanswered>)> {
+        let places: Vec<_> = asked.iter().map(|asked| asked.place).collect();
         let groups = match self.askable(asked) {
             Ok(groups) => groups,
-            Err(why) => return asked.iter().map(|asked| (asked.place, Err(why))).collect(),
+            Err(why) => return places.into_iter().map(|place| (place, Err(why))).collect(),
         };
         let expires = Instant::now() + self.options.deadline;
         let pending: Vec<_> = groups.into_iter().map(|group| self.send(group, question, expires)).collect();
-        let mut answers = Vec::with_capacity(asked.len());
+        let mut answers = Vec::with_capacity(places.len());
         for mut pending in pending {
             let reply = pending.reply(expires).await;
             match reply.and_then(|reply| make_sense(&pending.group, reply)) {
@@ -339,7 +330,7 @@ impl StoreInner {
     }
 
     /// The groups that are decided in one step, if all their breakers permit a call.
-    fn askable(&self, asked: &[AskedRule<'_>]) -> Result<Vec<Group>, Unanswered> {
+    fn askable(&self, asked: Vec<AskedRule>) -> Result<Vec<Group>, Unanswered> {
         let groups = self.groups(asked);
         let now = self.now();
         let mut breakers = groups.iter().map(|group| self.health.parts.breaker(group.part));
@@ -371,17 +362,13 @@ impl StoreInner {
     }
 
     /// Groups claims that are decided in one step: all of them, or on a Cluster those of one slot.
-    fn groups(&self, asked: &[AskedRule<'_>]) -> Vec<Group> {
+    fn groups(&self, asked: Vec<AskedRule>) -> Vec<Group> {
         let mut groups: Vec<(u16, Group)> = Vec::with_capacity(1);
         for asked in asked {
-            let slot = asked.rule.slot(asked.key);
-            let number = if self.is_cluster { slot_of(&slot) } else { 0 };
-            let claimed = Claimed { place: asked.place, rule: Arc::clone(asked.rule), slot };
+            let number = if self.is_cluster { slot_of(&asked.slot) } else { 0 };
             match groups.iter_mut().find(|(of, _)| *of == number) {
-                Some((_, group)) => group.asked.push(claimed),
-                None => {
-                    groups.push((number, Group { part: ClusterParts::part_of(number), asked: vec![claimed] }));
-                }
+                Some((_, group)) => group.asked.push(asked),
+                None => groups.push((number, Group { part: ClusterParts::part_of(number), asked: vec![asked] })),
             }
         }
         groups.into_iter().map(|(_, group)| group).collect()
@@ -419,8 +406,7 @@ impl Group {
     /// Interprets the store's reply. Also returns the charges.
     fn make_sense(&self, reply: &Reply, question: &StoreQuestion) -> Result<(Answer, Vec<Taken>), Unanswered> {
         let (answer, charged) = reply.answer(&self.rules(), question.toll, &question.situation)?;
-        let taken = |(claimed, charged): (&Claimed, Option<Charge>)| {
-            let Claimed { rule, slot, .. } = claimed;
+        let taken = |(AskedRule { rule, slot, .. }, charged): (&AskedRule, Option<Charge>)| {
             charged.map(|charged| Taken { rule: Arc::clone(rule), slot: slot.clone(), charged })
         };
         Ok((answer, self.asked.iter().zip(charged).filter_map(taken).collect()))
