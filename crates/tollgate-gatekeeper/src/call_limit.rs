@@ -25,7 +25,7 @@ impl CallTable {
 
     /// Calls `change` with the record of `key`, while its row is locked.
     pub(crate) fn with_record<T>(&self, key: &[u8], now: Moment, change: impl FnOnce(&mut KeyRecord<'_>) -> T) -> T {
-        self.0.with_record(self.0.table.hasher().hash(key), now, change)
+        self.0.with_record(self.0.table.hasher.hash(key), now, change)
     }
 }
 

@@ -35,21 +35,13 @@ const STEP_BITS: u32 = 22;
 
 /// The hot slots of a row, in place. Slots are numbered from 1.
 #[derive(Clone, Copy)]
-pub(crate) struct HotSlots<'t> {
-    words: &'t [AtomicU64; WORDS],
-}
+pub(crate) struct HotSlots<'t>(pub(crate) &'t [AtomicU64; WORDS]);
 
 impl<'t> HotSlots<'t> {
-    /// The hot slots in these words.
-    #[inline(always)]
-    pub(crate) fn new(words: &'t [AtomicU64; WORDS]) -> Self {
-        Self { words }
-    }
-
     /// The row's lock.
     #[inline(always)]
     pub(crate) fn lock(self) -> Lock<'t> {
-        Lock::new(&self.words[0])
+        Lock::new(&self.0[0])
     }
 
     /// The slot with `fingerprint`. All are compared without branches, because the match is unpredictable and
@@ -77,13 +69,13 @@ impl<'t> HotSlots<'t> {
     /// The record of `slot`: the time from which it is clear.
     #[inline(always)]
     pub(crate) fn state(self, slot: usize) -> &'t AtomicU64 {
-        &self.words[STATES + slot - 1]
+        &self.0[STATES + slot - 1]
     }
 
     /// The latest time at which an evicted record was clear.
     #[inline(always)]
     pub(crate) fn evicted_until(self) -> Moment {
-        Moment::from_nanos(self.words[EVICTED_UNTIL].load(Ordering::Relaxed))
+        Moment::from_nanos(self.0[EVICTED_UNTIL].load(Ordering::Relaxed))
     }
 
     /// Assigns `slot`, whose record is clear, to the key with `fingerprint`, which starts from `state`.
@@ -91,14 +83,9 @@ impl<'t> HotSlots<'t> {
     pub(crate) fn assign(self, slot: usize, fingerprint: u32, state: Moment) {
         debug_assert!(self.lock().is_taken());
         let evicted_until = self.evicted_until().as_nanos().max(self.state(slot).load(Ordering::Relaxed));
-        self.words[EVICTED_UNTIL].store(evicted_until, Ordering::Relaxed);
+        self.0[EVICTED_UNTIL].store(evicted_until, Ordering::Relaxed);
         self.set_half(slot, fingerprint);
         self.state(slot).store(state.as_nanos(), Ordering::Relaxed);
-    }
-
-    /// The fingerprint of the key in `slot`; zero if it is empty.
-    pub(crate) fn fingerprint(self, slot: usize) -> u32 {
-        self.half(slot)
     }
 
     /// Whether a cold record has debt at `now`.
@@ -117,14 +104,15 @@ impl<'t> HotSlots<'t> {
         }
     }
 
+    /// The half-word at `index`: that of a slot is the fingerprint of its key, or zero if it is empty.
     #[inline(always)]
-    fn half(self, index: usize) -> u32 {
-        (self.words[index / 2].load(Ordering::Relaxed) >> (index % 2 * 32)) as u32
+    pub(crate) fn half(self, index: usize) -> u32 {
+        (self.0[index / 2].load(Ordering::Relaxed) >> (index % 2 * 32)) as u32
     }
 
     #[inline(always)]
     fn set_half(self, index: usize, value: u32) {
-        let (word, shift) = (&self.words[index / 2], index % 2 * 32);
+        let (word, shift) = (&self.0[index / 2], index % 2 * 32);
         let other = word.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
         word.store(other | u64::from(value) << shift, Ordering::Relaxed);
     }
@@ -147,7 +135,7 @@ mod tests {
     #[test]
     fn the_slot_that_is_clear_soonest_is_evicted() {
         let words = words();
-        let front = HotSlots::new(&words);
+        let front = HotSlots(&words);
         let lock = front.lock().take();
         for (slot, at) in [(1, 40), (2, 20), (3, 30), (4, 50)] {
             assert_eq!(front.best().1, Moment::ZERO);
@@ -169,7 +157,7 @@ mod tests {
         #[test]
         fn cold_debt_lasts_as_long_as_a_cold_record_has_debt(untils in prop::collection::vec(any::<u64>(), 0..4), now in any::<u64>(), shift in 0..64_u32) {
             let words = words();
-            let front = HotSlots::new(&words);
+            let front = HotSlots(&words);
             let _lock = front.lock().take();
             for &until in &untils {
                 front.note_cold_debt(Moment::from_nanos(until >> shift));

@@ -184,7 +184,7 @@ impl Limiter {
         now: impl FnOnce() -> Moment,
     ) -> Option<(Verdict, Ticket<1>)> {
         let active = self.rules.get(place)?;
-        let hash = active.table.hasher().hash(key);
+        let hash = active.table.hasher.hash(key);
         let now = match active.fast_rate {
             Some(fast_rate) if toll.count == 1 => {
                 let front = active.table.hot_slots_soon(hash);
@@ -252,7 +252,7 @@ impl Limiter {
 
     /// The index of the rule that throttled a caller, if it still exists.
     fn place_of(&self, caller: &Throttled) -> Option<usize> {
-        self.rules.iter().position(|active| active.table.id() == caller.table)
+        self.rules.iter().position(|active| active.table.id == caller.table)
     }
 
     /// Settles a request that has ended and has cost `actual`.
@@ -305,7 +305,7 @@ impl Limiter {
     /// The same for some rules, by index.
     pub fn throttled_by(&self, rules: impl Fn(usize) -> bool, most: usize, now: Moment) -> Vec<Throttled> {
         let places = self.rules.iter().enumerate().filter(|(place, _)| rules(*place));
-        let tables: Vec<u32> = places.map(|(_, active)| active.table.id()).collect();
+        let tables: Vec<u32> = places.map(|(_, active)| active.table.id).collect();
         let mut throttled = self.names.top(|table| tables.contains(&table), most, now);
         throttled.retain_mut(|caller| {
             let Some(place) = self.place_of(caller) else { return false };
@@ -361,7 +361,7 @@ impl Limiter {
     /// Locks the rows of all claims, in the order of their tables.
     #[inline]
     pub(crate) fn lock_all<'t>(&'t self, claims: &[Claim<'t, KeyRecord<'t>>], locks: &mut Locks<'t>) {
-        let table = |claim: &Claim<'t, KeyRecord<'t>>| self.rules[claim.place].table.id();
+        let table = |claim: &Claim<'t, KeyRecord<'t>>| self.rules[claim.place].table.id;
         // Tables are created in the order of their rules, unless a reload has inherited some.
         if claims.is_sorted_by_key(table) {
             claims.iter().for_each(|claim| locks.push(claim.record.lock()));
@@ -374,7 +374,7 @@ impl Limiter {
 
     /// The rule that `charge` was charged to; `None` if a reload has removed it.
     pub(crate) fn active(&self, charge: &TableCharge) -> Option<&ActiveRule> {
-        let id = |active: &ActiveRule| active.table.id();
+        let id = |active: &ActiveRule| active.table.id;
         // Tables are created in the order of their rules, unless a reload has inherited some.
         match self.rules.binary_search_by_key(&charge.table, id) {
             Ok(place) => self.rules.get(place),
@@ -388,7 +388,7 @@ impl Limiter {
         let Some(active) = self.active(charge) else { return };
         active.with_record(charge.hash, now, |record| {
             if charge.in_overflow {
-                record.use_overflow();
+                record.location = Location::Overflow;
             } else if matches!(active.rule.limit, Limit::InFlight(_)) && !record.has_slot() {
                 return;
             }
@@ -403,7 +403,7 @@ impl Limiter {
         let Some(&(_, hash)) = keys.iter().find(|key| key.0 == place) else { return };
         let Some(times) = times_to_note(now) else { return };
         let active = &self.rules[place];
-        self.names.note(active.table.id(), hash, throttling, times, now, |name| {
+        self.names.note(active.table.id, hash, throttling, times, now, |name| {
             active.rule.class.write_key(request, name);
         });
     }
@@ -431,11 +431,11 @@ impl ActiveRule {
     /// The hash of a request's key, if it has one.
     #[inline]
     fn hash(&self, request: &impl Request) -> Option<KeyHash> {
-        let mut pieces = self.table.hasher().pieces();
+        let mut pieces = self.table.hasher.pieces();
         if !self.rule.class.write_key(request, &mut pieces) {
             return None;
         }
-        Some(self.hash_of_cut(request, pieces.bytes()).unwrap_or_else(|| pieces.finish()))
+        Some(self.hash_of_cut(request, pieces.bytes).unwrap_or_else(|| pieces.finish()))
     }
 
     /// The decision on a key, for the rule with index `place`.
@@ -495,13 +495,8 @@ impl ActiveRule {
             front.state(slot).store(spent.as_nanos(), Ordering::Relaxed);
         }
         drop(held);
-        let charge = TableCharge {
-            table: self.table.id(),
-            hash,
-            mark: spent.as_nanos(),
-            in_overflow: false,
-            is_reported: false,
-        };
+        let charge =
+            TableCharge { table: self.table.id, hash, mark: spent.as_nanos(), in_overflow: false, is_reported: false };
         Some((verdict, Ticket { toll, at: now, charges: ArrayVec::from([charge]) }))
     }
 
@@ -522,12 +517,12 @@ impl ActiveRule {
 
     /// The charge of `claim` to settle later.
     pub(crate) fn charge_of(&self, claim: &Claim<'_, KeyRecord<'_>>, hash: KeyHash) -> Option<TableCharge> {
-        let in_overflow = claim.record.location() == Location::Overflow;
+        let in_overflow = claim.record.location == Location::Overflow;
         let mark = claim.mark?;
         if in_overflow {
-            self.table.count_shared();
+            self.table.pressure.shared.fetch_add(1, Ordering::Relaxed);
         }
-        Some(TableCharge { table: self.table.id(), hash, mark, in_overflow, is_reported: false })
+        Some(TableCharge { table: self.table.id, hash, mark, in_overflow, is_reported: false })
     }
 }
 

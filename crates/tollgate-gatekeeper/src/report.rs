@@ -102,7 +102,7 @@ impl ActiveRule {
     pub(crate) fn hash_of_cut(&self, request: &impl Request, bytes: u64) -> Option<KeyHash> {
         let (relay, _) = self.relay.as_ref().filter(|_| bytes >= SHORT_KEY_BYTES)?;
         let Identifier::Long(name) = Identifier::of(&self.rule.class, request, || relay.spare())? else { return None };
-        let hash = name.is_full().then(|| self.table.hasher().hash(&name));
+        let hash = name.is_full().then(|| self.table.hasher.hash(&name));
         relay.put_back_name(name);
         hash
     }
@@ -110,9 +110,9 @@ impl ActiveRule {
     /// The hash of the key with this identifier.
     fn hash_of_identifier(&self, identifier: &[u8]) -> Option<KeyHash> {
         if identifier.len() == IDENTIFIER_BYTES_MAX {
-            return Some(self.table.hasher().hash(identifier));
+            return Some(self.table.hasher.hash(identifier));
         }
-        let mut pieces = self.table.hasher().pieces();
+        let mut pieces = self.table.hasher.pieces();
         self.rule.class.write_identified(identifier, &mut pieces).then(|| pieces.finish())
     }
 

@@ -66,18 +66,10 @@ impl RowLayout {
         }
     }
 
-    /// The number of words per group of cold slots, without the overflow record.
+    /// The number of words per group of cold slots, with its overflow record. A full row has neither.
     pub(crate) const fn cold_words(self) -> usize {
         match self {
-            Self::Compact => COLD_WORDS,
-            Self::Full { .. } => 0,
-        }
-    }
-
-    /// The number of words of an overflow record that is stored outside of the row.
-    pub(crate) const fn overflow_words(self) -> usize {
-        match self {
-            Self::Compact => OVERFLOW_WORDS,
+            Self::Compact => COLD_WORDS + OVERFLOW_WORDS,
             Self::Full { .. } => 0,
         }
     }
@@ -190,7 +182,7 @@ impl<'t> Row<'t> {
     fn fingerprint(&self, slot: usize) -> u32 {
         debug_assert!(slot != OVERFLOW);
         match self {
-            Self::Compact { hot, .. } if slot <= hot_slots::SLOTS => hot.fingerprint(slot),
+            Self::Compact { hot, .. } if slot <= hot_slots::SLOTS => hot.half(slot),
             Self::Compact { cold, .. } => {
                 let (word, shift) = half(slot - hot_slots::SLOTS - 1);
                 (cold[word].load(Ordering::Relaxed) >> shift) as u32

@@ -46,8 +46,7 @@ impl TableCharge {
 impl<const N: usize> Ticket<N> {
     /// A ticket without charges.
     pub fn empty() -> Self {
-        let toll = Toll { count: 0, cpu: tollgate_core::time::Span::ZERO };
-        Self { toll, at: Moment::ZERO, charges: ArrayVec::new() }
+        Self { toll: Toll::default(), at: Moment::ZERO, charges: ArrayVec::new() }
     }
 
     /// The expected cost of the request.

@@ -103,8 +103,7 @@ impl<V: Evictable, S: BuildHasher> BoundedMap<V, S> {
     }
 
     pub(super) fn find(&self, domain: u16, identifier: &[u8]) -> Option<EntryId> {
-        let index = self.search(self.hash(domain, identifier), domain, identifier)?;
-        self.at(index).map(|(id, _)| id)
+        self.search(self.hash(domain, identifier), domain, identifier)
     }
 
     /// Finds or inserts a value. Also returns the value that was evicted for it.
@@ -116,8 +115,8 @@ impl<V: Evictable, S: BuildHasher> BoundedMap<V, S> {
         fresh: impl FnOnce() -> V,
     ) -> (EntryId, Option<V>) {
         let hash = self.hash(domain, identifier);
-        if let Some(index) = self.search(hash, domain, identifier) {
-            return (self.id(index), None);
+        if let Some(id) = self.search(hash, domain, identifier) {
+            return (id, None);
         }
         let evicted = if self.len() < self.capacity { None } else { self.evict_one(now) };
         self.insertions = self.insertions.wrapping_add(1);
@@ -134,7 +133,7 @@ impl<V: Evictable, S: BuildHasher> BoundedMap<V, S> {
             }
         };
         self.index.insert(hash, index);
-        (self.id(index), evicted)
+        (EntryId { index: index as u32, number }, evicted)
     }
 
     /// Removes the value if that loses nothing.
@@ -144,20 +143,16 @@ impl<V: Evictable, S: BuildHasher> BoundedMap<V, S> {
         }
     }
 
-    fn id(&self, index: usize) -> EntryId {
-        let number = self.entries[index].as_ref().map_or(0, |entry| entry.number);
-        EntryId { index: index as u32, number }
-    }
-
     fn hash(&self, domain: u16, identifier: &[u8]) -> u64 {
         self.hasher.hash_one((domain, identifier))
     }
 
-    fn search(&self, hash: u64, domain: u16, identifier: &[u8]) -> Option<usize> {
-        self.index.find(hash, |index| {
+    fn search(&self, hash: u64, domain: u16, identifier: &[u8]) -> Option<EntryId> {
+        let index = self.index.find(hash, |index| {
             let entry = self.entries[index].as_ref();
             entry.is_some_and(|entry| entry.domain == domain && *entry.identifier == *identifier)
-        })
+        })?;
+        self.at(index).map(|(id, _)| id)
     }
 
     /// Examines a few entries in turn and evicts the one that is clear soonest.

@@ -22,16 +22,17 @@ use crate::ticket::Ticket;
 
 /// Rules with their state. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Keeper(Arc<KeeperInner>);
+pub struct Keeper(pub(super) Arc<KeeperInner>);
 
 #[derive(Debug)]
-struct KeeperInner {
+pub(super) struct KeeperInner {
     limiter: Arc<Limiter>,
     clock: Clock,
     link: Option<Link>,
     /// The headers and cookies that the rules use.
-    inputs: Inputs,
-    has_budget: bool,
+    pub(super) inputs: Inputs,
+    /// Whether the time of requests must be measured.
+    pub(super) has_budget: bool,
     /// Whether a rule needs settlement at the end of a request.
     settles: bool,
     /// The policy header of each rule.
@@ -101,17 +102,8 @@ impl Keeper {
         self.0.link.as_ref()
     }
 
-    pub(super) fn inputs(&self) -> &Inputs {
-        &self.0.inputs
-    }
-
     pub(super) fn now(&self) -> Moment {
         self.0.clock.now()
-    }
-
-    /// Whether the time of requests must be measured.
-    pub(super) fn has_budget(&self) -> bool {
-        self.0.has_budget
     }
 
     /// The policy header of the rule with index `place`.
@@ -147,7 +139,7 @@ impl Keeper {
 
 /// A guard for a request that settles or refunds its charges when it is dropped.
 pub(super) struct RequestGuard {
-    keeper: Keeper,
+    pub(super) keeper: Keeper,
     ticket: Option<Ticket>,
     is_held: bool,
     is_begun: bool,
@@ -156,10 +148,6 @@ pub(super) struct RequestGuard {
 }
 
 impl RequestGuard {
-    pub(super) fn keeper(&self) -> &Keeper {
-        &self.keeper
-    }
-
     /// Marks the request as forwarded to the service.
     pub(super) fn begin(&mut self) {
         self.is_begun = true;

@@ -5,11 +5,12 @@ use core::task::{Context, Poll};
 use std::sync::Arc;
 
 use http::{Request, Response};
+use tokio::time::sleep;
 use tollgate_core::decision::Verdict;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::future::KeeperFuture;
+use super::future::{KeeperFuture, State};
 use super::keeper::Keeper;
 use super::refusal::{grpc_of, refusal};
 use super::view::{Extractors, RequestView, View, unify};
@@ -107,26 +108,27 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        unify(request.headers_mut(), self.keeper.inputs());
+        unify(request.headers_mut(), &self.keeper.0.inputs);
         let view = View::new(&request, &self.options.extractors);
         let (decision, mut guard) = self.keeper.decide(&view, self.options.held_max);
         let sent_decision = self.options.headers.then_some(decision);
-        match decision.verdict {
+        let (state, guard) = match decision.verdict {
             Verdict::Admit => {
                 guard.begin();
-                KeeperFuture::running(self.inner.call(request), guard, sent_decision)
+                (State::Running { future: self.inner.call(request) }, Some(guard))
             }
             Verdict::Hold(until) => {
                 // The ready service is used for this request, and a clone stays for the next.
                 let copy = self.inner.clone();
                 let ready = core::mem::replace(&mut self.inner, copy);
                 let wait = until.since(self.keeper.now());
-                KeeperFuture::held(wait, ready, request, guard, sent_decision)
+                (State::Held { sleep: Box::pin(sleep(wait.into())), held: Some((ready, request)) }, Some(guard))
             }
             _ => {
                 let response = refusal(&self.keeper, &decision, self.keeper.now(), grpc_of(request.headers()));
-                KeeperFuture::refused(response)
+                (State::Refused { response: Some(response) }, None)
             }
-        }
+        };
+        KeeperFuture { state, guard, sent_decision }
     }
 }
