@@ -41,7 +41,7 @@ impl<'t> HotSlots<'t> {
     /// The row's lock.
     #[inline(always)]
     pub(crate) fn lock(self) -> Lock<'t> {
-        Lock::new(&self.0[0])
+        Lock(&self.0[0])
     }
 
     /// The slot with `fingerprint`. All are compared without branches, because the match is unpredictable and

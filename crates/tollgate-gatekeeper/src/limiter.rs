@@ -296,14 +296,9 @@ impl Limiter {
         }
     }
 
-    /// The most throttled callers, with their remaining quota. The counts are approximate while thousands are
-    /// throttled per second.
-    pub fn throttled(&self, most: usize, now: Moment) -> Vec<Throttled> {
-        self.throttled_by(|_| true, most, now)
-    }
-
-    /// The same for some rules, by index.
-    pub fn throttled_by(&self, rules: impl Fn(usize) -> bool, most: usize, now: Moment) -> Vec<Throttled> {
+    /// The callers that some rules throttled most, with their remaining quota; `rules` selects the rules by index. The
+    /// counts are approximate while thousands are throttled per second.
+    pub fn throttled(&self, rules: impl Fn(usize) -> bool, most: usize, now: Moment) -> Vec<Throttled> {
         let places = self.rules.iter().enumerate().filter(|(place, _)| rules(*place));
         let tables: Vec<u32> = places.map(|(_, active)| active.table.id).collect();
         let mut throttled = self.names.top(|table| tables.contains(&table), most, now);

@@ -1,5 +1,7 @@
 //! Reports of decisions to masters, and their orders for the next ones.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::fleet::Instruction;
 use tollgate_core::limit::Limit;
@@ -33,7 +35,7 @@ impl Limiter {
             let Some(active) = self.active(charge) else { continue };
             let Some((relay, rule)) = &active.relay else { continue };
             let Some(identifier) = Identifier::of(&active.rule.class, request, || relay.spare()) else {
-                relay.count_unreported();
+                relay.0.unreported.fetch_add(1, Relaxed);
                 continue;
             };
             let clear = match active.rule.limit {
@@ -43,7 +45,7 @@ impl Limiter {
                 _ => active.owed(&active.table.record(&active.rule, charge.hash, now)),
             };
             charge.is_reported = true;
-            let note = relay.describes_requests().then(|| describe(request));
+            let note = relay.0.log_info.then(|| describe(request));
             let count = ticket.toll.count;
             let kind = EventKind::Usage { hash: charge.hash, identifier, count, held_until, clear, note };
             relay.push(RelayEvent { rule: *rule, kind });
@@ -235,7 +237,7 @@ mod tests {
             let mut room = crate::identifier::Name::new();
             let identifier = identifier.write(&mut room);
             let (elsewhere, _relay) = reporting(class);
-            let delay = Instruction::Raise { next: now + Span::from_secs(60), clear: None };
+            let delay = Instruction { forgets: false, next: Some(now + Span::from_secs(60)), clear: None };
             assert!(elsewhere.obey("rule", identifier, delay, now));
             let refused = |request| elsewhere.decide(request, Toll::ONE, Band::Normal, now).0.verdict.is_refusal();
             assert_eq!((refused(&one), refused(&other)), (true, false), "{class}");

@@ -118,7 +118,7 @@ impl<'t> Row<'t> {
     pub(crate) fn lock(&self) -> Lock<'t> {
         match self {
             Self::Compact { hot, .. } => hot.lock(),
-            Self::Full { words, .. } => Lock::new(&words[0]),
+            Self::Full { words, .. } => Lock(&words[0]),
         }
     }
 

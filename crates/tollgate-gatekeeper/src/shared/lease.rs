@@ -31,9 +31,10 @@ const SHARDS: usize = 64;
 #[derive(Debug)]
 pub(super) struct Leases {
     shards: Box<[Mutex<Shard>]>,
-    leased: AtomicU64,
-    store: Store,
-    clock: Clock,
+    /// The number of leased and unused requests.
+    pub(super) leased: AtomicU64,
+    pub(super) store: Store,
+    pub(super) clock: Clock,
 }
 
 /// Slices by slot name.
@@ -98,11 +99,6 @@ impl Leases {
         let leases = Arc::new(Self { shards, leased: AtomicU64::new(0), store, clock });
         leases.store.runtime().spawn(sweep(Arc::downgrade(&leases)));
         leases
-    }
-
-    /// The number of leased and unused requests.
-    pub(super) fn leased(&self) -> u64 {
-        self.leased.load(Relaxed)
     }
 
     /// Takes `count` from the slice for `slot`, if there is one.
@@ -245,7 +241,7 @@ mod tests {
         assert!(leases.put(b"slot", 9, (LimitInfo::default(), charged), now));
         assert!(matches!(leases.take(&rule, b"slot", 1, now), Slice::Inside(..)));
         assert_eq!(leases.take(&rule, b"slot", 1, now + LEASE_LIFE), Slice::Ask);
-        assert_eq!(leases.leased(), 8);
+        assert_eq!(leases.leased.load(Relaxed), 8);
     }
 
     /// Otherwise a late refund would move credit from a slice that is paid back to a new one.
@@ -260,10 +256,10 @@ mod tests {
         for charged in slices {
             assert!(leases.put(b"slot", 9, (LimitInfo::default(), charged), now));
         }
-        assert_eq!(leases.leased(), 9);
+        assert_eq!(leases.leased.load(Relaxed), 9);
         leases.put_back(taken(slices[0]), 1);
-        assert_eq!(leases.leased(), 9);
+        assert_eq!(leases.leased.load(Relaxed), 9);
         leases.put_back(taken(slices[1]), 1);
-        assert_eq!(leases.leased(), 10);
+        assert_eq!(leases.leased.load(Relaxed), 10);
     }
 }

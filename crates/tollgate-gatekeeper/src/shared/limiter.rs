@@ -65,7 +65,7 @@ impl SharedLimiter {
     }
 
     /// The store.
-    pub const fn store(&self) -> &Store {
+    pub fn store(&self) -> &Store {
         self.sharing.store()
     }
 

@@ -5,10 +5,12 @@
 //! settings are read.
 
 use tollgate_core::band::Band;
-use tollgate_core::limit::{Charge, Limit};
+use tollgate_core::limit::{Charge, Limit, LimitInfo};
 use tollgate_core::rule::{Mode, Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
+
+use crate::limit_status;
 
 /// The reason why a rule cannot be shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -266,15 +268,13 @@ fn fingerprint(bytes: &[u8]) -> u32 {
 }
 
 fn shareable(rule: &Rule) -> Result<(), Unshareable> {
-    let pace = rule.limit.pace();
+    let window = limit_status::of(&rule.name, &rule.limit, LimitInfo::default()).window;
+    if micros(window.unwrap_or_default()) >= CENTURY_US {
+        return Err(Unshareable::TooLong);
+    }
     match &rule.limit {
-        Limit::Rate(rate) => remembers(FineSpan::of_units(rate.parameters().2, pace))?,
-        Limit::Budget(budget) => remembers(FineSpan::of_units(budget.parameters().1.as_nanos(), pace))?,
-        Limit::Bucket(bucket) => {
-            let (size, drip, every) = bucket.parameters();
-            whole(every.times(u64::from(size.div_ceil(drip))))?;
-            whole(every)?;
-        }
+        Limit::Rate(_) | Limit::Budget(_) => {}
+        Limit::Bucket(bucket) => whole(bucket.parameters().2)?,
         Limit::Window(window) => {
             let (max, per, ceiling) = window.parameters();
             whole(per)?;
@@ -295,10 +295,6 @@ fn shareable(rule: &Rule) -> Result<(), Unshareable> {
         }
     }
     Ok(())
-}
-
-fn remembers(depth: FineSpan) -> Result<(), Unshareable> {
-    if depth.us < CENTURY_US { Ok(()) } else { Err(Unshareable::TooLong) }
 }
 
 fn whole(span: Span) -> Result<(), Unshareable> {

@@ -6,6 +6,7 @@
 //!
 //! A leased rule takes a slice of its limit in advance and decides from memory.
 
+use core::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -60,8 +61,6 @@ pub struct Sharing {
     /// Whether the rule at an index is shared.
     is_shared: Box<[bool]>,
     leases: Arc<Leases>,
-    store: Store,
-    clock: Clock,
 }
 
 /// The decision of a rule, and its source.
@@ -110,31 +109,27 @@ struct RuleQuestion {
 }
 
 impl Sharing {
-    /// Shares those of `rules` that have a [`Share`], through `store`. Slot names start with `prefix` and
-    /// `domain`.
+    /// Shares those of `rules` that have a [`Share`], through `store`. Slot names start with `names`, a prefix and the
+    /// domain.
     pub fn new(
         store: Store,
         clock: Clock,
-        (prefix, domain): (&str, &str),
+        names: (&str, &str),
         rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
     ) -> Result<Self, BuildError> {
-        let leases = Leases::new(store.clone(), clock.clone());
-        Self::build(store, clock, leases, (prefix, domain), rules)
+        Self::build(Leases::new(store, clock), names, rules)
     }
 
     /// The same for changed rules, on the same store. Leased slices are kept.
     pub fn succeeded_by(
         &self,
-        (prefix, domain): (&str, &str),
+        names: (&str, &str),
         rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
     ) -> Result<Self, BuildError> {
-        let leases = Arc::clone(&self.leases);
-        Self::build(self.store.clone(), self.clock.clone(), leases, (prefix, domain), rules)
+        Self::build(Arc::clone(&self.leases), names, rules)
     }
 
     fn build(
-        store: Store,
-        clock: Clock,
         leases: Arc<Leases>,
         (prefix, domain): (&str, &str),
         rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
@@ -149,17 +144,17 @@ impl Sharing {
             active.push(ActiveSharedRule { place, rule: Arc::new(rule), slice, on_timeout });
         }
         let rule_names = RuleNames::new(active.iter().map(|active| &*active.rule.rule().name));
-        Ok(Self { rules: active.into(), rule_names, is_shared: is_shared.into(), leases, store, clock })
+        Ok(Self { rules: active.into(), rule_names, is_shared: is_shared.into(), leases })
     }
 
     /// The number of leased and unused requests, by which callers may exceed their rules.
     pub fn leased(&self) -> u64 {
-        self.leases.leased()
+        self.leases.leased.load(Relaxed)
     }
 
     /// The store.
-    pub const fn store(&self) -> &Store {
-        &self.store
+    pub fn store(&self) -> &Store {
+        &self.leases.store
     }
 
     /// Whether a shared rule may apply to `request`. Otherwise the limiter alone decides.
@@ -180,18 +175,18 @@ impl Sharing {
         toll: Toll,
         band: Band,
     ) -> (Decision, SharedTicket) {
-        let now = self.clock.now();
+        let now = self.leases.clock.now();
         if let Some(refusal) = limiter.turn_away(|place| !self.shares(place), request, toll, band, now) {
             return (refusal, SharedTicket::default());
         }
         let mut matches = self.matches(request);
         let waits = matches.iter().any(|(active, _)| active.on_timeout == OnTimeout::Wait);
-        let expires = if waits { self.store.late_expiry() } else { self.store.expiry() };
+        let expires = self.leases.store.expiry(waits);
         let question = RuleQuestion { toll, situation: limiter.situation(band, now), expires };
         let mut slices = Taking::new(&self.leases, toll.count);
         let inside = self.enter_slices(&mut matches, &mut slices, question).await;
         let asked = self.ask(&matches, question).await;
-        let now = self.clock.now();
+        let now = self.leases.clock.now();
         if let (Err(_), Some(place)) = (&asked, refusing(&matches)) {
             return (refusal_by(place, band, now), SharedTicket::default());
         }
@@ -236,7 +231,7 @@ impl Sharing {
         toll: Toll,
         band: Band,
     ) -> ArrayVec<Explained, RULES_AT_ONCE_MAX> {
-        let own = limiter.explain(request, toll, band, self.clock.now());
+        let own = limiter.explain(request, toll, band, self.leases.clock.now());
         self.ask_why(limiter, own, request, toll, band).await.into_iter().collect()
     }
 
@@ -250,15 +245,15 @@ impl Sharing {
         toll: Toll,
         band: Band,
     ) -> Vec<Explained> {
-        let situation = limiter.situation(band, self.clock.now());
+        let situation = limiter.situation(band, self.leases.clock.now());
         let own = own.into_iter().map(|decision| Explained { decision, by: Authority::Own });
         let mut explained: Vec<_> = own.collect();
         let matches = keys(
             request,
             self.rules.iter().filter(|active| explained.iter().any(|said| said.decision.rule == Some(active.place))),
         );
-        let answers = self.store.explain(asked(&matches), toll, &situation).await;
-        let now = self.clock.now();
+        let answers = self.leases.store.explain(asked(&matches), toll, &situation).await;
+        let now = self.leases.clock.now();
         for (place, answer) in answers {
             let Some(said) = explained.iter_mut().find(|said| said.decision.rule == Some(place)) else { continue };
             *said = match answer {
@@ -277,9 +272,9 @@ impl Sharing {
         request: &impl Request,
         among: impl Fn(usize) -> bool,
     ) -> Vec<(usize, Result<bool, Unanswered>)> {
-        let situation = limiter.situation(Band::Normal, self.clock.now());
+        let situation = limiter.situation(Band::Normal, self.leases.clock.now());
         let matches = keys(request, self.rules.iter().filter(|active| among(active.place)));
-        self.store.forget(asked(&matches), &situation).await
+        self.leases.store.forget(asked(&matches), &situation).await
     }
 
     fn shares(&self, place: usize) -> bool {
@@ -340,7 +335,8 @@ impl Sharing {
     ) -> Option<(LimitInfo, Charge)> {
         let asked = vec![AskedRule { place: active.place, rule: Arc::clone(&active.rule), slot: slot.to_vec() }];
         let toll = Toll { count: slice, cpu: Span::ZERO };
-        let (answer, ticket) = self.store.decide_by(asked, toll, &question.situation, question.expires).await.ok()?;
+        let (answer, ticket) =
+            self.leases.store.decide_by(asked, toll, &question.situation, question.expires).await.ok()?;
         if answer.decision.verdict != Verdict::Admit || answer.decision.reason != Reason::WithinLimit {
             ticket.refund();
             return None;
@@ -350,9 +346,9 @@ impl Sharing {
         drop(ticket);
         let info = answer.decision.info.unwrap_or_default();
         let left = slice - question.toll.count;
-        if !self.leases.put(slot, left, (info, charged), self.clock.now()) {
+        if !self.leases.put(slot, left, (info, charged), self.leases.clock.now()) {
             let taken = Taken { rule: Arc::clone(&active.rule), slot: slot.to_vec(), charged };
-            self.store.give_back(taken, left);
+            self.leases.store.give_back(taken, left);
         }
         Some((LimitInfo { remaining: info.remaining.saturating_add(left), reset: Span::ZERO, ..info }, charged))
     }
@@ -366,7 +362,11 @@ impl Sharing {
         if matches.is_empty() {
             return Ok(None);
         }
-        self.store.decide_by(asked(matches), question.toll, &question.situation, question.expires).await.map(Some)
+        self.leases
+            .store
+            .decide_by(asked(matches), question.toll, &question.situation, question.expires)
+            .await
+            .map(Some)
     }
 }
 

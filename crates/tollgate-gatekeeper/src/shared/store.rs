@@ -192,14 +192,10 @@ impl Store {
         &self.inner.runtime
     }
 
-    /// The deadline of a call that starts now.
-    pub(super) fn expiry(&self) -> Instant {
-        Instant::now() + self.inner.options.deadline
-    }
-
-    /// The deadline of a call that starts now, for rules with [`OnTimeout::Wait`](super::OnTimeout::Wait).
-    pub(super) fn late_expiry(&self) -> Instant {
-        Instant::now() + self.inner.options.wait.max(self.inner.options.deadline)
+    /// The deadline of a call that starts now; `waits` is for rules with [`OnTimeout::Wait`](super::OnTimeout::Wait).
+    pub(super) fn expiry(&self, waits: bool) -> Instant {
+        let Options { deadline, wait, .. } = self.inner.options;
+        Instant::now() + if waits { wait.max(deadline) } else { deadline }
     }
 
     /// Refunds `count` of an unused lease.
@@ -216,7 +212,7 @@ impl Store {
         toll: Toll,
         situation: &Situation,
     ) -> Result<(Answer, StoreTicket), Unanswered> {
-        self.decide_by(asked, toll, situation, self.expiry()).await
+        self.decide_by(asked, toll, situation, self.expiry(false)).await
     }
 
     /// The decision of each of `asked` by index, or why the store did not answer. Nothing is charged.

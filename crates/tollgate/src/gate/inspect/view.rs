@@ -235,7 +235,7 @@ impl Running {
         // A key that has use and was throttled is listed once, and so is a key that several rules throttled.
         let is_one = spenders.is_empty() && (0..rules.faces.len()).filter(|&rule| of_class(rule)).count() == 1;
         let throttled_max = if is_one { most } else { usize::MAX };
-        let throttled = rules.limiter.throttled_by(of_class, throttled_max, now);
+        let throttled = rules.limiter.throttled(of_class, throttled_max, now);
         let mut buckets: Vec<Bucket> =
             spenders.into_iter().map(|shown| Bucket::of_spender(shown.key, shown.rates)).collect();
         let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
