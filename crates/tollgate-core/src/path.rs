@@ -334,24 +334,19 @@ impl PathPattern {
         Self { normal: Pattern::new(normal), written: Pattern::new(text) }
     }
 
-    /// Whether at least one reading matches.
+    /// Whether at least one reading may match (`MAY`), or every reading must.
     #[inline]
-    pub fn may_match(&self, path: &[u8], normal: Option<&NormalPath>) -> bool {
-        self.written.matches(path)
-            || match normal {
-                None => self.matches_form(path),
-                Some(normal) => normal.is_ambiguous || normal.forms().any(|form| self.matches_form(form)),
-            }
-    }
-
-    /// Whether every reading matches.
-    #[inline]
-    pub fn must_match(&self, path: &[u8], normal: Option<&NormalPath>) -> bool {
-        self.written.matches(path)
-            && match normal {
-                None => self.matches_form(path),
-                Some(normal) => !normal.is_ambiguous && normal.forms().all(|form| self.matches_form(form)),
-            }
+    pub fn matches<const MAY: bool>(&self, path: &[u8], normal: Option<&NormalPath>) -> bool {
+        let is_form = |form: &[u8]| self.matches_form(form);
+        if self.written.matches(path) == MAY {
+            return MAY;
+        }
+        match normal {
+            None => is_form(path),
+            Some(normal) if normal.is_ambiguous => MAY,
+            Some(normal) if MAY => normal.forms().any(is_form),
+            Some(normal) => normal.forms().all(is_form),
+        }
     }
 
     fn matches_form(&self, form: &[u8]) -> bool {
@@ -479,11 +474,11 @@ mod tests {
     }
 
     fn may(pattern: &str, path: &str) -> bool {
-        PathPattern::new(pattern).may_match(path.as_bytes(), NormalPath::of(path.as_bytes()).differing())
+        PathPattern::new(pattern).matches::<true>(path.as_bytes(), NormalPath::of(path.as_bytes()).differing())
     }
 
     fn must(pattern: &str, path: &str) -> bool {
-        PathPattern::new(pattern).must_match(path.as_bytes(), NormalPath::of(path.as_bytes()).differing())
+        PathPattern::new(pattern).matches::<false>(path.as_bytes(), NormalPath::of(path.as_bytes()).differing())
     }
 
     #[test]
@@ -666,7 +661,7 @@ mod tests {
             let normal = NormalPath::of(&path);
             let pattern = PathPattern::new(pattern);
             let (path, normal) = (&path[..], normal.differing());
-            prop_assert!(!pattern.must_match(path, normal) || pattern.may_match(path, normal));
+            prop_assert!(!pattern.matches::<false>(path, normal) || pattern.matches::<true>(path, normal));
         }
     }
 }

@@ -284,13 +284,12 @@ impl ClockedLimiter {
     pub fn check_request(&self, request: &impl Request) -> Result<Admitted<'_>, Refused> {
         let now = self.clock.now();
         let (decision, ticket) = self.limiter.decide(request, Toll::ONE, Band::Normal, now);
-        let duration = |span: Span| Duration::from_nanos(span.as_nanos());
         match decision.verdict {
             Verdict::Admit | Verdict::Hold(_) => {
                 let hold = decision.verdict.hold(now);
-                Ok(Admitted { limiter: self, ticket: Some(ticket), wait: duration(hold), decision, begun: now + hold })
+                Ok(Admitted { limiter: self, ticket: Some(ticket), wait: hold.into(), decision, begun: now + hold })
             }
-            Verdict::Refuse(until) => Err(Refused { retry_after: Some(duration(until.since(now))), decision }),
+            Verdict::Refuse(until) => Err(Refused { retry_after: Some(until.since(now).into()), decision }),
             Verdict::RefuseUntilRelease | Verdict::RefuseForGood => Err(Refused { retry_after: None, decision }),
         }
     }

@@ -23,7 +23,7 @@ use super::key_text::KeyText;
 use super::lease::{Leases, Slice, slice_of};
 use super::shared_ticket::Taking;
 use super::store_ticket::Taken;
-use super::{Answer, AskedRule, SharedRule, SharedTicket, Store, StoreTicket, Unanswered};
+use super::{AskedRule, SharedRule, SharedTicket, Store, Unanswered};
 use crate::build_error::BuildError;
 use crate::clock::Clock;
 use crate::limiter::Limiter;
@@ -185,7 +185,10 @@ impl Sharing {
         let question = RuleQuestion { toll, situation: limiter.situation(band, now), expires };
         let mut slices = Taking::new(&self.leases, toll.count);
         let inside = self.enter_slices(&mut matches, &mut slices, question).await;
-        let asked = self.ask(&matches, question).await;
+        let asked = match matches.is_empty() {
+            true => Ok(None),
+            false => self.leases.store.decide_by(asked(&matches), toll, &question.situation, expires).await.map(Some),
+        };
         let now = self.leases.clock.now();
         if let (Err(_), Some(place)) = (&asked, refusing(&matches)) {
             return (refusal_by(place, band, now), SharedTicket::default());
@@ -351,22 +354,6 @@ impl Sharing {
             self.leases.store.give_back(taken, left);
         }
         Some((LimitInfo { remaining: info.remaining.saturating_add(left), reset: Span::ZERO, ..info }, charged))
-    }
-
-    /// Asks the store about the remaining rules, if there are any.
-    async fn ask(
-        &self,
-        matches: &Matches<'_>,
-        question: RuleQuestion,
-    ) -> Result<Option<(Answer, StoreTicket)>, Unanswered> {
-        if matches.is_empty() {
-            return Ok(None);
-        }
-        self.leases
-            .store
-            .decide_by(asked(matches), question.toll, &question.situation, question.expires)
-            .await
-            .map(Some)
     }
 }
 
