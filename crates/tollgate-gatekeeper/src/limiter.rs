@@ -217,25 +217,18 @@ impl Limiter {
         keys.iter().map(explain).collect()
     }
 
-    /// The decision of the rule with index `place` on the key of `request`, even if the rule does not apply
-    /// to it. `None` if there is no such rule or key.
-    pub fn explain_rule(
-        &self,
-        place: usize,
-        request: &impl Request,
-        toll: Toll,
-        band: Band,
-        now: Moment,
-    ) -> Option<Decision> {
+    /// The decision of the rule with index `place` on one request of the key of `request`, even if the rule does not
+    /// apply to it. `None` if there is no such rule or key.
+    pub fn explain_rule(&self, place: usize, request: &impl Request, band: Band, now: Moment) -> Option<Decision> {
         let active = self.rules.get(place)?;
-        Some(active.explain(place, active.hash(request)?, toll, &self.situation(band, now)))
+        Some(active.explain(place, active.hash(request)?, Toll::ONE, &self.situation(band, now)))
     }
 
-    /// The decision of the rule that throttled a caller. This needs no name, which may be truncated. `None`
-    /// if the rule is gone.
-    pub fn explain_throttled(&self, caller: &Throttled, toll: Toll, band: Band, now: Moment) -> Option<Decision> {
+    /// The decision on one more request of a caller, by the rule that throttled it. This needs no name, which may be
+    /// truncated. `None` if the rule is gone.
+    pub fn explain_throttled(&self, caller: &Throttled, band: Band, now: Moment) -> Option<Decision> {
         let place = self.place_of(caller)?;
-        Some(self.rules[place].explain(place, caller.hash, toll, &self.situation(band, now)))
+        Some(self.rules[place].explain(place, caller.hash, Toll::ONE, &self.situation(band, now)))
     }
 
     /// Removes a caller's state from the rule with index `place`. Returns whether there was any. Requests in

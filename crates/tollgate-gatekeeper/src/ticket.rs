@@ -17,7 +17,8 @@ pub const RULES_AT_ONCE_MAX: usize = 16;
 #[must_use = "a request that is not settled stays in flight"]
 #[derive(Debug)]
 pub struct Ticket<const N: usize = RULES_AT_ONCE_MAX> {
-    pub(crate) toll: Toll,
+    /// The expected cost of the request.
+    pub toll: Toll,
     /// The time of the charge.
     pub(crate) at: Moment,
     pub(crate) charges: ArrayVec<TableCharge, N>,
@@ -47,11 +48,6 @@ impl<const N: usize> Ticket<N> {
     /// A ticket without charges.
     pub fn empty() -> Self {
         Self { toll: Toll::default(), at: Moment::ZERO, charges: ArrayVec::new() }
-    }
-
-    /// The expected cost of the request.
-    pub fn toll(&self) -> Toll {
-        self.toll
     }
 
     /// Whether there are no charges, so that nothing must be settled.

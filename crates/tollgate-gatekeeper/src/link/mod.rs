@@ -94,8 +94,10 @@ pub type ApplyOrder = Box<dyn Fn(&str, &[u8], Instruction, Moment) + Send>;
 /// The link and its thread.
 #[derive(Debug)]
 pub struct Link {
-    settings: LinkSettings,
-    relay: Relay,
+    /// The settings of the link.
+    pub settings: LinkSettings,
+    /// The relay to which decisions write.
+    pub relay: Relay,
     metrics: Vec<Arc<MasterMetrics>>,
     begin: mpsc::Sender<ApplyOrder>,
     stop: Arc<Notify>,
@@ -142,16 +144,6 @@ impl Link {
     /// once, so the records that it changes must exist before. Later calls have no effect.
     pub fn begin(&self, apply_order: ApplyOrder) {
         let _ = self.begin.try_send(apply_order);
-    }
-
-    /// The relay to which decisions write.
-    pub fn relay(&self) -> &Relay {
-        &self.relay
-    }
-
-    /// The settings of the link.
-    pub fn settings(&self) -> &LinkSettings {
-        &self.settings
     }
 
     /// A snapshot of the metrics of each master, in the order of the settings.

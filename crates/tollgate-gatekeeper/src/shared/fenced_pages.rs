@@ -94,7 +94,7 @@ impl FencedPages {
     /// The same with another timeout than two seconds.
     #[must_use]
     pub const fn with_patience(mut self, timeout_max: Duration) -> Self {
-        self.side_connection.set_timeout(timeout_max);
+        self.side_connection.timeout_max = timeout_max;
         self
     }
 

@@ -158,7 +158,7 @@ impl SharedFlags {
     /// The same with another timeout than two seconds.
     #[must_use]
     pub fn with_patience(mut self, timeout_max: Duration) -> Self {
-        self.side_connection.get_mut().set_timeout(timeout_max);
+        self.side_connection.get_mut().timeout_max = timeout_max;
         self
     }
 
@@ -201,7 +201,7 @@ impl SharedFlags {
         call.arg(since).arg(CHANGES_MAX).arg(format!("{:016x}", fastrand::u64(..)));
         let mut side_connection = self.side_connection.lock().await;
         let answer = side_connection.invoke(&call).await?;
-        Ok((answer, side_connection.connections()))
+        Ok((answer, side_connection.connections))
     }
 
     /// The current flags of these accounts.

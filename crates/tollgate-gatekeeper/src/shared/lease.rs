@@ -97,7 +97,7 @@ impl Leases {
     pub(super) fn new(store: Store, clock: Clock) -> Arc<Self> {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let leases = Arc::new(Self { shards, leased: AtomicU64::new(0), store, clock });
-        leases.store.runtime().spawn(sweep(Arc::downgrade(&leases)));
+        leases.store.inner.runtime.spawn(sweep(Arc::downgrade(&leases)));
         leases
     }
 

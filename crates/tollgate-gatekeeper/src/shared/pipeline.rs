@@ -66,15 +66,9 @@ pub(super) struct ConnectionPool {
 /// The calls that wait for a connection.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    calls: mpsc::Receiver<Call>,
+    pub(super) calls: mpsc::Receiver<Call>,
     /// Calls that must be made and arrived without a connection. They are sent first.
-    kept: VecDeque<Call>,
-}
-
-impl Waiting {
-    pub(super) const fn new(calls: mpsc::Receiver<Call>) -> Self {
-        Self { calls, kept: VecDeque::new() }
-    }
+    pub(super) kept: VecDeque<Call>,
 }
 
 /// The number of connection tasks by state. Without any, calls fail immediately.

@@ -15,21 +15,10 @@ use crate::ticket::Ticket;
 #[derive(Debug)]
 #[must_use = "a request that is not settled stays in flight"]
 pub struct SharedTicket {
-    pub(super) here: Ticket,
+    /// The charges in this process.
+    pub here: Ticket,
     pub(super) store: Option<StoreTicket>,
     pub(super) slices: Option<Slices>,
-}
-
-impl SharedTicket {
-    /// The charges in this process.
-    pub fn here_mut(&mut self) -> &mut Ticket {
-        &mut self.here
-    }
-
-    /// Whether there are no charges, so that nothing must be settled.
-    pub fn is_empty(&self) -> bool {
-        self.here.is_empty() && self.store.is_none() && self.slices.is_none()
-    }
 }
 
 impl Default for SharedTicket {
@@ -47,6 +36,11 @@ impl From<Ticket> for SharedTicket {
 }
 
 impl SharedTicket {
+    /// Whether there are no charges, so that nothing must be settled.
+    pub fn is_empty(&self) -> bool {
+        self.here.is_empty() && self.store.is_none() && self.slices.is_none()
+    }
+
     /// Settles a request that has ended and has cost `actual`.
     pub fn settle(self, limiter: &Limiter, actual: Toll, now: Moment) {
         limiter.settle(self.here, actual, now);

@@ -362,7 +362,7 @@ fn keys<'s>(request: &impl Request, rules: impl Iterator<Item = &'s ActiveShared
     let key = |active: &'s ActiveSharedRule| {
         let mut key = KeyText::default();
         let has_key = active.rule.rule().class.write_key(request, &mut key);
-        has_key.then(|| (active, active.rule.slot(&key.into_bytes())))
+        has_key.then(|| (active, active.rule.slot(&key.bytes)))
     };
     rules.filter_map(key).collect()
 }

@@ -15,9 +15,10 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// A connection to a store, established on the first call.
 pub(super) struct SideConnection {
     address: Address,
-    timeout_max: Duration,
+    pub(super) timeout_max: Duration,
     connection: Option<Connection>,
-    connections: u64,
+    /// The number of connections so far, including the current one.
+    pub(super) connections: u64,
 }
 
 impl fmt::Debug for SideConnection {
@@ -29,15 +30,6 @@ impl fmt::Debug for SideConnection {
 impl SideConnection {
     pub(super) const fn new(address: Address) -> Self {
         Self { address, timeout_max: TIMEOUT, connection: None, connections: 0 }
-    }
-
-    pub(super) const fn set_timeout(&mut self, timeout_max: Duration) {
-        self.timeout_max = timeout_max;
-    }
-
-    /// The number of connections so far, including the current one.
-    pub(super) const fn connections(&self) -> u64 {
-        self.connections
     }
 
     /// Runs a script.

@@ -3,7 +3,7 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::runtime::Handle;
@@ -56,7 +56,7 @@ const SILENCE_MAX: Duration = Duration::from_millis(500);
 /// A store that many gates share. It is cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Store {
-    inner: Arc<StoreInner>,
+    pub(super) inner: Arc<StoreInner>,
     tasks: Arc<Mutex<Vec<JoinHandle<()>>>>,
     connections: watch::Receiver<ConnectionCounts>,
 }
@@ -66,7 +66,8 @@ pub(super) struct StoreInner {
     options: Options,
     is_cluster: bool,
     calls: mpsc::Sender<Call>,
-    runtime: Handle,
+    /// The runtime of the tasks.
+    pub(super) runtime: Handle,
     health: Arc<StoreHealth>,
     origin: Instant,
     works: AtomicU64,
@@ -136,7 +137,7 @@ impl Store {
         let pool = Arc::new(ConnectionPool {
             address,
             script: Script::new(),
-            waiting: tokio::sync::Mutex::new(Waiting::new(waiting)),
+            waiting: tokio::sync::Mutex::new(Waiting { calls: waiting, kept: VecDeque::new() }),
             health,
             waiting_max: options.waiting_max.max(1),
             clocks: StoreClocks::new(is_cluster),
@@ -185,11 +186,6 @@ impl Store {
     /// The counters.
     pub fn counts(&self) -> Counts {
         self.inner.health.counts()
-    }
-
-    /// The runtime of the tasks.
-    pub(super) fn runtime(&self) -> &Handle {
-        &self.inner.runtime
     }
 
     /// The deadline of a call that starts now; `waits` is for rules with [`OnTimeout::Wait`](super::OnTimeout::Wait).
@@ -273,8 +269,9 @@ impl StoreInner {
         let mut total: Option<Answer> = None;
         let mut ticket = self.ticket(question, Vec::new());
         let mut failure = None;
-        for pending in pending {
-            match pending.answer(expires).await {
+        for mut pending in pending {
+            let reply = pending.reply(expires).await;
+            match reply.and_then(|reply| pending.group.make_sense(&reply, &question)) {
                 Ok((answer, taken)) => {
                     ticket.taken.extend(taken);
                     total = Some(stricter(total, answer));
@@ -418,12 +415,6 @@ impl Group {
 }
 
 impl Pending {
-    /// Waits for the answer until `expires`.
-    async fn answer(mut self, expires: Instant) -> Result<(Answer, Vec<Taken>), Unanswered> {
-        let reply = self.reply(expires).await?;
-        self.group.make_sense(&reply, &self.question)
-    }
-
     /// The store's reply, if it arrives until `expires`.
     async fn reply(&mut self, expires: Instant) -> Result<Reply, Unanswered> {
         let breaker = self.inner.health.parts.breaker(self.group.part);

@@ -77,7 +77,7 @@ impl Keeper {
         let link = link.map(|settings| Link::start(settings, clock.clone()));
         let link = link.transpose().map_err(KeeperError::Link)?;
         if let Some(link) = &link {
-            limiter.report_to(link.relay());
+            limiter.report_to(&link.relay);
         }
         let limiter = Arc::new(limiter);
         if let Some(link) = &link {

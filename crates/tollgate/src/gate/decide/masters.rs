@@ -44,17 +44,17 @@ impl Masters {
 
     /// Whether these settings name the same masters.
     pub(crate) fn is_for(&self, settings: &LinkSettings) -> bool {
-        self.link.settings() == settings
+        self.link.settings == *settings
     }
 
     /// Reports the decisions of `limiter` to the masters.
     pub(crate) fn hear(&self, limiter: &mut Limiter) {
-        limiter.report_to(self.link.relay());
+        limiter.report_to(&self.link.relay);
     }
 
     /// The ring through which decisions reach the link.
     pub(crate) fn relay(&self) -> &Relay {
-        self.link.relay()
+        &self.link.relay
     }
 
     /// The state of the link to each master.

@@ -188,14 +188,13 @@ impl Rules {
     /// The refusal by a budget whose key has come into debt since its request was admitted. `reserved` is the charge of
     /// the request itself, which is not a debt.
     pub(crate) fn debt(&self, request: &impl Request, reserved: Span, band: Band, now: Moment) -> Option<Decision> {
-        let toll = Toll::of_cpu(Span::ZERO);
         let of_budget = |(place, rule): (usize, &Rule)| {
             let Limit::Budget(budget) = rule.limit else { return None };
             if !rule.applies(request) {
                 return None;
             }
             let repaid = now + budget.time_of(reserved);
-            let in_debt = |at: Moment| self.limiter.explain_rule(place, request, toll, band, at);
+            let in_debt = |at: Moment| self.limiter.explain_rule(place, request, band, at);
             in_debt(repaid).filter(|decision| decision.verdict.is_refusal()).and_then(|_| in_debt(now))
         };
         self.limiter.rules().enumerate().find_map(of_budget).filter(|decision| decision.verdict.is_refusal())
@@ -213,7 +212,7 @@ impl Rules {
     #[inline]
     pub(crate) fn report(&self, request: &impl Request, decision: &Decision, charge: &mut Charge, now: Moment) {
         if self.remote_state.masters().is_some() {
-            self.limiter.report(request, decision, charge.here_mut(), now);
+            self.limiter.report(request, decision, &mut charge.here, now);
         }
     }
 

@@ -326,13 +326,13 @@ impl Running {
     fn own_words(&self, rules: &Rules, among: impl Fn(&Rule) -> bool, request: &impl Request) -> Vec<Decision> {
         let (band, now) = (self.shared.admission.load.band(), self.now());
         let asked = rules.limiter.rules().enumerate().filter(|(_, rule)| among(rule));
-        asked.filter_map(|(place, _)| rules.limiter.explain_rule(place, request, Toll::ONE, band, now)).collect()
+        asked.filter_map(|(place, _)| rules.limiter.explain_rule(place, request, band, now)).collect()
     }
 
     /// The decisions of the rules that throttled a key, from the state of this gate. They need no name of the key.
     pub(crate) fn standings_throttled(&self, callers: &[Throttled]) -> Vec<Standing> {
         let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load.band(), self.now());
-        let words = callers.iter().filter_map(|caller| rules.limiter.explain_throttled(caller, Toll::ONE, band, now));
+        let words = callers.iter().filter_map(|caller| rules.limiter.explain_throttled(caller, band, now));
         words.filter_map(|decision| standing(&rules, Explained { decision, by: Authority::Own })).collect()
     }
 
