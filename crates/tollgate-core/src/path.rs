@@ -278,7 +278,7 @@ fn resolve(decoded: &[u8], out: &mut Vec<u8>, parameters: Parameters) -> Dots {
     let mut segments = decoded[1..].split(|&byte| byte == b'/').peekable();
     while let Some(segment) = segments.next() {
         let name = match parameters {
-            Parameters::Drop => segment.split(|&byte| byte == b';').next().unwrap_or_default(),
+            Parameters::Drop => without_parameters(segment),
             Parameters::Keep => segment,
         };
         ends_in_slash = matches!(name, b"" | b"." | b"..");
@@ -307,6 +307,10 @@ fn resolve(decoded: &[u8], out: &mut Vec<u8>, parameters: Parameters) -> Dots {
         out.push(b'/');
     }
     dots
+}
+
+fn without_parameters(segment: &[u8]) -> &[u8] {
+    segment.split(|&byte| byte == b';').next().unwrap_or_default()
 }
 
 fn push_escaped(out: &mut Vec<u8>, byte: u8) {
@@ -360,10 +364,7 @@ fn normal_pattern(text: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::new();
     decode(text, &mut decoded);
     let mut out = Vec::new();
-    let mut segments = decoded.split(|&byte| byte == b'/').map(|segment| {
-        let end = segment.iter().position(|&byte| byte == b';').unwrap_or(segment.len());
-        &segment[..end]
-    });
+    let mut segments = decoded.split(|&byte| byte == b'/').map(without_parameters);
     // The part before the first slash: empty, or the start of a pattern such as `*.php`.
     let first = segments.next().unwrap_or_default();
     first.iter().for_each(|&byte| push_escaped(&mut out, byte));

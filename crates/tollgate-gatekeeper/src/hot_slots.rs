@@ -50,7 +50,7 @@ impl<'t> HotSlots<'t> {
     pub(crate) fn find(self, fingerprint: u32) -> Option<usize> {
         let mut found = 0;
         for slot in 1..=SLOTS {
-            found = if self.half(slot) == fingerprint { slot } else { found };
+            found = if half(self.0, slot) == fingerprint { slot } else { found };
         }
         (found != 0).then_some(found)
     }
@@ -84,14 +84,14 @@ impl<'t> HotSlots<'t> {
         debug_assert!(self.lock().is_taken());
         let evicted_until = self.evicted_until().as_nanos().max(self.state(slot).load(Ordering::Relaxed));
         self.0[EVICTED_UNTIL].store(evicted_until, Ordering::Relaxed);
-        self.set_half(slot, fingerprint);
+        set_half(self.0, slot, fingerprint);
         self.state(slot).store(state.as_nanos(), Ordering::Relaxed);
     }
 
     /// Whether a cold record has debt at `now`.
     #[inline(always)]
     pub(crate) fn has_cold_debt(self, now: Moment) -> bool {
-        u64::from(self.half(COLD_UNTIL)) > (now.as_nanos() >> STEP_BITS).min(u64::from(u32::MAX) - 1)
+        u64::from(half(self.0, COLD_UNTIL)) > (now.as_nanos() >> STEP_BITS).min(u64::from(u32::MAX) - 1)
     }
 
     /// Records that a cold record has debt until `until`.
@@ -99,23 +99,24 @@ impl<'t> HotSlots<'t> {
         debug_assert!(self.lock().is_taken());
         let steps = until.as_nanos().div_ceil(1 << STEP_BITS);
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
-        if steps > self.half(COLD_UNTIL) {
-            self.set_half(COLD_UNTIL, steps);
+        if steps > half(self.0, COLD_UNTIL) {
+            set_half(self.0, COLD_UNTIL, steps);
         }
     }
+}
 
-    /// The half-word at `index`: that of a slot is the fingerprint of its key, or zero if it is empty.
-    #[inline(always)]
-    pub(crate) fn half(self, index: usize) -> u32 {
-        (self.0[index / 2].load(Ordering::Relaxed) >> (index % 2 * 32)) as u32
-    }
+/// The half-word at `index`. That of a slot is the fingerprint of its key, or zero if it is empty.
+#[inline(always)]
+pub(crate) fn half(words: &[AtomicU64], index: usize) -> u32 {
+    (words[index / 2].load(Ordering::Relaxed) >> (index % 2 * 32)) as u32
+}
 
-    #[inline(always)]
-    fn set_half(self, index: usize, value: u32) {
-        let (word, shift) = (&self.0[index / 2], index % 2 * 32);
-        let other = word.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
-        word.store(other | u64::from(value) << shift, Ordering::Relaxed);
-    }
+/// Replaces the half-word at `index`.
+#[inline(always)]
+pub(crate) fn set_half(words: &[AtomicU64], index: usize, value: u32) {
+    let (word, shift) = (&words[index / 2], index % 2 * 32);
+    let other = word.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
+    word.store(other | u64::from(value) << shift, Ordering::Relaxed);
 }
 
 #[cfg(all(test, not(tollgate_model)))]

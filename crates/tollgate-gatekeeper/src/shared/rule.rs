@@ -91,15 +91,6 @@ impl FineSpan {
             _ => Self { us: CENTURY_US, rest: 0 },
         }
     }
-
-    /// `span` for a limit with `per` units per nanosecond.
-    fn of_span(span: Span, per: u64) -> Self {
-        let us = micros(span);
-        if us >= CENTURY_US {
-            return Self { us: CENTURY_US, rest: 0 };
-        }
-        Self { us, rest: span.as_nanos() % NANOS_PER_MICRO * per }
-    }
 }
 
 impl SharedRule {
@@ -171,7 +162,7 @@ impl SharedRule {
         // The band does not matter during the warm-up.
         let band = if warm { Band::Normal } else { situation.band };
         let (_, per) = rule.limit.pace();
-        let hold = FineSpan::of_span(rule.hold_max, per);
+        let hold = FineSpan::of_units(rule.hold_max.as_nanos(), (per, per));
         let ((backoff, backoff_max), levels, release) = self.escalation();
         let multiplier = rule.escalation.map_or(0, |escalation| escalation.multiplier(band).thousandths());
         let enforce = u8::from(rule.mode == Mode::Enforce);
