@@ -46,7 +46,8 @@ pub struct NormalPath {
     differs: bool,
     /// Whether the first segment of the forms may be a host.
     has_host: bool,
-    is_ambiguous: bool,
+    /// Whether the path has readings that no form shows.
+    pub is_ambiguous: bool,
 }
 
 impl NormalPath {
@@ -93,11 +94,6 @@ impl NormalPath {
         let with_host = [self.normal(), self.with_parameters()];
         let without_host = with_host.map(without_first_segment);
         with_host.into_iter().chain(without_host.into_iter().take(if self.has_host { 2 } else { 0 }))
-    }
-
-    /// Whether the path has readings that no form shows.
-    pub const fn is_ambiguous(&self) -> bool {
-        self.is_ambiguous
     }
 
     #[cold]
@@ -396,7 +392,7 @@ mod tests {
     fn normal(path: &[u8]) -> String {
         let normal = NormalPath::of(path);
         match normal.differing() {
-            Some(normal) if normal.is_ambiguous() => "ambiguous".to_string(),
+            Some(normal) if normal.is_ambiguous => "ambiguous".to_string(),
             Some(normal) => text(normal.normal()),
             None => text(path),
         }
@@ -624,7 +620,7 @@ mod tests {
         #[test]
         fn the_normal_form_of_a_normal_form_is_itself(path in odd_path()) {
             let once = NormalPath::of(&path);
-            if let Some(normal) = once.differing().filter(|normal| !normal.is_ambiguous()) {
+            if let Some(normal) = once.differing().filter(|normal| !normal.is_ambiguous) {
                 prop_assert!(NormalPath::of(normal.normal()).differing().is_none(), "{}", text(normal.normal()));
             }
         }

@@ -36,7 +36,8 @@ pub(super) struct BoundedMap<V, S> {
     next_victim: usize,
     /// The number of insertions so far.
     insertions: u32,
-    evicted_with_debt: u64,
+    /// The number of values that were evicted with debt.
+    pub(super) evicted_with_debt: u64,
 }
 
 pub(super) struct Entry<V> {
@@ -70,11 +71,6 @@ impl<V: Evictable, S: BuildHasher> BoundedMap<V, S> {
     /// The number of values.
     pub(super) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
-    }
-
-    /// The number of values that were evicted with debt.
-    pub(super) fn evicted_with_debt(&self) -> u64 {
-        self.evicted_with_debt
     }
 
     /// Whether a queue of this length consists mostly of evicted entries.
@@ -222,7 +218,7 @@ mod tests {
             map.find_or_insert(0, &stranger.to_be_bytes(), now, || 20);
             assert!(map.find(0, b"offender").is_some() && map.len() <= 8);
         }
-        assert_eq!(map.evicted_with_debt(), 993);
+        assert_eq!(map.evicted_with_debt, 993);
     }
 
     proptest! {

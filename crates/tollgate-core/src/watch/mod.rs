@@ -217,11 +217,6 @@ impl<S: BuildHasher + Clone> Watch<S> {
         self.flags.iter().map(|(account, flag)| (&**account, flag))
     }
 
-    /// Whether `account` is flagged.
-    pub fn is_flagged(&self, account: &[u8]) -> bool {
-        self.flags.contains_key(account)
-    }
-
     /// The flag of `account`, if it has one.
     pub fn flag(&self, account: &[u8]) -> Option<&Flag> {
         self.flags.get(account)

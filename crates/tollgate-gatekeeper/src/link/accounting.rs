@@ -52,7 +52,7 @@ async fn report(
             if !posted.is_empty() {
                 connection.send(posted);
                 posted.clear();
-                dispatcher.notify_room();
+                dispatcher.wake.notify_one();
             }
             core::mem::swap(&mut sending, connection.output());
         }

@@ -30,8 +30,8 @@ pub(super) struct Dispatcher {
     rule_masters: Vec<(usize, u16)>,
     identifiers: RefCell<IdentifierCache>,
     pub(super) masters: Vec<Master>,
-    /// Notified when the relay has events.
-    wake: Arc<Notify>,
+    /// Notified when the relay has events, or an outbox has room again.
+    pub(super) wake: Arc<Notify>,
 }
 
 /// One master as seen by this process.
@@ -147,11 +147,6 @@ impl Dispatcher {
     /// Notes that the control connection to a master is up.
     pub(super) fn handle_connect(&self, place: usize) {
         self.masters[place].control_since.set(Some(self.clock.now()));
-    }
-
-    /// Notes that the outbox has room again.
-    pub(super) fn notify_room(&self) {
-        self.wake.notify_one();
     }
 
     /// Handles a message from a master.
