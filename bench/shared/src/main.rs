@@ -214,7 +214,7 @@ fn median(values: &[f64]) -> f64 {
 async fn ask(store: &Store, rule: &Arc<SharedRule>, key: u64) -> bool {
     let key = format!("10.0.{}.{}", key / 256, key % 256);
     let situation = Situation { now: Moment::MAX, started: Moment::ZERO, band: Band::Normal };
-    store.decide(&[AskedRule { place: 0, rule, key: key.as_bytes() }], Toll::ONE, &situation).await.is_ok()
+    store.decide(vec![AskedRule::new(0, rule, key.as_bytes())], Toll::ONE, &situation).await.is_ok()
 }
 
 /// Decisions per second with `CONCURRENT` requests always in flight.

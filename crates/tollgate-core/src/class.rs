@@ -130,16 +130,13 @@ pub const PART_ESCAPE: u8 = b'\\';
 
 /// The first part of an identifier, still escaped, and the rest after the separator.
 fn split_part(identifier: &[u8]) -> (&[u8], Option<&[u8]>) {
-    let mut escaped = false;
-    for (at, &byte) in identifier.iter().enumerate() {
-        match byte {
-            _ if escaped => escaped = false,
-            PART_ESCAPE => escaped = true,
-            PART_BAR => return (&identifier[..at], Some(&identifier[at + 1..])),
-            _ => {}
-        }
-    }
-    (identifier, None)
+    let mut is_escaped = false;
+    let bar = identifier.iter().position(|&byte| {
+        let is_bar = byte == PART_BAR && !is_escaped;
+        is_escaped = byte == PART_ESCAPE && !is_escaped;
+        is_bar
+    });
+    bar.map_or((identifier, None), |at| (&identifier[..at], Some(&identifier[at + 1..])))
 }
 
 impl fmt::Display for Class {
@@ -248,17 +245,12 @@ impl Part {
             sink.write(text);
             return true;
         }
-        let mut from = 0;
-        let mut at = 0;
-        while at < text.len() {
-            if text[at] == PART_ESCAPE {
-                sink.write(&text[from..at]);
-                from = at + 1;
-                at += 1;
-            }
-            at += 1;
-        }
-        sink.write(text.get(from..).unwrap_or_default());
+        let mut is_escaped = false;
+        let pieces = text.split(|&byte| {
+            is_escaped = byte == PART_ESCAPE && !is_escaped;
+            is_escaped
+        });
+        pieces.for_each(|piece| sink.write(piece));
         true
     }
 }

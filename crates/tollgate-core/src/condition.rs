@@ -105,10 +105,7 @@ impl Condition {
 
     fn is_path<const MAY: bool>(&self, request: &impl Request) -> bool {
         let (path, normal) = (request.path(), request.normal_path());
-        let matches = |pattern: &PathPattern| {
-            if MAY { pattern.may_match(path, normal) } else { pattern.must_match(path, normal) }
-        };
-        self.paths.iter().any(matches)
+        self.paths.iter().any(|pattern| pattern.matches::<MAY>(path, normal))
     }
 }
 

@@ -26,7 +26,7 @@ impl HashIndex {
     pub(crate) fn find(&self, hash: u64, is_same: impl Fn(usize) -> bool) -> Option<usize> {
         let mut at = self.home(hash);
         while self.cells[at] != 0 {
-            let slot = slot(self.cells[at]);
+            let slot = (self.cells[at] & SLOT_MASK) as usize - 1;
             if (self.cells[at] ^ hash) & !SLOT_MASK == 0 && is_same(slot) {
                 return Some(slot);
             }
@@ -70,10 +70,6 @@ impl HashIndex {
     fn after(&self, at: usize) -> usize {
         (at + 1) & (self.cells.len() - 1)
     }
-}
-
-fn slot(cell: u64) -> usize {
-    (cell & SLOT_MASK) as usize - 1
 }
 
 #[cfg(test)]

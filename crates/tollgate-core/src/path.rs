@@ -46,7 +46,8 @@ pub struct NormalPath {
     differs: bool,
     /// Whether the first segment of the forms may be a host.
     has_host: bool,
-    is_ambiguous: bool,
+    /// Whether the path has readings that no form shows.
+    pub is_ambiguous: bool,
 }
 
 impl NormalPath {
@@ -93,11 +94,6 @@ impl NormalPath {
         let with_host = [self.normal(), self.with_parameters()];
         let without_host = with_host.map(without_first_segment);
         with_host.into_iter().chain(without_host.into_iter().take(if self.has_host { 2 } else { 0 }))
-    }
-
-    /// Whether the path has readings that no form shows.
-    pub const fn is_ambiguous(&self) -> bool {
-        self.is_ambiguous
     }
 
     #[cold]
@@ -278,7 +274,7 @@ fn resolve(decoded: &[u8], out: &mut Vec<u8>, parameters: Parameters) -> Dots {
     let mut segments = decoded[1..].split(|&byte| byte == b'/').peekable();
     while let Some(segment) = segments.next() {
         let name = match parameters {
-            Parameters::Drop => segment.split(|&byte| byte == b';').next().unwrap_or_default(),
+            Parameters::Drop => without_parameters(segment),
             Parameters::Keep => segment,
         };
         ends_in_slash = matches!(name, b"" | b"." | b"..");
@@ -309,6 +305,10 @@ fn resolve(decoded: &[u8], out: &mut Vec<u8>, parameters: Parameters) -> Dots {
     dots
 }
 
+fn without_parameters(segment: &[u8]) -> &[u8] {
+    segment.split(|&byte| byte == b';').next().unwrap_or_default()
+}
+
 fn push_escaped(out: &mut Vec<u8>, byte: u8) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     if is_escaped(byte) {
@@ -334,24 +334,19 @@ impl PathPattern {
         Self { normal: Pattern::new(normal), written: Pattern::new(text) }
     }
 
-    /// Whether at least one reading matches.
+    /// Whether at least one reading may match (`MAY`), or every reading must.
     #[inline]
-    pub fn may_match(&self, path: &[u8], normal: Option<&NormalPath>) -> bool {
-        self.written.matches(path)
-            || match normal {
-                None => self.matches_form(path),
-                Some(normal) => normal.is_ambiguous || normal.forms().any(|form| self.matches_form(form)),
-            }
-    }
-
-    /// Whether every reading matches.
-    #[inline]
-    pub fn must_match(&self, path: &[u8], normal: Option<&NormalPath>) -> bool {
-        self.written.matches(path)
-            && match normal {
-                None => self.matches_form(path),
-                Some(normal) => !normal.is_ambiguous && normal.forms().all(|form| self.matches_form(form)),
-            }
+    pub fn matches<const MAY: bool>(&self, path: &[u8], normal: Option<&NormalPath>) -> bool {
+        let is_form = |form: &[u8]| self.matches_form(form);
+        if self.written.matches(path) == MAY {
+            return MAY;
+        }
+        match normal {
+            None => is_form(path),
+            Some(normal) if normal.is_ambiguous => MAY,
+            Some(normal) if MAY => normal.forms().any(is_form),
+            Some(normal) => normal.forms().all(is_form),
+        }
     }
 
     fn matches_form(&self, form: &[u8]) -> bool {
@@ -365,10 +360,7 @@ fn normal_pattern(text: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::new();
     decode(text, &mut decoded);
     let mut out = Vec::new();
-    let mut segments = decoded.split(|&byte| byte == b'/').map(|segment| {
-        let end = segment.iter().position(|&byte| byte == b';').unwrap_or(segment.len());
-        &segment[..end]
-    });
+    let mut segments = decoded.split(|&byte| byte == b'/').map(without_parameters);
     // The part before the first slash: empty, or the start of a pattern such as `*.php`.
     let first = segments.next().unwrap_or_default();
     first.iter().for_each(|&byte| push_escaped(&mut out, byte));
@@ -400,7 +392,7 @@ mod tests {
     fn normal(path: &[u8]) -> String {
         let normal = NormalPath::of(path);
         match normal.differing() {
-            Some(normal) if normal.is_ambiguous() => "ambiguous".to_string(),
+            Some(normal) if normal.is_ambiguous => "ambiguous".to_string(),
             Some(normal) => text(normal.normal()),
             None => text(path),
         }
@@ -479,11 +471,11 @@ mod tests {
     }
 
     fn may(pattern: &str, path: &str) -> bool {
-        PathPattern::new(pattern).may_match(path.as_bytes(), NormalPath::of(path.as_bytes()).differing())
+        PathPattern::new(pattern).matches::<true>(path.as_bytes(), NormalPath::of(path.as_bytes()).differing())
     }
 
     fn must(pattern: &str, path: &str) -> bool {
-        PathPattern::new(pattern).must_match(path.as_bytes(), NormalPath::of(path.as_bytes()).differing())
+        PathPattern::new(pattern).matches::<false>(path.as_bytes(), NormalPath::of(path.as_bytes()).differing())
     }
 
     #[test]
@@ -628,7 +620,7 @@ mod tests {
         #[test]
         fn the_normal_form_of_a_normal_form_is_itself(path in odd_path()) {
             let once = NormalPath::of(&path);
-            if let Some(normal) = once.differing().filter(|normal| !normal.is_ambiguous()) {
+            if let Some(normal) = once.differing().filter(|normal| !normal.is_ambiguous) {
                 prop_assert!(NormalPath::of(normal.normal()).differing().is_none(), "{}", text(normal.normal()));
             }
         }
@@ -666,7 +658,7 @@ mod tests {
             let normal = NormalPath::of(&path);
             let pattern = PathPattern::new(pattern);
             let (path, normal) = (&path[..], normal.differing());
-            prop_assert!(!pattern.must_match(path, normal) || pattern.may_match(path, normal));
+            prop_assert!(!pattern.matches::<false>(path, normal) || pattern.matches::<true>(path, normal));
         }
     }
 }

@@ -18,6 +18,11 @@ pub trait Record {
     fn word(&self, index: usize) -> u64;
     /// Replaces the word at `index`.
     fn set_word(&mut self, index: usize, value: u64);
+    /// Makes a record of `words` words a fresh one.
+    fn clear(&mut self, words: usize) {
+        self.set_aux(0);
+        (0..words).for_each(|index| self.set_word(index, 0));
+    }
 }
 
 /// A record in private memory: of any number of words, or in place as an array of them.

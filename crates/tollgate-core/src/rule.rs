@@ -90,6 +90,21 @@ impl Check {
 }
 
 impl Rule {
+    /// A rule that enforces `limit` for each key of `class`, for every request.
+    pub fn new(name: impl Into<String>, class: Class, limit: Limit) -> Self {
+        Self {
+            name: name.into(),
+            when: Condition::default(),
+            unless: Vec::new(),
+            class,
+            limit,
+            escalation: None,
+            warmup: None,
+            hold_max: Span::ZERO,
+            mode: Mode::Enforce,
+        }
+    }
+
     /// The number of words in a record of this rule.
     pub fn words(&self) -> usize {
         self.limit.words() + if self.escalation.is_some() { escalation::WORDS } else { 0 }

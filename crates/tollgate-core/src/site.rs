@@ -12,19 +12,14 @@ use core::net::Ipv6Addr;
 /// A host, or a wildcard such as `*.example.com` for all hosts below `example.com`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPattern {
-    /// In lower case, without dots at the end. A wildcard begins with a dot.
+    /// In lower case, without dots at the end. A wildcard begins with a dot, and no host does.
     text: String,
-    is_wildcard: bool,
 }
 
 impl HostPattern {
     /// Parses a pattern. `None` if no host matches it, as with a port or a star in the middle.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim_end_matches('.').to_ascii_lowercase();
-        let (is_wildcard, host) = match text.strip_prefix("*.") {
-            Some(host) => (true, host),
-            None => (false, text.as_str()),
-        };
         let is_ipv6 = |host: &str| {
             let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
             inner.is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok())
@@ -33,9 +28,9 @@ impl HostPattern {
             let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
             !label.is_empty() && label.bytes().all(is_allowed)
         };
-        let is_host = host.split('.').all(is_label) || (!is_wildcard && is_ipv6(host));
-        let text = if is_wildcard { text[1..].into() } else { text };
-        is_host.then_some(Self { text, is_wildcard })
+        let host = text.strip_prefix("*.").unwrap_or(&text);
+        let is_host = host.split('.').all(is_label) || is_ipv6(&text);
+        is_host.then(|| Self { text: text.strip_prefix('*').unwrap_or(&text).into() })
     }
 
     /// The number of bytes at the end of `host` that the pattern determines; `None` if it does not match. A larger
@@ -44,9 +39,13 @@ impl HostPattern {
     #[inline]
     pub fn specificity(&self, host: &[u8]) -> Option<usize> {
         let is_long_enough =
-            if self.is_wildcard { host.len() > self.text.len() } else { host.len() == self.text.len() };
+            if self.is_wildcard() { host.len() > self.text.len() } else { host.len() == self.text.len() };
         let end = &host[host.len().checked_sub(self.text.len())?..];
         (is_long_enough && end.eq_ignore_ascii_case(self.text.as_bytes())).then_some(self.text.len())
+    }
+
+    fn is_wildcard(&self) -> bool {
+        self.text.starts_with('.')
     }
 
     /// Whether every host that matches this pattern matches `other`, too, and is determined less by it.
@@ -57,7 +56,7 @@ impl HostPattern {
 
 impl fmt::Display for HostPattern {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}{}", if self.is_wildcard { "*" } else { "" }, self.text)
+        write!(formatter, "{}{}", if self.is_wildcard() { "*" } else { "" }, self.text)
     }
 }
 

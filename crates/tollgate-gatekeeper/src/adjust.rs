@@ -12,32 +12,12 @@ impl Limiter {
     /// Returns `count` requests to the key of each rule that applies. Budgets and requests in flight are not changed,
     /// because they do not count requests.
     pub fn give_back(&self, request: &impl Request, count: u64, now: Moment) {
-        self.adjust(request, now, |limit, record| match limit {
-            // The overflow record is shared with other keys.
-            _ if !record.has_slot() => {}
-            Limit::Rate(_) | Limit::Bucket(_) => {
-                let charged = Charge { at: now, mark: limit.mark(record) };
-                limit.refund(record, Toll { count, cpu: Span::ZERO }, charged, now);
-            }
-            Limit::Window(_) => {
-                // The log has one entry per request; a refund removes the newest.
-                for _ in 0..count.min(limit.words() as u64) {
-                    let charged = Charge { at: now, mark: limit.mark(record) };
-                    limit.refund(record, Toll { count: 1, cpu: Span::ZERO }, charged, now);
-                }
-            }
-            Limit::Budget(_) | Limit::InFlight(_) => {}
-        });
+        self.adjust(request, now, |limit, record| give_back(limit, record, count, now));
     }
 
     /// Charges as many of `count` requests as fit to the key of each rule that applies.
     pub fn charge_rest(&self, request: &impl Request, count: u64, now: Moment) {
-        self.adjust(request, now, |limit, record| {
-            let count = limit.info(record, now).remaining.min(count);
-            if count > 0 && matches!(limit, Limit::Rate(_) | Limit::Bucket(_) | Limit::Window(_)) {
-                limit.charge(record, Toll { count, cpu: Span::ZERO }, now);
-            }
-        });
+        self.adjust(request, now, |limit, record| charge_rest(limit, record, count, now));
     }
 
     fn adjust(&self, request: &impl Request, now: Moment, change: impl Fn(&Limit, &mut KeyRecord<'_>)) {
@@ -45,11 +25,30 @@ impl Limiter {
         self.find_keys(|_| true, request, &mut keys);
         for &(place, hash) in &keys {
             let active = &self.rules[place];
-            let mut record = active.table.record(&active.rule, hash, now);
-            let _held = record.lock();
-            record.refresh();
-            change(&active.rule.limit, &mut record);
+            active.with_record(hash, now, |record| change(&active.rule.limit, record));
         }
+    }
+}
+
+pub(crate) fn give_back(limit: &Limit, record: &mut KeyRecord<'_>, count: u64, now: Moment) {
+    let refund = |record: &mut KeyRecord<'_>, count| {
+        let charged = Charge { at: now, mark: limit.mark(record) };
+        limit.refund(record, Toll { count, cpu: Span::ZERO }, charged, now);
+    };
+    match limit {
+        // The overflow record is shared with other keys.
+        _ if !record.has_slot() => {}
+        Limit::Rate(_) | Limit::Bucket(_) => refund(record, count),
+        // The log has one entry per request; a refund removes the newest.
+        Limit::Window(_) => (0..count.min(limit.words() as u64)).for_each(|_| refund(record, 1)),
+        Limit::Budget(_) | Limit::InFlight(_) => {}
+    }
+}
+
+pub(crate) fn charge_rest(limit: &Limit, record: &mut KeyRecord<'_>, count: u64, now: Moment) {
+    let count = limit.info(record, now).remaining.min(count);
+    if count > 0 && matches!(limit, Limit::Rate(_) | Limit::Bucket(_) | Limit::Window(_)) {
+        limit.charge(record, Toll { count, cpu: Span::ZERO }, now);
     }
 }
 

@@ -17,9 +17,10 @@ use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::Span;
 use tollgate_core::toll::Toll;
 
+use crate::build_error::BuildError;
 use crate::clock::Clock;
 use crate::hash::Seed;
-use crate::limiter::{Limiter, LimiterError, Plan};
+use crate::limiter::{Limiter, Plan};
 use crate::table::table_bytes_for;
 use crate::ticket::Ticket;
 
@@ -45,51 +46,44 @@ pub fn per_hour(requests: u64) -> RuleBuilder {
 
 /// A bucket of `size` requests per key, which gets back `drip` of them at once after each period `every`.
 pub fn bucket(size: u32, drip: u32, every: Duration) -> RuleBuilder {
-    RuleBuilder::new(LimitDraft::Known(Bucket::new(size, drip, every.into()).map(Limit::Bucket)))
+    RuleBuilder::new(Bucket::new(size, drip, every.into()).map(Limit::Bucket))
 }
 
 /// At most `max` requests per key in any period of length `per`.
 pub fn window(max: u32, per: Duration) -> RuleBuilder {
-    RuleBuilder::new(LimitDraft::Known(Window::new(max, per.into(), None).map(Limit::Window)))
+    RuleBuilder::new(Window::new(max, per.into(), None).map(Limit::Window))
 }
 
 /// At most `max` requests per key at the same time.
 pub fn in_flight(max: u32) -> RuleBuilder {
-    RuleBuilder::new(LimitDraft::Known(InFlight::new(max).map(Limit::InFlight)))
+    RuleBuilder::new(InFlight::new(max).map(Limit::InFlight))
 }
 
 /// CPU time per key: `cores` of a CPU on average, and up to `burst` of CPU time in advance.
 pub fn budget(cores: f64, burst: Duration) -> RuleBuilder {
     let millionths = (cores * 1e6).round();
     // NaN and negative numbers become 0, which is not a budget.
-    RuleBuilder::new(LimitDraft::Known(Budget::new(millionths as u32, burst.into()).map(Limit::Budget)))
+    RuleBuilder::new(Budget::new(millionths as u32, burst.into()).map(Limit::Budget))
 }
 
 /// One rule of a [`LimiterBuilder`].
 #[derive(Clone, Debug)]
 pub struct RuleBuilder {
-    limit: LimitDraft,
+    limit: Result<Limit, LimitError>,
     name: Option<String>,
-    class: String,
+    class: Result<Class, ClassError>,
     when: Condition,
     hold: Span,
     mode: Mode,
     keys: usize,
 }
 
-#[derive(Clone, Debug)]
-enum LimitDraft {
-    /// Requests per period, and the burst.
-    Rate(u64, Span, u64),
-    Known(Result<Limit, LimitError>),
-}
-
 impl RuleBuilder {
-    fn new(limit: LimitDraft) -> Self {
+    fn new(limit: Result<Limit, LimitError>) -> Self {
         Self {
             limit,
             name: None,
-            class: "identifier".into(),
+            class: Class::parse("identifier"),
             when: Condition::default(),
             hold: Span::ZERO,
             mode: Mode::Enforce,
@@ -98,15 +92,16 @@ impl RuleBuilder {
     }
 
     fn rate(requests: u64, period: Span) -> Self {
-        Self::new(LimitDraft::Rate(requests, period, requests))
+        Self::new(Rate::new(requests, period, requests).map(Limit::Rate))
     }
 
     /// Sets the number of requests that a key may make at once after a pause. The default is the number per period.
     /// Only rates have a burst.
     #[must_use]
     pub fn burst(mut self, requests: u64) -> Self {
-        if let LimitDraft::Rate(_, _, burst) = &mut self.limit {
-            *burst = requests;
+        if let Ok(Limit::Rate(rate)) = self.limit {
+            let (count, period, _) = rate.parameters();
+            self.limit = Rate::new(count, period, requests).map(Limit::Rate);
         }
         self
     }
@@ -115,7 +110,7 @@ impl RuleBuilder {
     /// key given to [`ClockedLimiter::check`].
     #[must_use]
     pub fn by(mut self, class: &str) -> Self {
-        self.class = class.into();
+        self.class = Class::parse(class);
         self
     }
 
@@ -163,21 +158,10 @@ impl RuleBuilder {
     }
 
     fn build(self, place: usize) -> Result<(Rule, usize), BuildError> {
-        let limit = match self.limit {
-            LimitDraft::Rate(count, period, burst) => Rate::new(count, period, burst).map(Limit::Rate),
-            LimitDraft::Known(limit) => limit,
-        };
-        let rule = Rule {
-            name: self.name.unwrap_or_else(|| format!("rule-{}", place + 1)),
-            when: self.when,
-            unless: Vec::new(),
-            class: Class::parse(&self.class).map_err(|cause| BuildError::Class { rule: place, cause })?,
-            limit: limit.map_err(|cause| BuildError::Limit { rule: place, cause })?,
-            escalation: None,
-            warmup: None,
-            hold_max: self.hold,
-            mode: self.mode,
-        };
+        let name = self.name.unwrap_or_else(|| format!("rule-{}", place + 1));
+        let class = self.class.map_err(|cause| BuildError::new(place, cause))?;
+        let limit = self.limit.map_err(|cause| BuildError::new(place, cause))?;
+        let rule = Rule { when: self.when, hold_max: self.hold, mode: self.mode, ..Rule::new(name, class, limit) };
         let bytes = table_bytes_for(&rule, self.keys);
         Ok((rule, bytes))
     }
@@ -188,30 +172,6 @@ impl RuleBuilder {
 pub struct LimiterBuilder {
     rules: Vec<RuleBuilder>,
     clock: Option<Clock>,
-}
-
-/// The reason why a limiter cannot be built. Rules are numbered from zero.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BuildError {
-    /// The class of a rule does not exist.
-    #[error("rule {}: {cause}", .rule + 1)]
-    Class {
-        /// The index of the rule.
-        rule: usize,
-        /// The reason.
-        cause: ClassError,
-    },
-    /// A rule has an invalid limit.
-    #[error("rule {}: {cause}", .rule + 1)]
-    Limit {
-        /// The index of the rule.
-        rule: usize,
-        /// The reason.
-        cause: LimitError,
-    },
-    /// The table of a rule cannot be created.
-    #[error(transparent)]
-    Limiter(LimiterError),
 }
 
 impl Limiter {
@@ -260,29 +220,22 @@ impl LimiterBuilder {
         let clock = self.clock.take().unwrap_or_else(Clock::start);
         let plan = Plan { started: clock.now(), ..self.plan()? };
         let has_budget = plan.rules.iter().any(|(rule, _)| matches!(rule.limit, Limit::Budget(_)));
-        let limiter = Limiter::new(plan).map_err(BuildError::Limiter)?;
-        Ok(ClockedLimiter { limiter, clock, has_budget })
+        Ok(ClockedLimiter { limiter: Limiter::new(plan)?, clock, has_budget })
     }
 
     /// Builds a layer for services of axum, hyper, tonic and tower.
     #[cfg(feature = "tower")]
     pub fn layer(self) -> Result<crate::tower::KeeperLayer, crate::tower::KeeperError> {
-        let plan = self.plan().map_err(crate::tower::KeeperError::Build)?;
-        crate::tower::Keeper::new(plan).map(crate::tower::KeeperLayer::new)
+        crate::tower::Keeper::new(self.plan()?).map(crate::tower::KeeperLayer::new)
     }
 }
 
 /// A limiter with a clock. It decides from memory on any number of threads.
+#[derive(Debug)]
 pub struct ClockedLimiter {
     limiter: Limiter,
     clock: Clock,
     has_budget: bool,
-}
-
-impl fmt::Debug for ClockedLimiter {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("ClockedLimiter").finish_non_exhaustive()
-    }
 }
 
 /// A refused request.
@@ -331,13 +284,12 @@ impl ClockedLimiter {
     pub fn check_request(&self, request: &impl Request) -> Result<Admitted<'_>, Refused> {
         let now = self.clock.now();
         let (decision, ticket) = self.limiter.decide(request, Toll::ONE, Band::Normal, now);
-        let duration = |span: Span| Duration::from_nanos(span.as_nanos());
         match decision.verdict {
             Verdict::Admit | Verdict::Hold(_) => {
                 let hold = decision.verdict.hold(now);
-                Ok(Admitted { limiter: self, ticket: Some(ticket), wait: duration(hold), decision, begun: now + hold })
+                Ok(Admitted { limiter: self, ticket: Some(ticket), wait: hold.into(), decision, begun: now + hold })
             }
-            Verdict::Refuse(until) => Err(Refused { retry_after: Some(duration(until.since(now))), decision }),
+            Verdict::Refuse(until) => Err(Refused { retry_after: Some(until.since(now).into()), decision }),
             Verdict::RefuseUntilRelease | Verdict::RefuseForGood => Err(Refused { retry_after: None, decision }),
         }
     }

@@ -1,81 +1,67 @@
 //! Limits whose parameters come with each call, as overrides of Envoy's descriptors do: one table for all keys.
 
-use std::sync::Arc;
-
 use tollgate_core::class::Class;
-use tollgate_core::condition::Condition;
-use tollgate_core::limit::{Bucket, Charge, Limit, LimitInfo, Room};
-use tollgate_core::rule::{Mode, Rule};
+use tollgate_core::limit::{Bucket, Limit, LimitInfo, Room};
+use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
+use crate::adjust;
 use crate::hash::Seed;
+use crate::key_record::KeyRecord;
+use crate::limiter::ActiveRule;
 use crate::table::{Table, TableError};
 
-/// The buckets of all keys, in memory of fixed size.
-pub struct CallLimitTable {
-    table: Arc<Table>,
-    /// A rule whose records have the layout of any bucket's.
-    rule: Rule,
+/// The records of all keys, in memory of fixed size.
+pub(crate) struct CallTable(pub(crate) ActiveRule);
+
+impl CallTable {
+    /// A table of at most `bytes` bytes for records like those of `limit`.
+    pub(crate) fn new(limit: Limit, bytes: usize, seed: Seed) -> Result<Self, TableError> {
+        let rule = Rule::new("", Class::parse("identifier").expect("the class is known"), limit);
+        let table = Table::new(&rule, bytes, seed)?;
+        Ok(Self(ActiveRule::new(rule, table)))
+    }
+
+    /// Calls `change` with the record of `key`, while its row is locked.
+    pub(crate) fn with_record<T>(&self, key: &[u8], now: Moment, change: impl FnOnce(&mut KeyRecord<'_>) -> T) -> T {
+        self.0.with_record(self.0.table.hasher.hash(key), now, change)
+    }
 }
+
+/// The buckets of all keys.
+pub struct CallLimitTable(CallTable);
 
 impl CallLimitTable {
     /// A table of at most `bytes` bytes.
     pub fn new(bytes: usize, seed: Seed) -> Result<Self, TableError> {
+        // Its records have the layout of any bucket's.
         let bucket = Bucket::new(2, 2, Span::from_secs(1)).expect("two per second is a bucket");
-        let rule = Rule {
-            name: "override".into(),
-            when: Condition::default(),
-            unless: Vec::new(),
-            class: Class::parse("identifier").expect("the class is known"),
-            limit: Limit::Bucket(bucket),
-            escalation: None,
-            warmup: None,
-            hold_max: Span::ZERO,
-            mode: Mode::Enforce,
-        };
-        Ok(Self { table: Table::new(&rule, bytes, seed)?, rule })
+        CallTable::new(Limit::Bucket(bucket), bytes, seed).map(Self)
     }
 
     /// Decides on `count` requests of `key`, and charges them if they fit. Returns whether they fit, and the state
     /// afterwards. The key must contain the parameters of the bucket, because a record has a meaning only together with
     /// them.
     pub fn decide(&self, key: &[u8], bucket: Bucket, count: u64, now: Moment) -> (bool, LimitInfo) {
-        let limit = Limit::Bucket(bucket);
-        let toll = Toll { count, cpu: Span::ZERO };
-        let mut record = self.table.record(&self.rule, self.table.hasher().hash(key), now);
-        let _held = record.lock();
-        record.refresh();
-        let fits = limit.room(&record, toll, now) == Room::Now;
-        if fits && count > 0 {
-            limit.charge(&mut record, toll, now);
-        }
-        (fits, limit.info(&record, now))
+        let (limit, toll) = (Limit::Bucket(bucket), Toll { count, cpu: Span::ZERO });
+        self.0.with_record(key, now, |record| {
+            let fits = limit.room(record, toll, now) == Room::Now;
+            if fits && count > 0 {
+                limit.charge(record, toll, now);
+            }
+            (fits, limit.info(record, now))
+        })
     }
 
     /// Charges as many of `count` requests of `key` as fit.
     pub fn charge_rest(&self, key: &[u8], bucket: Bucket, count: u64, now: Moment) {
-        let limit = Limit::Bucket(bucket);
-        let mut record = self.table.record(&self.rule, self.table.hasher().hash(key), now);
-        let _held = record.lock();
-        record.refresh();
-        let count = limit.info(&record, now).remaining.min(count);
-        if count > 0 {
-            limit.charge(&mut record, Toll { count, cpu: Span::ZERO }, now);
-        }
+        self.0.with_record(key, now, |record| adjust::charge_rest(&Limit::Bucket(bucket), record, count, now));
     }
 
     /// Returns `count` requests to `key`.
     pub fn give_back(&self, key: &[u8], bucket: Bucket, count: u64, now: Moment) {
-        let limit = Limit::Bucket(bucket);
-        let mut record = self.table.record(&self.rule, self.table.hasher().hash(key), now);
-        let _held = record.lock();
-        record.refresh();
-        // The overflow record is shared with other keys.
-        if record.has_slot() {
-            let charged = Charge { at: now, mark: limit.mark(&record) };
-            limit.refund(&mut record, Toll { count, cpu: Span::ZERO }, charged, now);
-        }
+        self.0.with_record(key, now, |record| adjust::give_back(&Limit::Bucket(bucket), record, count, now));
     }
 }
 

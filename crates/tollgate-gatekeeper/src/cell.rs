@@ -1,53 +1,27 @@
 //! Rate limits whose parameters come with each call, as in redis-cell: one table for all keys.
 
-use std::sync::Arc;
-
 use tollgate_core::cell::{Cell, CellReply};
-use tollgate_core::class::Class;
-use tollgate_core::condition::Condition;
 use tollgate_core::limit::{Limit, Rate};
-use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
 
+use crate::call_limit::CallTable;
 use crate::hash::Seed;
-use crate::table::{Table, TableError, TableReport};
+use crate::table::TableError;
 
 /// The theoretical arrival times of all keys, in memory of fixed size.
-pub struct CellTable {
-    table: Arc<Table>,
-    /// A rule with the record layout of a cell, one moment. The table uses it to determine when a record is clear.
-    rule: Rule,
-}
+pub struct CellTable(CallTable);
 
 impl CellTable {
     /// A table of at most `bytes` bytes.
     pub fn new(bytes: usize, seed: Seed) -> Result<Self, TableError> {
+        // Its record is one moment, as that of a cell, and is clear at the same time.
         let one_per_sec = Rate::new(1, Span::from_secs(1), 1).expect("one per second is a rate");
-        let rule = Rule {
-            name: "cl.throttle".into(),
-            when: Condition::default(),
-            unless: Vec::new(),
-            class: Class::parse("identifier").expect("the class is known"),
-            limit: Limit::Rate(one_per_sec),
-            escalation: None,
-            warmup: None,
-            hold_max: Span::ZERO,
-            mode: Mode::Enforce,
-        };
-        Ok(Self { table: Table::new(&rule, bytes, seed)?, rule })
+        CallTable::new(Limit::Rate(one_per_sec), bytes, seed).map(Self)
     }
 
     /// Decides on `quantity` requests of `key`, and charges them if they are admitted.
     pub fn throttle(&self, key: &[u8], cell: Cell, quantity: i64, now: Moment) -> CellReply {
-        let mut record = self.table.record(&self.rule, self.table.hasher().hash(key), now);
-        let _held = record.lock();
-        record.refresh();
-        cell.throttle(&mut record, quantity, now)
-    }
-
-    /// The size of the table, and the number of evictions.
-    pub fn report(&self) -> TableReport {
-        self.table.report()
+        self.0.with_record(key, now, |record| cell.throttle(record, quantity, now))
     }
 }
 
@@ -69,6 +43,6 @@ mod tests {
         });
         assert_eq!(total, 100);
         assert_eq!(admitted(b"other"), 100);
-        assert!(table.report().bytes <= 1 << 20);
+        assert!(table.0.0.table.report().bytes <= 1 << 20);
     }
 }

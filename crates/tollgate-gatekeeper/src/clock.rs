@@ -13,9 +13,7 @@ use tollgate_core::time::{Moment, Span};
 
 /// Measures the time since its start. Clones return the same time.
 #[derive(Clone, Debug)]
-pub struct Clock {
-    source: Source,
-}
+pub struct Clock(Source);
 
 #[derive(Clone, Debug)]
 enum Source {
@@ -30,9 +28,7 @@ const PACE_BITS: u32 = 48;
 
 /// Controls a clock that was created with [`Clock::by_hand`].
 #[derive(Clone, Debug)]
-pub struct Hand {
-    nanos: Arc<AtomicU64>,
-}
+pub struct Hand(Arc<AtomicU64>);
 
 impl Clock {
     /// A clock that starts now.
@@ -44,23 +40,23 @@ impl Clock {
         let counter = quanta::Clock::new();
         let start = counter.raw();
         let pace = counter.delta_as_nanos(0, 1 << PACE_BITS);
-        Self { source: Source::Counter { counter, start, pace } }
+        Self(Source::Counter { counter, start, pace })
     }
 
     fn start_system() -> Self {
-        Self { source: Source::System { start: Instant::now() } }
+        Self(Source::System { start: Instant::now() })
     }
 
     /// A clock for tests, which advances only by its [`Hand`].
     pub fn by_hand() -> (Self, Hand) {
         let nanos = Arc::new(AtomicU64::new(0));
-        (Self { source: Source::Hand { nanos: Arc::clone(&nanos) } }, Hand { nanos })
+        (Self(Source::Hand { nanos: Arc::clone(&nanos) }), Hand(nanos))
     }
 
     /// The time since the start.
     #[inline]
     pub fn now(&self) -> Moment {
-        match &self.source {
+        match &self.0 {
             Source::Counter { counter, start, pace } => {
                 let count = counter.raw().saturating_sub(*start);
                 Moment::from_nanos(((u128::from(count) * u128::from(*pace)) >> PACE_BITS) as u64)
@@ -74,12 +70,12 @@ impl Clock {
 impl Hand {
     /// Lets `span` pass.
     pub fn advance(&self, span: Span) {
-        self.set(Moment::from_nanos(self.nanos.load(Ordering::Relaxed)) + span);
+        self.set(Moment::from_nanos(self.0.load(Ordering::Relaxed)) + span);
     }
 
     /// Sets the clock to `moment`, even to a past one.
     pub fn set(&self, moment: Moment) {
-        self.nanos.store(moment.as_nanos(), Ordering::Relaxed);
+        self.0.store(moment.as_nanos(), Ordering::Relaxed);
     }
 }
 

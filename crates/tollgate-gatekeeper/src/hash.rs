@@ -111,7 +111,8 @@ impl KeyHasher {
 /// The hash state of a key in pieces. Equal keys of one class have equal pieces.
 pub(crate) struct Pieces<'s> {
     hasher: Either<'s>,
-    bytes: u64,
+    /// The number of bytes written.
+    pub(crate) bytes: u64,
     part_bytes: u64,
     /// The length of a complete part, which is hashed only if another part follows. The key of a class with
     /// one part is then just its bytes, and keys of several parts are unambiguous.
@@ -141,12 +142,6 @@ impl Pieces<'_> {
             Either::Sip(sip) => sip.finish(),
             Either::Quick(quick) => quick.finish(),
         })
-    }
-
-    /// The number of bytes written.
-    #[inline]
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     #[inline]

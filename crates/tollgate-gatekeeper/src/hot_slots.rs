@@ -35,21 +35,13 @@ const STEP_BITS: u32 = 22;
 
 /// The hot slots of a row, in place. Slots are numbered from 1.
 #[derive(Clone, Copy)]
-pub(crate) struct HotSlots<'t> {
-    words: &'t [AtomicU64; WORDS],
-}
+pub(crate) struct HotSlots<'t>(pub(crate) &'t [AtomicU64; WORDS]);
 
 impl<'t> HotSlots<'t> {
-    /// The hot slots in these words.
-    #[inline(always)]
-    pub(crate) fn new(words: &'t [AtomicU64; WORDS]) -> Self {
-        Self { words }
-    }
-
     /// The row's lock.
     #[inline(always)]
     pub(crate) fn lock(self) -> Lock<'t> {
-        Lock::new(&self.words[0])
+        Lock(&self.0[0])
     }
 
     /// The slot with `fingerprint`. All are compared without branches, because the match is unpredictable and
@@ -58,7 +50,7 @@ impl<'t> HotSlots<'t> {
     pub(crate) fn find(self, fingerprint: u32) -> Option<usize> {
         let mut found = 0;
         for slot in 1..=SLOTS {
-            found = if self.half(slot) == fingerprint { slot } else { found };
+            found = if half(self.0, slot) == fingerprint { slot } else { found };
         }
         (found != 0).then_some(found)
     }
@@ -77,13 +69,13 @@ impl<'t> HotSlots<'t> {
     /// The record of `slot`: the time from which it is clear.
     #[inline(always)]
     pub(crate) fn state(self, slot: usize) -> &'t AtomicU64 {
-        &self.words[STATES + slot - 1]
+        &self.0[STATES + slot - 1]
     }
 
     /// The latest time at which an evicted record was clear.
     #[inline(always)]
     pub(crate) fn evicted_until(self) -> Moment {
-        Moment::from_nanos(self.words[EVICTED_UNTIL].load(Ordering::Relaxed))
+        Moment::from_nanos(self.0[EVICTED_UNTIL].load(Ordering::Relaxed))
     }
 
     /// Assigns `slot`, whose record is clear, to the key with `fingerprint`, which starts from `state`.
@@ -91,20 +83,15 @@ impl<'t> HotSlots<'t> {
     pub(crate) fn assign(self, slot: usize, fingerprint: u32, state: Moment) {
         debug_assert!(self.lock().is_taken());
         let evicted_until = self.evicted_until().as_nanos().max(self.state(slot).load(Ordering::Relaxed));
-        self.words[EVICTED_UNTIL].store(evicted_until, Ordering::Relaxed);
-        self.set_half(slot, fingerprint);
+        self.0[EVICTED_UNTIL].store(evicted_until, Ordering::Relaxed);
+        set_half(self.0, slot, fingerprint);
         self.state(slot).store(state.as_nanos(), Ordering::Relaxed);
-    }
-
-    /// The fingerprint of the key in `slot`; zero if it is empty.
-    pub(crate) fn fingerprint(self, slot: usize) -> u32 {
-        self.half(slot)
     }
 
     /// Whether a cold record has debt at `now`.
     #[inline(always)]
     pub(crate) fn has_cold_debt(self, now: Moment) -> bool {
-        u64::from(self.half(COLD_UNTIL)) > (now.as_nanos() >> STEP_BITS).min(u64::from(u32::MAX) - 1)
+        u64::from(half(self.0, COLD_UNTIL)) > (now.as_nanos() >> STEP_BITS).min(u64::from(u32::MAX) - 1)
     }
 
     /// Records that a cold record has debt until `until`.
@@ -112,22 +99,24 @@ impl<'t> HotSlots<'t> {
         debug_assert!(self.lock().is_taken());
         let steps = until.as_nanos().div_ceil(1 << STEP_BITS);
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
-        if steps > self.half(COLD_UNTIL) {
-            self.set_half(COLD_UNTIL, steps);
+        if steps > half(self.0, COLD_UNTIL) {
+            set_half(self.0, COLD_UNTIL, steps);
         }
     }
+}
 
-    #[inline(always)]
-    fn half(self, index: usize) -> u32 {
-        (self.words[index / 2].load(Ordering::Relaxed) >> (index % 2 * 32)) as u32
-    }
+/// The half-word at `index`. That of a slot is the fingerprint of its key, or zero if it is empty.
+#[inline(always)]
+pub(crate) fn half(words: &[AtomicU64], index: usize) -> u32 {
+    (words[index / 2].load(Ordering::Relaxed) >> (index % 2 * 32)) as u32
+}
 
-    #[inline(always)]
-    fn set_half(self, index: usize, value: u32) {
-        let (word, shift) = (&self.words[index / 2], index % 2 * 32);
-        let other = word.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
-        word.store(other | u64::from(value) << shift, Ordering::Relaxed);
-    }
+/// Replaces the half-word at `index`.
+#[inline(always)]
+pub(crate) fn set_half(words: &[AtomicU64], index: usize, value: u32) {
+    let (word, shift) = (&words[index / 2], index % 2 * 32);
+    let other = word.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
+    word.store(other | u64::from(value) << shift, Ordering::Relaxed);
 }
 
 #[cfg(all(test, not(tollgate_model)))]
@@ -147,7 +136,7 @@ mod tests {
     #[test]
     fn the_slot_that_is_clear_soonest_is_evicted() {
         let words = words();
-        let front = HotSlots::new(&words);
+        let front = HotSlots(&words);
         let lock = front.lock().take();
         for (slot, at) in [(1, 40), (2, 20), (3, 30), (4, 50)] {
             assert_eq!(front.best().1, Moment::ZERO);
@@ -169,7 +158,7 @@ mod tests {
         #[test]
         fn cold_debt_lasts_as_long_as_a_cold_record_has_debt(untils in prop::collection::vec(any::<u64>(), 0..4), now in any::<u64>(), shift in 0..64_u32) {
             let words = words();
-            let front = HotSlots::new(&words);
+            let front = HotSlots(&words);
             let _lock = front.lock().take();
             for &until in &untils {
                 front.note_cold_debt(Moment::from_nanos(until >> shift));

@@ -5,7 +5,7 @@
 //! in the same way, so that original peers have the same accounts. Several parts are joined by `|`, and
 //! [`Class::write_identified`] splits them.
 
-use core::fmt::{self, Write};
+use std::io::{self, Write};
 
 use arrayvec::ArrayVec;
 use tollgate_core::class::{Class, KeySink, PART_BAR, PART_ESCAPE};
@@ -64,19 +64,10 @@ impl Identifier {
 }
 
 /// Smockron's gatekeepers identify a client by its plain address.
-fn write_network(network: Network, room: &mut Name) -> fmt::Result {
-    let mut text = Text(room);
+fn write_network(network: Network, room: &mut Name) -> io::Result<()> {
     let address = network.address();
     let is_whole = network.prefix() == if address.is_ipv4() { 32 } else { 128 };
-    if is_whole { write!(text, "{address}") } else { write!(text, "{network}") }
-}
-
-struct Text<'a>(&'a mut Name);
-
-impl Write for Text<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.try_extend_from_slice(text.as_bytes()).map_err(|_| fmt::Error)
-    }
+    if is_whole { write!(room, "{address}") } else { write!(room, "{network}") }
 }
 
 struct Sink<F> {

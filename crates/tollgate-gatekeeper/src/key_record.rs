@@ -22,7 +22,7 @@ pub(crate) struct KeyRecord<'t> {
     fingerprint: u32,
     now: Moment,
     version: Version,
-    location: Location,
+    pub(crate) location: Location,
 }
 
 /// The location of a key's record.
@@ -56,20 +56,9 @@ impl<'t> KeyRecord<'t> {
         Self { row, rule, pressure, fingerprint, now, version, location }
     }
 
-    /// The location of the record.
-    #[inline]
-    pub(crate) fn location(&self) -> Location {
-        self.location
-    }
-
     /// Whether the key has a slot.
     pub(crate) fn has_slot(&self) -> bool {
         matches!(self.location, Location::Slot(_))
-    }
-
-    /// Uses the overflow record, to which the key was charged before.
-    pub(crate) fn use_overflow(&mut self) {
-        self.location = Location::Overflow;
     }
 
     /// Locks the row.

@@ -26,6 +26,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod adjust;
+mod build_error;
 pub mod builder;
 pub mod call_limit;
 pub mod cell;
@@ -62,12 +63,12 @@ pub mod ticket;
 pub mod tower;
 pub mod truncation;
 
+pub use build_error::{BuildError, RuleError};
 pub use builder::{
-    Admitted, BuildError, ClockedLimiter, LimiterBuilder, Refused, RuleBuilder, bucket, budget, in_flight, per_hour,
-    per_minute, per_second, window,
+    Admitted, ClockedLimiter, LimiterBuilder, Refused, RuleBuilder, bucket, budget, in_flight, per_hour, per_minute,
+    per_second, window,
 };
 pub use limiter::Limiter;
-pub use memory::OutOfMemory;
 pub use tollgate_core;
 
 /// Compiles and runs the example of the README.

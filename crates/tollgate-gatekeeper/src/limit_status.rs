@@ -11,10 +11,8 @@ use tollgate_wire::rate_limit_headers::{LimitStatus, write_limits, write_policie
 pub fn of<'a>(policy: &'a str, limit: &Limit, info: LimitInfo) -> LimitStatus<'a> {
     let (quota, window, unit) = match limit {
         Limit::Budget(budget) => {
-            let (millionths, burst) = budget.parameters();
-            let refill = u128::from(burst.as_nanos()) * 1_000_000 / u128::from(millionths);
-            let refill = Span::from_nanos(u64::try_from(refill).unwrap_or(u64::MAX));
-            (burst.as_nanos() / 1_000_000, Some(refill), Some("cpu-ms"))
+            let (_, burst) = budget.parameters();
+            (burst.as_nanos() / 1_000_000, Some(budget.time_of(burst)), Some("cpu-ms"))
         }
         Limit::Rate(rate) => {
             let (count, period, burst) = rate.parameters();
@@ -63,7 +61,7 @@ impl Field {
 pub fn write_fields(standing: LimitStatus<'_>, is_refusal: bool, mut push: impl FnMut(Field, &[u8])) {
     let mut out = policy(standing);
     push(Field::Policy, &out);
-    write_changing(&mut out, standing, is_refusal, push);
+    write_changing_fields(&mut out, standing, is_refusal, push);
 }
 
 /// The value of the policy field, which is the same in every response.
@@ -73,12 +71,13 @@ pub fn policy(standing: LimitStatus<'_>) -> Vec<u8> {
     out
 }
 
-/// Writes the fields that differ between responses.
-pub fn write_changing_fields(standing: LimitStatus<'_>, is_refusal: bool, push: impl FnMut(Field, &[u8])) {
-    write_changing(&mut Vec::with_capacity(64), standing, is_refusal, push);
-}
-
-fn write_changing(out: &mut Vec<u8>, standing: LimitStatus<'_>, is_refusal: bool, mut push: impl FnMut(Field, &[u8])) {
+/// Writes the fields that differ between responses. `out` is a buffer for their values.
+pub fn write_changing_fields(
+    out: &mut Vec<u8>,
+    standing: LimitStatus<'_>,
+    is_refusal: bool,
+    mut push: impl FnMut(Field, &[u8]),
+) {
     let mut field = |field: Field, write: &dyn Fn(&mut Vec<u8>)| {
         out.clear();
         write(out);

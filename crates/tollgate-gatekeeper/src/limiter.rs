@@ -20,6 +20,7 @@ use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
 
+use crate::build_error::BuildError;
 use crate::hash::{KeyHash, Seed};
 use crate::hot_slots::HotSlots;
 use crate::key_record::{KeyRecord, Location};
@@ -28,7 +29,7 @@ use crate::names::{Names, Throttled, Throttling};
 use crate::relay::{EventKind, Relay};
 use crate::rule_names::RuleNames;
 use crate::sample::Sample;
-use crate::table::{Table, TableError, TableReport};
+use crate::table::{Table, TableReport};
 use crate::ticket::{RULES_AT_ONCE_MAX, TableCharge, Ticket};
 
 /// The rules of one domain, with the state of all callers.
@@ -62,14 +63,10 @@ pub struct Plan {
     pub names_max: usize,
 }
 
-/// A rule whose table cannot be created.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("rule {}: {cause}", .rule + 1)]
-pub struct LimiterError {
-    /// The index of the rule.
-    pub rule: usize,
-    /// The reason.
-    pub cause: TableError,
+impl core::fmt::Debug for Limiter {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.debug_struct("Limiter").finish_non_exhaustive()
+    }
 }
 
 /// Rule indices with the request's key for each.
@@ -79,7 +76,7 @@ pub(crate) type Locks<'t> = ArrayVec<Locked<'t>, RULES_AT_ONCE_MAX>;
 
 impl Limiter {
     /// A limiter without state.
-    pub fn new(plan: Plan) -> Result<Self, LimiterError> {
+    pub fn new(plan: Plan) -> Result<Self, BuildError> {
         let names = Arc::new(Names::new(plan.names_max));
         Self::build(plan, names, |_| None)
     }
@@ -88,7 +85,7 @@ impl Limiter {
     /// unless its class, limit or escalation changed. An inherited table keeps its size, because a new one
     /// would be empty. Both limiters may decide concurrently, and tickets of the old one can be settled with
     /// the new one.
-    pub fn succeeded_by(&self, plan: Plan) -> Result<Self, LimiterError> {
+    pub fn succeeded_by(&self, plan: Plan) -> Result<Self, BuildError> {
         let started = self.started;
         Self::build(Plan { started, ..plan }, Arc::clone(&self.names), |rule| {
             let means_the_same = |active: &&ActiveRule| {
@@ -104,13 +101,13 @@ impl Limiter {
         plan: Plan,
         names: Arc<Names>,
         inherited: impl Fn(&Rule) -> Option<Arc<Table>>,
-    ) -> Result<Self, LimiterError> {
+    ) -> Result<Self, BuildError> {
         let active = |(place, (rule, bytes)): (usize, (Rule, usize))| {
             let table = match inherited(&rule) {
                 Some(table) => table,
-                None => Table::new(&rule, bytes, plan.seed).map_err(|cause| LimiterError { rule: place, cause })?,
+                None => Table::new(&rule, bytes, plan.seed).map_err(|cause| BuildError::new(place, cause))?,
             };
-            Ok(ActiveRule { fast_rate: FastRate::of(&rule), rule, table, relay: None })
+            Ok(ActiveRule::new(rule, table))
         };
         let rule_names = RuleNames::new(plan.rules.iter().map(|(rule, _)| &*rule.name));
         let rules = plan.rules.into_iter().enumerate().map(active).collect::<Result<_, _>>()?;
@@ -187,7 +184,7 @@ impl Limiter {
         now: impl FnOnce() -> Moment,
     ) -> Option<(Verdict, Ticket<1>)> {
         let active = self.rules.get(place)?;
-        let hash = active.table.hasher().hash(key);
+        let hash = active.table.hasher.hash(key);
         let now = match active.fast_rate {
             Some(fast_rate) if toll.count == 1 => {
                 let front = active.table.hot_slots_soon(hash);
@@ -220,25 +217,18 @@ impl Limiter {
         keys.iter().map(explain).collect()
     }
 
-    /// The decision of the rule with index `place` on the key of `request`, even if the rule does not apply
-    /// to it. `None` if there is no such rule or key.
-    pub fn explain_rule(
-        &self,
-        place: usize,
-        request: &impl Request,
-        toll: Toll,
-        band: Band,
-        now: Moment,
-    ) -> Option<Decision> {
+    /// The decision of the rule with index `place` on one request of the key of `request`, even if the rule does not
+    /// apply to it. `None` if there is no such rule or key.
+    pub fn explain_rule(&self, place: usize, request: &impl Request, band: Band, now: Moment) -> Option<Decision> {
         let active = self.rules.get(place)?;
-        Some(active.explain(place, active.hash(request)?, toll, &self.situation(band, now)))
+        Some(active.explain(place, active.hash(request)?, Toll::ONE, &self.situation(band, now)))
     }
 
-    /// The decision of the rule that throttled a caller. This needs no name, which may be truncated. `None`
-    /// if the rule is gone.
-    pub fn explain_throttled(&self, caller: &Throttled, toll: Toll, band: Band, now: Moment) -> Option<Decision> {
+    /// The decision on one more request of a caller, by the rule that throttled it. This needs no name, which may be
+    /// truncated. `None` if the rule is gone.
+    pub fn explain_throttled(&self, caller: &Throttled, band: Band, now: Moment) -> Option<Decision> {
         let place = self.place_of(caller)?;
-        Some(self.rules[place].explain(place, caller.hash, toll, &self.situation(band, now)))
+        Some(self.rules[place].explain(place, caller.hash, Toll::ONE, &self.situation(band, now)))
     }
 
     /// Removes a caller's state from the rule with index `place`. Returns whether there was any. Requests in
@@ -255,7 +245,7 @@ impl Limiter {
 
     /// The index of the rule that throttled a caller, if it still exists.
     fn place_of(&self, caller: &Throttled) -> Option<usize> {
-        self.rules.iter().position(|active| active.table.id() == caller.table)
+        self.rules.iter().position(|active| active.table.id == caller.table)
     }
 
     /// Settles a request that has ended and has cost `actual`.
@@ -299,16 +289,11 @@ impl Limiter {
         }
     }
 
-    /// The most throttled callers, with their remaining quota. The counts are approximate while thousands are
-    /// throttled per second.
-    pub fn throttled(&self, most: usize, now: Moment) -> Vec<Throttled> {
-        self.throttled_by(|_| true, most, now)
-    }
-
-    /// The same for some rules, by index.
-    pub fn throttled_by(&self, rules: impl Fn(usize) -> bool, most: usize, now: Moment) -> Vec<Throttled> {
+    /// The callers that some rules throttled most, with their remaining quota; `rules` selects the rules by index. The
+    /// counts are approximate while thousands are throttled per second.
+    pub fn throttled(&self, rules: impl Fn(usize) -> bool, most: usize, now: Moment) -> Vec<Throttled> {
         let places = self.rules.iter().enumerate().filter(|(place, _)| rules(*place));
-        let tables: Vec<u32> = places.map(|(_, active)| active.table.id()).collect();
+        let tables: Vec<u32> = places.map(|(_, active)| active.table.id).collect();
         let mut throttled = self.names.top(|table| tables.contains(&table), most, now);
         throttled.retain_mut(|caller| {
             let Some(place) = self.place_of(caller) else { return false };
@@ -364,7 +349,7 @@ impl Limiter {
     /// Locks the rows of all claims, in the order of their tables.
     #[inline]
     pub(crate) fn lock_all<'t>(&'t self, claims: &[Claim<'t, KeyRecord<'t>>], locks: &mut Locks<'t>) {
-        let table = |claim: &Claim<'t, KeyRecord<'t>>| self.rules[claim.place].table.id();
+        let table = |claim: &Claim<'t, KeyRecord<'t>>| self.rules[claim.place].table.id;
         // Tables are created in the order of their rules, unless a reload has inherited some.
         if claims.is_sorted_by_key(table) {
             claims.iter().for_each(|claim| locks.push(claim.record.lock()));
@@ -376,8 +361,8 @@ impl Limiter {
     }
 
     /// The rule that `charge` was charged to; `None` if a reload has removed it.
-    fn active(&self, charge: &TableCharge) -> Option<&ActiveRule> {
-        let id = |active: &ActiveRule| active.table.id();
+    pub(crate) fn active(&self, charge: &TableCharge) -> Option<&ActiveRule> {
+        let id = |active: &ActiveRule| active.table.id;
         // Tables are created in the order of their rules, unless a reload has inherited some.
         match self.rules.binary_search_by_key(&charge.table, id) {
             Ok(place) => self.rules.get(place),
@@ -389,15 +374,14 @@ impl Limiter {
     /// settle.
     fn with_charged(&self, charge: &TableCharge, now: Moment, change: impl FnOnce(&ActiveRule, &mut KeyRecord<'_>)) {
         let Some(active) = self.active(charge) else { return };
-        let mut record = active.table.record(&active.rule, charge.hash, now);
-        let _held = record.lock();
-        record.refresh();
-        if charge.in_overflow {
-            record.use_overflow();
-        } else if matches!(active.rule.limit, Limit::InFlight(_)) && !record.has_slot() {
-            return;
-        }
-        change(active, &mut record);
+        active.with_record(charge.hash, now, |record| {
+            if charge.in_overflow {
+                record.location = Location::Overflow;
+            } else if matches!(active.rule.limit, Limit::InFlight(_)) && !record.has_slot() {
+                return;
+            }
+            change(active, record);
+        });
     }
 
     /// Records the name of a caller that was throttled, or would have been.
@@ -407,7 +391,7 @@ impl Limiter {
         let Some(&(_, hash)) = keys.iter().find(|key| key.0 == place) else { return };
         let Some(times) = times_to_note(now) else { return };
         let active = &self.rules[place];
-        self.names.note(active.table.id(), hash, throttling, times, now, |name| {
+        self.names.note(active.table.id, hash, throttling, times, now, |name| {
             active.rule.class.write_key(request, name);
         });
     }
@@ -420,38 +404,45 @@ fn times_to_note(now: Moment) -> Option<u64> {
 }
 
 impl ActiveRule {
+    pub(crate) fn new(rule: Rule, table: Arc<Table>) -> Self {
+        Self { fast_rate: FastRate::of(&rule), rule, table, relay: None }
+    }
+
+    /// Calls `change` with the record of the key with `hash`, while its row is locked.
+    pub(crate) fn with_record<T>(&self, hash: KeyHash, now: Moment, change: impl FnOnce(&mut KeyRecord<'_>) -> T) -> T {
+        let mut record = self.table.record(&self.rule, hash, now);
+        let _held = record.lock();
+        record.refresh();
+        change(&mut record)
+    }
+
     /// The hash of a request's key, if it has one.
     #[inline]
     fn hash(&self, request: &impl Request) -> Option<KeyHash> {
-        let mut pieces = self.table.hasher().pieces();
+        let mut pieces = self.table.hasher.pieces();
         if !self.rule.class.write_key(request, &mut pieces) {
             return None;
         }
-        Some(self.hash_of_cut(request, pieces.bytes()).unwrap_or_else(|| pieces.finish()))
+        Some(self.hash_of_cut(request, pieces.bytes).unwrap_or_else(|| pieces.finish()))
     }
 
     /// The decision on a key, for the rule with index `place`.
     fn explain(&self, place: usize, hash: KeyHash, toll: Toll, situation: &Situation) -> Decision {
-        let mut record = self.claim(place, hash, situation.now).record;
-        let held = record.lock();
-        record.refresh();
-        let check = self.rule.check(&record, toll, situation);
-        let decision = self.rule.decision(place, &check, &record, situation);
-        drop(held);
-        decision
+        self.with_record(hash, situation.now, |record| {
+            let check = self.rule.check(record, toll, situation);
+            self.rule.decision(place, &check, record, situation)
+        })
     }
 
     /// Removes a key's state. Returns whether there was any.
     fn forget(&self, hash: KeyHash, now: Moment) -> bool {
-        let mut record = self.table.record(&self.rule, hash, now);
-        let _held = record.lock();
-        record.refresh();
-        if matches!(self.rule.limit, Limit::InFlight(_)) || !record.has_slot() {
-            return false;
-        }
-        record.set_aux(0);
-        (0..self.rule.words()).for_each(|word| record.set_word(word, 0));
-        true
+        self.with_record(hash, now, |record| {
+            let is_removed = record.has_slot() && !matches!(self.rule.limit, Limit::InFlight(_));
+            if is_removed {
+                record.clear(self.rule.words());
+            }
+            is_removed
+        })
     }
 
     #[inline]
@@ -492,13 +483,8 @@ impl ActiveRule {
             front.state(slot).store(spent.as_nanos(), Ordering::Relaxed);
         }
         drop(held);
-        let charge = TableCharge {
-            table: self.table.id(),
-            hash,
-            mark: spent.as_nanos(),
-            in_overflow: false,
-            is_reported: false,
-        };
+        let charge =
+            TableCharge { table: self.table.id, hash, mark: spent.as_nanos(), in_overflow: false, is_reported: false };
         Some((verdict, Ticket { toll, at: now, charges: ArrayVec::from([charge]) }))
     }
 
@@ -514,20 +500,17 @@ impl ActiveRule {
     /// Records that another process blocks the key with `hash`.
     #[cfg(feature = "redis")]
     pub(crate) fn block(&self, hash: KeyHash, level: u8, until: Moment, now: Moment) {
-        let mut record = self.table.record(&self.rule, hash, now);
-        let _held = record.lock();
-        record.refresh();
-        self.rule.block(&mut record, level, until);
+        self.with_record(hash, now, |record| self.rule.block(record, level, until));
     }
 
     /// The charge of `claim` to settle later.
     pub(crate) fn charge_of(&self, claim: &Claim<'_, KeyRecord<'_>>, hash: KeyHash) -> Option<TableCharge> {
-        let in_overflow = claim.record.location() == Location::Overflow;
+        let in_overflow = claim.record.location == Location::Overflow;
         let mark = claim.mark?;
         if in_overflow {
-            self.table.count_shared();
+            self.table.pressure.shared.fetch_add(1, Ordering::Relaxed);
         }
-        Some(TableCharge { table: self.table.id(), hash, mark, in_overflow, is_reported: false })
+        Some(TableCharge { table: self.table.id, hash, mark, in_overflow, is_reported: false })
     }
 }
 

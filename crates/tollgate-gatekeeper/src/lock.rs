@@ -10,11 +10,9 @@ use crate::sync::{AtomicU64, Ordering, fence, wait_while};
 const LOCKED: u64 = 1;
 const VERSION_STEP: u32 = 2;
 
-/// The lock of one row.
+/// The lock of one row, in the low half of a word.
 #[derive(Clone, Copy)]
-pub(crate) struct Lock<'t> {
-    head: &'t AtomicU64,
-}
+pub(crate) struct Lock<'t>(pub(crate) &'t AtomicU64);
 
 /// A value of the lock's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,16 +24,10 @@ pub(crate) struct Locked<'t> {
 }
 
 impl<'t> Lock<'t> {
-    /// The lock in the low half of `head`.
-    #[inline(always)]
-    pub(crate) fn new(head: &'t AtomicU64) -> Self {
-        Self { head }
-    }
-
     /// The current version, for a later comparison.
     #[inline(always)]
     pub(crate) fn version(self) -> Version {
-        Version(self.head.load(Ordering::Acquire))
+        Version(self.0.load(Ordering::Acquire))
     }
 
     /// Whether all reads since `version` are consistent.
@@ -43,23 +35,23 @@ impl<'t> Lock<'t> {
     pub(crate) fn is_still(self, version: Version) -> bool {
         // Earlier loads must not be reordered after the following one.
         fence(Ordering::Acquire);
-        version.0 & LOCKED == 0 && self.head.load(Ordering::Relaxed) == version.0
+        version.0 & LOCKED == 0 && self.0.load(Ordering::Relaxed) == version.0
     }
 
     /// Locks the row if it is free and unchanged since `version`.
     #[inline(always)]
     pub(crate) fn take_still(self, version: Version) -> Option<Locked<'t>> {
         let (free, taken) = (version.0 & !LOCKED, version.0 | LOCKED);
-        self.head.compare_exchange(free, taken, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        Some(Locked::new(self.head))
+        self.0.compare_exchange(free, taken, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        Some(Locked::new(self.0))
     }
 
     /// Waits until the row is free and locks it. A holder keeps it for some nanoseconds, and waits only for
     /// further rows, which all threads lock in one order.
     pub(crate) fn take(self) -> Locked<'t> {
-        let mut seen = self.head.load(Ordering::Relaxed);
+        let mut seen = self.0.load(Ordering::Relaxed);
         loop {
-            match self.head.compare_exchange(seen & !LOCKED, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed) {
+            match self.0.compare_exchange(seen & !LOCKED, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(other) => seen = other,
             }
@@ -67,19 +59,19 @@ impl<'t> Lock<'t> {
                 wait_while(|| self.is_taken());
             }
         }
-        Locked::new(self.head)
+        Locked::new(self.0)
     }
 
     /// Whether the row was unchanged between `version` and the lock that the caller holds.
     #[inline]
     pub(crate) fn was_still(self, version: Version) -> bool {
         debug_assert!(self.is_taken());
-        version.0 & LOCKED == 0 && self.head.load(Ordering::Relaxed) == version.0 | LOCKED
+        version.0 & LOCKED == 0 && self.0.load(Ordering::Relaxed) == version.0 | LOCKED
     }
 
     /// Whether a thread holds the lock.
     pub(crate) fn is_taken(self) -> bool {
-        self.head.load(Ordering::Relaxed) & LOCKED != 0
+        self.0.load(Ordering::Relaxed) & LOCKED != 0
     }
 }
 

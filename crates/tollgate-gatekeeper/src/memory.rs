@@ -11,14 +11,6 @@ pub(crate) use mapped::MappedMemory as Memory;
 #[cfg(not(all(target_os = "linux", not(tollgate_model))))]
 pub(crate) use owned::OwnedMemory as Memory;
 
-/// The system did not provide the memory for a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cannot allocate {bytes} bytes for a table")]
-pub struct OutOfMemory {
-    /// The requested size in bytes.
-    pub bytes: usize,
-}
-
 #[cfg(all(target_os = "linux", not(tollgate_model)))]
 mod mapped {
     use core::ops::Deref;
@@ -26,8 +18,6 @@ mod mapped {
     use std::sync::atomic::AtomicU64;
 
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-
-    use super::OutOfMemory;
 
     const HUGE_PAGE: usize = 2 << 20;
 
@@ -45,19 +35,16 @@ mod mapped {
     unsafe impl Sync for MappedMemory {}
 
     impl MappedMemory {
-        /// Allocates `length` zeroed words.
-        pub(crate) fn zeroed(length: usize) -> Result<Self, OutOfMemory> {
-            let bytes = length.checked_mul(size_of::<AtomicU64>()).filter(|&bytes| bytes > 0);
-            let Some(bytes) = bytes else { return Err(OutOfMemory { bytes: usize::MAX }) };
+        /// Allocates `length` zeroed words, at least one; `None` if the system does not provide them.
+        pub(crate) fn zeroed(length: usize) -> Option<Self> {
+            let bytes = length.checked_mul(size_of::<AtomicU64>())?;
             let huge = bytes >= HUGE_PAGE;
-            let Some(mapping_bytes) = bytes.checked_add(if huge { HUGE_PAGE } else { 0 }) else {
-                return Err(OutOfMemory { bytes });
-            };
+            let mapping_bytes = bytes.checked_add(if huge { HUGE_PAGE } else { 0 })?;
             // SAFETY: no address is requested, so no existing mapping is replaced.
             let mapping = unsafe {
                 mmap_anonymous(null_mut(), mapping_bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
             };
-            let mapping = mapping.ok().and_then(NonNull::new).ok_or(OutOfMemory { bytes })?;
+            let mapping = mapping.ok().and_then(NonNull::new)?;
             let skip = if huge { mapping.align_offset(HUGE_PAGE) } else { 0 };
             // SAFETY: the mapping is longer than `bytes` by a huge page, which is more than the distance to
             // its next boundary.
@@ -67,7 +54,7 @@ mod mapped {
                 // this is only advice.
                 let _ = unsafe { madvise(start.as_ptr(), bytes, Advice::LinuxHugepage) };
             }
-            Ok(Self { words: start.cast(), length, mapping, mapping_bytes })
+            Some(Self { words: start.cast(), length, mapping, mapping_bytes })
         }
 
         /// Prefetches the words at `index`.
@@ -108,21 +95,18 @@ mod mapped {
 mod owned {
     use core::ops::Deref;
 
-    use super::OutOfMemory;
     use crate::sync::AtomicU64;
 
     /// Zero-initialized words that threads share.
     pub(crate) struct OwnedMemory(Box<[AtomicU64]>);
 
     impl OwnedMemory {
-        /// Allocates `length` zeroed words.
-        pub(crate) fn zeroed(length: usize) -> Result<Self, OutOfMemory> {
+        /// Allocates `length` zeroed words; `None` if the system does not provide them.
+        pub(crate) fn zeroed(length: usize) -> Option<Self> {
             let mut words = Vec::new();
-            words
-                .try_reserve_exact(length)
-                .map_err(|_| OutOfMemory { bytes: length.saturating_mul(size_of::<AtomicU64>()) })?;
+            words.try_reserve_exact(length).ok()?;
             words.extend((0..length).map(|_| AtomicU64::new(0)));
-            Ok(Self(words.into_boxed_slice()))
+            Some(Self(words.into_boxed_slice()))
         }
 
         /// Does nothing.
@@ -156,7 +140,7 @@ mod tests {
 
     #[test]
     fn too_large_a_size_is_an_error() {
-        assert!(Memory::zeroed(usize::MAX / 8).is_err());
-        assert!(Memory::zeroed(usize::MAX).is_err());
+        assert!(Memory::zeroed(usize::MAX / 8).is_none());
+        assert!(Memory::zeroed(usize::MAX).is_none());
     }
 }

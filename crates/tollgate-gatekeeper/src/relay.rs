@@ -18,9 +18,9 @@ const EVENTS_MAX: usize = 8192;
 
 /// The queue of events. Clones share it.
 #[derive(Clone)]
-pub struct Relay(Arc<RelayInner>);
+pub struct Relay(pub(crate) Arc<RelayInner>);
 
-struct RelayInner {
+pub(crate) struct RelayInner {
     /// The names of the reported rules; events refer to them by index.
     rules: Box<[String]>,
     events: ArrayQueue<RelayEvent>,
@@ -29,12 +29,13 @@ struct RelayInner {
     is_asleep: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
     dropped: AtomicU64,
-    unreported: AtomicU64,
+    /// The number of requests with an empty key.
+    pub(crate) unreported: AtomicU64,
     /// One of this many refusals is reported; `None` reports none.
     refusal_sampling_interval: Option<u32>,
     refusals: AtomicU32,
     /// Whether reports contain a description of the request, for the master's log.
-    log_info: bool,
+    pub(crate) log_info: bool,
 }
 
 /// An event of one rule.
@@ -132,16 +133,6 @@ impl Relay {
     pub(crate) fn samples_refusal(&self) -> bool {
         let Some(sampled) = self.0.refusal_sampling_interval else { return false };
         self.0.refusals.fetch_add(1, Ordering::Relaxed).is_multiple_of(sampled)
-    }
-
-    /// Whether reports contain a description of the request, for the master's log.
-    pub(crate) fn describes_requests(&self) -> bool {
-        self.0.log_info
-    }
-
-    /// Counts a request with an empty key.
-    pub(crate) fn count_unreported(&self) {
-        self.0.unreported.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The next event.

@@ -1,5 +1,7 @@
 //! Reports of decisions to masters, and their orders for the next ones.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::fleet::Instruction;
 use tollgate_core::limit::Limit;
@@ -30,12 +32,10 @@ impl Limiter {
         }
         let held_until = if let Verdict::Hold(until) = decision.verdict { Some(until) } else { None };
         for charge in &mut ticket.charges {
-            let Some(active) = self.rules.iter().find(|active| active.table.id() == charge.table) else {
-                continue;
-            };
+            let Some(active) = self.active(charge) else { continue };
             let Some((relay, rule)) = &active.relay else { continue };
             let Some(identifier) = Identifier::of(&active.rule.class, request, || relay.spare()) else {
-                relay.count_unreported();
+                relay.0.unreported.fetch_add(1, Relaxed);
                 continue;
             };
             let clear = match active.rule.limit {
@@ -45,7 +45,7 @@ impl Limiter {
                 _ => active.owed(&active.table.record(&active.rule, charge.hash, now)),
             };
             charge.is_reported = true;
-            let note = relay.describes_requests().then(|| describe(request));
+            let note = relay.0.log_info.then(|| describe(request));
             let count = ticket.toll.count;
             let kind = EventKind::Usage { hash: charge.hash, identifier, count, held_until, clear, note };
             relay.push(RelayEvent { rule: *rule, kind });
@@ -68,10 +68,7 @@ impl Limiter {
         let Some(place) = self.rule_names.places(rule).next() else { return false };
         let active = &self.rules[place];
         let Some(hash) = active.hash_of_identifier(identifier) else { return false };
-        let mut record = active.table.record(&active.rule, hash, now);
-        let _held = record.lock();
-        record.refresh();
-        instruction.apply(&active.rule.limit, &mut record);
+        active.with_record(hash, now, |record| instruction.apply(&active.rule.limit, record));
         true
     }
 }
@@ -107,7 +104,7 @@ impl ActiveRule {
     pub(crate) fn hash_of_cut(&self, request: &impl Request, bytes: u64) -> Option<KeyHash> {
         let (relay, _) = self.relay.as_ref().filter(|_| bytes >= SHORT_KEY_BYTES)?;
         let Identifier::Long(name) = Identifier::of(&self.rule.class, request, || relay.spare())? else { return None };
-        let hash = name.is_full().then(|| self.table.hasher().hash(&name));
+        let hash = name.is_full().then(|| self.table.hasher.hash(&name));
         relay.put_back_name(name);
         hash
     }
@@ -115,9 +112,9 @@ impl ActiveRule {
     /// The hash of the key with this identifier.
     fn hash_of_identifier(&self, identifier: &[u8]) -> Option<KeyHash> {
         if identifier.len() == IDENTIFIER_BYTES_MAX {
-            return Some(self.table.hasher().hash(identifier));
+            return Some(self.table.hasher.hash(identifier));
         }
-        let mut pieces = self.table.hasher().pieces();
+        let mut pieces = self.table.hasher.pieces();
         self.rule.class.write_identified(identifier, &mut pieces).then(|| pieces.finish())
     }
 
@@ -240,7 +237,7 @@ mod tests {
             let mut room = crate::identifier::Name::new();
             let identifier = identifier.write(&mut room);
             let (elsewhere, _relay) = reporting(class);
-            let delay = Instruction::Raise { next: now + Span::from_secs(60), clear: None };
+            let delay = Instruction { forgets: false, next: Some(now + Span::from_secs(60)), clear: None };
             assert!(elsewhere.obey("rule", identifier, delay, now));
             let refused = |request| elsewhere.decide(request, Toll::ONE, Band::Normal, now).0.verdict.is_refusal();
             assert_eq!((refused(&one), refused(&other)), (true, false), "{class}");

@@ -18,7 +18,7 @@ use tollgate_core::record::Record;
 use tollgate_core::rule::Rule;
 use tollgate_core::time::Moment;
 
-use crate::hot_slots::{self, HotSlots};
+use crate::hot_slots::{self, HotSlots, half, set_half};
 use crate::lock::Lock;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -66,18 +66,10 @@ impl RowLayout {
         }
     }
 
-    /// The number of words per group of cold slots, without the overflow record.
+    /// The number of words per group of cold slots, with its overflow record. A full row has neither.
     pub(crate) const fn cold_words(self) -> usize {
         match self {
-            Self::Compact => COLD_WORDS,
-            Self::Full { .. } => 0,
-        }
-    }
-
-    /// The number of words of an overflow record that is stored outside of the row.
-    pub(crate) const fn overflow_words(self) -> usize {
-        match self {
-            Self::Compact => OVERFLOW_WORDS,
+            Self::Compact => COLD_WORDS + OVERFLOW_WORDS,
             Self::Full { .. } => 0,
         }
     }
@@ -126,7 +118,7 @@ impl<'t> Row<'t> {
     pub(crate) fn lock(&self) -> Lock<'t> {
         match self {
             Self::Compact { hot, .. } => hot.lock(),
-            Self::Full { words, .. } => Lock::new(&words[0]),
+            Self::Full { words, .. } => Lock(&words[0]),
         }
     }
 
@@ -190,11 +182,8 @@ impl<'t> Row<'t> {
     fn fingerprint(&self, slot: usize) -> u32 {
         debug_assert!(slot != OVERFLOW);
         match self {
-            Self::Compact { hot, .. } if slot <= hot_slots::SLOTS => hot.fingerprint(slot),
-            Self::Compact { cold, .. } => {
-                let (word, shift) = half(slot - hot_slots::SLOTS - 1);
-                (cold[word].load(Ordering::Relaxed) >> shift) as u32
-            }
+            Self::Compact { hot, .. } if slot <= hot_slots::SLOTS => half(hot.0, slot),
+            Self::Compact { cold, .. } => half(cold, slot - hot_slots::SLOTS - 1),
             Self::Full { words, .. } => words[slot].load(Ordering::Relaxed) as u32,
         }
     }
@@ -237,14 +226,11 @@ impl<'t> Row<'t> {
             }
             Self::Compact { cold, .. } => {
                 self.displace(slot, from_overflow, rule);
-                let (word, shift) = half(slot - hot_slots::SLOTS - 1);
-                let others = cold[word].load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
-                cold[word].store(others | u64::from(fingerprint) << shift, Ordering::Relaxed);
+                set_half(cold, slot - hot_slots::SLOTS - 1, fingerprint);
             }
             Self::Full { words, .. } => {
                 self.displace(slot, from_overflow, rule);
-                let aux = words[slot].load(Ordering::Relaxed) & !u64::from(u32::MAX);
-                words[slot].store(aux | u64::from(fingerprint), Ordering::Relaxed);
+                set_half(words, 2 * slot, fingerprint);
             }
         }
     }
@@ -258,9 +244,7 @@ impl<'t> Row<'t> {
             rule.absorb(&mut self.slot(OVERFLOW), &self.slot(index));
         }
         if !from_overflow {
-            let mut slot = self.slot(index);
-            slot.set_aux(0);
-            (0..slot.state.len()).for_each(|word| slot.set_word(word, 0));
+            self.slot(index).clear(rule.words());
         }
     }
 
@@ -276,11 +260,6 @@ impl<'t> Row<'t> {
             b.set_word(word, values.0);
         }
     }
-}
-
-/// The word and the bit shift of the half-word at `index`.
-const fn half(index: usize) -> (usize, usize) {
-    (index / 2, index % 2 * 32)
 }
 
 impl Record for Slot<'_> {

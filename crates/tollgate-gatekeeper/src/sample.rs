@@ -16,16 +16,10 @@ const INTERVAL_NS_LOG2: u32 = 29;
 const WEIGHT: u64 = 32;
 
 /// The sampler of one thread.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Sample {
     moment: Cell<u64>,
     counted: Cell<u32>,
-}
-
-impl Default for Sample {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl Sample {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use tollgate_core::fast_rate::FastRate;
 use tollgate_core::limit::{Factor, Limit, LimitError};
 use tollgate_core::rule::Rule;
 
@@ -18,9 +17,8 @@ impl Limiter {
     pub fn scaled(&self, factor: Factor) -> Result<Self, LimitError> {
         let scale = |active: &ActiveRule| {
             let limit = scaled_in_place(&active.rule.limit, factor)?;
-            let rule = Rule { limit, ..active.rule.clone() };
-            let (table, relay) = (Arc::clone(&active.table), active.relay.clone());
-            Ok(ActiveRule { fast_rate: FastRate::of(&rule), rule, table, relay })
+            let scaled = ActiveRule::new(Rule { limit, ..active.rule.clone() }, Arc::clone(&active.table));
+            Ok(ActiveRule { relay: active.relay.clone(), ..scaled })
         };
         let rules = self.rules.iter().map(scale).collect::<Result<_, _>>()?;
         let (rule_names, names) = (self.rule_names.clone(), Arc::clone(&self.names));

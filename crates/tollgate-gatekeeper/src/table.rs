@@ -27,7 +27,7 @@ use tollgate_core::time::Moment;
 use crate::hash::{KeyHash, KeyHasher, Seed};
 use crate::hot_slots::{self, HotSlots};
 use crate::key_record::KeyRecord;
-use crate::memory::{Memory, OutOfMemory};
+use crate::memory::Memory;
 use crate::row::{self, Row, RowLayout};
 
 /// The number of words per cache row of 64 bytes.
@@ -37,12 +37,14 @@ const HOT_BYTES_MAX: usize = 12 << 20;
 
 /// The records of one rule for all keys.
 pub(crate) struct Table {
-    id: u32,
+    /// The table's identifier within the process.
+    pub(crate) id: u32,
     memory: Memory,
     shape: RowLayout,
     layout: TableLayout,
-    hasher: KeyHasher,
-    pressure: TablePressure,
+    /// The hasher of the table's keys.
+    pub(crate) hasher: KeyHasher,
+    pub(crate) pressure: TablePressure,
 }
 
 /// The division of a table's memory: all hot slots, then all cold slots, then all overflow records outside of
@@ -60,7 +62,7 @@ impl TableLayout {
     fn new(shape: RowLayout, bytes: usize) -> Option<Self> {
         let hot_words = shape.hot_words()?;
         let words = bytes / size_of::<u64>();
-        let words_per_cold = shape.cold_words() + shape.overflow_words();
+        let words_per_cold = shape.cold_words();
         let hot_groups_max = HOT_BYTES_MAX / size_of::<u64>() / hot_words;
         let cold_per_hot = match shape {
             RowLayout::Compact => {
@@ -117,14 +119,17 @@ pub enum TableError {
         bytes_min: usize,
     },
     /// The system does not provide the memory.
-    #[error(transparent)]
-    OutOfMemory(OutOfMemory),
+    #[error("cannot allocate {bytes} bytes for a table")]
+    OutOfMemory {
+        /// The requested size.
+        bytes: usize,
+    },
 }
 
 /// The minimum size of a table for `rule` in bytes: one row.
 pub fn table_bytes_min(rule: &Rule) -> usize {
     let shape = RowLayout::of(rule);
-    let words = shape.hot_words().and_then(|words| words.checked_add(shape.cold_words() + shape.overflow_words()));
+    let words = shape.hot_words().and_then(|words| words.checked_add(shape.cold_words()));
     words.and_then(|words| words.checked_mul(size_of::<u64>())).unwrap_or(usize::MAX)
 }
 
@@ -137,7 +142,7 @@ pub fn table_bytes_for(rule: &Rule, keys: usize) -> usize {
     let (keys_per_ten, bytes) = match RowLayout::of(rule) {
         // Only cold slots count, because hot slots are few if there are many keys. Smaller tables have room
         // to spare.
-        RowLayout::Compact => (27, size_of::<u64>() * (row::COLD_WORDS + row::OVERFLOW_WORDS)),
+        shape @ RowLayout::Compact => (27, size_of::<u64>() * shape.cold_words()),
         RowLayout::Full { .. } => (43, bytes_min),
     };
     keys.saturating_mul(10).div_ceil(keys_per_ten).saturating_mul(bytes).max(bytes_min)
@@ -150,27 +155,16 @@ impl Table {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let shape = RowLayout::of(rule);
         let layout = TableLayout::new(shape, bytes).ok_or(TableError::TooSmall { bytes_min: table_bytes_min(rule) })?;
-        let words =
-            layout.hot_groups * layout.hot_words + layout.cold_groups() * (shape.cold_words() + shape.overflow_words());
+        let words = layout.hot_groups * layout.hot_words + layout.cold_groups() * shape.cold_words();
+        let out_of_memory = TableError::OutOfMemory { bytes: words.saturating_mul(size_of::<u64>()) };
         Ok(Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            memory: Memory::zeroed(words).map_err(TableError::OutOfMemory)?,
+            memory: Memory::zeroed(words).ok_or(out_of_memory)?,
             shape,
             layout,
             hasher: KeyHasher::new(seed),
             pressure: TablePressure::default(),
         }))
-    }
-
-    /// The table's identifier within the process.
-    pub(crate) fn id(&self) -> u32 {
-        self.id
-    }
-
-    /// The hasher of the table's keys.
-    #[inline]
-    pub(crate) fn hasher(&self) -> &KeyHasher {
-        &self.hasher
     }
 
     /// Prefetches the row of `hash`.
@@ -194,7 +188,7 @@ impl Table {
 
     #[inline]
     fn hot_slots_at(&self, start: usize) -> HotSlots<'_> {
-        HotSlots::new(self.memory[start..].first_chunk().expect("the hot of a row lies in the table as a whole"))
+        HotSlots(self.memory[start..].first_chunk().expect("the hot slots of a row are within the table"))
     }
 
     /// The row of `hash`.
@@ -223,11 +217,6 @@ impl Table {
     #[inline]
     pub(crate) fn record<'t>(&'t self, rule: &'t Rule, hash: KeyHash, now: Moment) -> KeyRecord<'t> {
         KeyRecord::new(self.row(hash), rule, &self.pressure, hash.fingerprint(), now)
-    }
-
-    /// Counts a charge to an overflow record.
-    pub(crate) fn count_shared(&self) {
-        self.pressure.shared.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The size and the counters.

@@ -17,7 +17,8 @@ pub const RULES_AT_ONCE_MAX: usize = 16;
 #[must_use = "a request that is not settled stays in flight"]
 #[derive(Debug)]
 pub struct Ticket<const N: usize = RULES_AT_ONCE_MAX> {
-    pub(crate) toll: Toll,
+    /// The expected cost of the request.
+    pub toll: Toll,
     /// The time of the charge.
     pub(crate) at: Moment,
     pub(crate) charges: ArrayVec<TableCharge, N>,
@@ -46,13 +47,7 @@ impl TableCharge {
 impl<const N: usize> Ticket<N> {
     /// A ticket without charges.
     pub fn empty() -> Self {
-        let toll = Toll { count: 0, cpu: tollgate_core::time::Span::ZERO };
-        Self { toll, at: Moment::ZERO, charges: ArrayVec::new() }
-    }
-
-    /// The expected cost of the request.
-    pub fn toll(&self) -> Toll {
-        self.toll
+        Self { toll: Toll::default(), at: Moment::ZERO, charges: ArrayVec::new() }
     }
 
     /// Whether there are no charges, so that nothing must be settled.

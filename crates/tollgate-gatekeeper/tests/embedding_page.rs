@@ -15,7 +15,7 @@ fn a_service_joins_a_master_in_three_lines() -> Result<(), Box<dyn core::error::
     let plan = Limiter::builder().rule(per_second(5).by("header:x-api-key").named("api")).plan()?;
     let link = LinkSettings::new(Endpoint::parse("127.0.0.1:10004")?, Endpoint::parse("127.0.0.1:10005")?, ["api"]);
     let layer = KeeperLayer::new(Keeper::linked(plan, link)?);
-    let masters = &layer.keeper().link().unwrap().settings().masters;
+    let masters = &layer.keeper().link().unwrap().settings.masters;
     // The name under which a gate reports the rule `api` of its default domain.
     assert_eq!(masters[0].rules[0].domain, "default/api");
     Ok(())

@@ -98,9 +98,7 @@ impl Account {
             });
         waits.max()
     }
-}
 
-impl Account {
     /// Charges the new part of a tally.
     pub(super) fn count(&mut self, limits: &[Limit], tally: &Tally, timing: &Timing) -> Outcome {
         let ours = self.seen.iter().position(|seen| seen.gate == tally.gate);

@@ -36,7 +36,8 @@ pub(super) struct BoundedMap<V, S> {
     next_victim: usize,
     /// The number of insertions so far.
     insertions: u32,
-    evicted_with_debt: u64,
+    /// The number of values that were evicted with debt.
+    pub(super) evicted_with_debt: u64,
 }
 
 pub(super) struct Entry<V> {
@@ -72,11 +73,6 @@ impl<V: Evictable, S: BuildHasher> BoundedMap<V, S> {
         self.entries.len() - self.free.len()
     }
 
-    /// The number of values that were evicted with debt.
-    pub(super) fn evicted_with_debt(&self) -> u64 {
-        self.evicted_with_debt
-    }
-
     /// Whether a queue of this length consists mostly of evicted entries.
     pub(super) fn is_overgrown(&self, queue: usize) -> bool {
         queue > 2 * self.capacity
@@ -103,8 +99,7 @@ impl<V: Evictable, S: BuildHasher> BoundedMap<V, S> {
     }
 
     pub(super) fn find(&self, domain: u16, identifier: &[u8]) -> Option<EntryId> {
-        let index = self.search(self.hash(domain, identifier), domain, identifier)?;
-        self.at(index).map(|(id, _)| id)
+        self.search(self.hash(domain, identifier), domain, identifier)
     }
 
     /// Finds or inserts a value. Also returns the value that was evicted for it.
@@ -116,8 +111,8 @@ impl<V: Evictable, S: BuildHasher> BoundedMap<V, S> {
         fresh: impl FnOnce() -> V,
     ) -> (EntryId, Option<V>) {
         let hash = self.hash(domain, identifier);
-        if let Some(index) = self.search(hash, domain, identifier) {
-            return (self.id(index), None);
+        if let Some(id) = self.search(hash, domain, identifier) {
+            return (id, None);
         }
         let evicted = if self.len() < self.capacity { None } else { self.evict_one(now) };
         self.insertions = self.insertions.wrapping_add(1);
@@ -134,7 +129,7 @@ impl<V: Evictable, S: BuildHasher> BoundedMap<V, S> {
             }
         };
         self.index.insert(hash, index);
-        (self.id(index), evicted)
+        (EntryId { index: index as u32, number }, evicted)
     }
 
     /// Removes the value if that loses nothing.
@@ -144,20 +139,16 @@ impl<V: Evictable, S: BuildHasher> BoundedMap<V, S> {
         }
     }
 
-    fn id(&self, index: usize) -> EntryId {
-        let number = self.entries[index].as_ref().map_or(0, |entry| entry.number);
-        EntryId { index: index as u32, number }
-    }
-
     fn hash(&self, domain: u16, identifier: &[u8]) -> u64 {
         self.hasher.hash_one((domain, identifier))
     }
 
-    fn search(&self, hash: u64, domain: u16, identifier: &[u8]) -> Option<usize> {
-        self.index.find(hash, |index| {
+    fn search(&self, hash: u64, domain: u16, identifier: &[u8]) -> Option<EntryId> {
+        let index = self.index.find(hash, |index| {
             let entry = self.entries[index].as_ref();
             entry.is_some_and(|entry| entry.domain == domain && *entry.identifier == *identifier)
-        })
+        })?;
+        self.at(index).map(|(id, _)| id)
     }
 
     /// Examines a few entries in turn and evicts the one that is clear soonest.
@@ -227,7 +218,7 @@ mod tests {
             map.find_or_insert(0, &stranger.to_be_bytes(), now, || 20);
             assert!(map.find(0, b"offender").is_some() && map.len() <= 8);
         }
-        assert_eq!(map.evicted_with_debt(), 993);
+        assert_eq!(map.evicted_with_debt, 993);
     }
 
     proptest! {

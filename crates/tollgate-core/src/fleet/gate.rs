@@ -57,35 +57,23 @@ pub struct Usage<'a> {
 
 /// A change to the gate's own record of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Instruction {
-    /// Admit nothing before `next`. If `clear` is known, all debt is paid back no earlier than that.
-    Raise {
-        /// The time from which there is room for one more request.
-        next: Moment,
-        /// The time at which all debt is paid back.
-        clear: Option<Moment>,
-    },
-    /// Remove all debt, then apply the delay as in [`Instruction::Raise`] if there is one.
-    Forget {
-        /// The time from which there is room for one more request; `None` for now.
-        next: Option<Moment>,
-        /// The time at which all debt is paid back.
-        clear: Option<Moment>,
-    },
+pub struct Instruction {
+    /// Whether all debt is removed before the delay applies.
+    pub forgets: bool,
+    /// The time before which nothing is admitted and from which there is room for one more request; `None` for no
+    /// delay.
+    pub next: Option<Moment>,
+    /// The time before which not all debt is paid back, if known.
+    pub clear: Option<Moment>,
 }
 
 impl Instruction {
     /// Applies the instruction to the gate's record of `limit` for the identifier.
     pub fn apply(self, limit: &Limit, record: &mut impl Record) {
-        let (next, clear) = match self {
-            Self::Raise { next, clear } => (Some(next), clear),
-            Self::Forget { next, clear } => {
-                record.set_aux(0);
-                (0..limit.words()).for_each(|index| record.set_word(index, 0));
-                (next, clear)
-            }
-        };
-        if let Some(clear) = clear.or_else(|| limit.clear_if_next(next?)) {
+        if self.forgets {
+            record.clear(limit.words());
+        }
+        if let Some(clear) = self.clear.or_else(|| limit.clear_if_next(self.next?)) {
             limit.raise(record, clear);
         }
     }
@@ -256,7 +244,8 @@ impl<S: BuildHasher> Gate<S> {
             Command::DelayUntil { .. } if self.clock.is_some() => None,
             Command::DelayUntil { until_ms } => {
                 let wait = Span::from_millis(until_ms.saturating_sub(reading.wall_ms));
-                (!wait.is_zero()).then(|| Instruction::Raise { next: (now + wait).min(latest), clear: None })
+                let next = Some((now + wait).min(latest));
+                (!wait.is_zero()).then_some(Instruction { forgets: false, next, clear: None })
             }
             Command::Delay { stamp, era, next, clear } => {
                 let clock = self.hear(stamp, now);
@@ -269,16 +258,12 @@ impl<S: BuildHasher> Gate<S> {
                     return None;
                 }
                 self.note_clear(domain, identifier, clear);
-                Some(if comparison.is_gt() {
-                    Instruction::Forget { next: Some(next), clear }
-                } else {
-                    Instruction::Raise { next, clear }
-                })
+                Some(Instruction { forgets: comparison.is_gt(), next: Some(next), clear })
             }
             Command::Pardon { stamp, era } => {
                 self.hear(stamp, now);
                 let is_news = self.compare_era(domain, identifier, era, now).is_gt();
-                is_news.then_some(Instruction::Forget { next: None, clear: None })
+                is_news.then_some(Instruction { forgets: true, next: None, clear: None })
             }
         }
     }

@@ -270,7 +270,7 @@ impl<S: BuildHasher> Master<S> {
 
     /// The number of identifiers that were evicted with debt.
     pub fn evicted_with_debt(&self) -> u64 {
-        self.accounts.evicted_with_debt()
+        self.accounts.evicted_with_debt
     }
 
     /// The number of live Tollgate gates, and the longest age of their last reports, measured from the master

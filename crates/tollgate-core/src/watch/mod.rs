@@ -137,8 +137,8 @@ pub struct Watch<S> {
     view: TopK<S>,
     accounts: TopK<S>,
     flags: BTreeMap<Box<[u8]>, Flag>,
-    ignored: u64,
-    flags_dropped: u64,
+    /// Without evictions.
+    omitted: Omissions,
     /// Buffer for the class and key of an episode.
     name: Vec<u8>,
 }
@@ -153,8 +153,7 @@ impl<S: BuildHasher + Clone> Watch<S> {
             settings,
             latest: Moment::ZERO,
             flags: BTreeMap::new(),
-            ignored: 0,
-            flags_dropped: 0,
+            omitted: Omissions::default(),
             name: Vec::new(),
         }
     }
@@ -192,7 +191,7 @@ impl<S: BuildHasher + Clone> Watch<S> {
         let Refusals { class, key, count } = refusals;
         let nameable = (1..=CLASS_BYTES_MAX).contains(&class.len()) && (1..=KEY_BYTES_MAX).contains(&key.len());
         if count == 0 || !nameable {
-            self.ignored = self.ignored.saturating_add(1);
+            self.omitted.ignored = self.omitted.ignored.saturating_add(1);
             return None;
         }
         self.latest = self.latest.max(now);
@@ -218,11 +217,6 @@ impl<S: BuildHasher + Clone> Watch<S> {
         self.flags.iter().map(|(account, flag)| (&**account, flag))
     }
 
-    /// Whether `account` is flagged.
-    pub fn is_flagged(&self, account: &[u8]) -> bool {
-        self.flags.contains_key(account)
-    }
-
     /// The flag of `account`, if it has one.
     pub fn flag(&self, account: &[u8]) -> Option<&Flag> {
         self.flags.get(account)
@@ -234,7 +228,7 @@ impl<S: BuildHasher + Clone> Watch<S> {
         if fits {
             self.flags.insert(account.into(), flag);
         } else {
-            self.flags_dropped = self.flags_dropped.saturating_add(1);
+            self.omitted.flags_dropped = self.omitted.flags_dropped.saturating_add(1);
         }
         fits
     }
@@ -261,7 +255,7 @@ impl<S: BuildHasher + Clone> Watch<S> {
             CountKind::Accounts if !name.is_empty() => {
                 self.accounts.add(name, count, at);
             }
-            CountKind::View | CountKind::Accounts => self.ignored = self.ignored.saturating_add(1),
+            CountKind::View | CountKind::Accounts => self.omitted.ignored = self.omitted.ignored.saturating_add(1),
         }
     }
 
@@ -280,12 +274,7 @@ impl<S: BuildHasher + Clone> Watch<S> {
 
     /// The data dropped so far.
     pub fn omissions(&self) -> Omissions {
-        Omissions {
-            ignored: self.ignored,
-            flags_dropped: self.flags_dropped,
-            accounts_evicted: self.accounts.evicted(),
-            episodes_evicted: self.view.evicted(),
-        }
+        Omissions { accounts_evicted: self.accounts.evicted, episodes_evicted: self.view.evicted, ..self.omitted }
     }
 
     fn count_account(&mut self, account: &[u8], count: u64) -> Option<Flag> {
@@ -295,7 +284,7 @@ impl<S: BuildHasher + Clone> Watch<S> {
             return None;
         }
         if self.flags.len() >= self.settings.flags_max {
-            self.flags_dropped = self.flags_dropped.saturating_add(1);
+            self.omitted.flags_dropped = self.omitted.flags_dropped.saturating_add(1);
             return None;
         }
         let flag = Flag { at: self.latest, count };

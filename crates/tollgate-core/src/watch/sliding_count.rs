@@ -32,16 +32,13 @@ impl SlidingCount {
         self.expire(window, now);
         self.last = now;
         let slice = Span::from_nanos(window.as_nanos() / SLICES);
-        match self.points.back_mut() {
-            Some(point) if now < point.at + slice => {
-                let count = count.min(u64::MAX - point.count);
-                point.count += count;
-                self.sum += u128::from(count);
-            }
-            _ => {
-                self.points.push_back(Point { at: now, count });
-                self.sum += u128::from(count);
-            }
+        if self.points.back().is_none_or(|point| now >= point.at + slice) {
+            self.points.push_back(Point { at: now, count: 0 });
+        }
+        if let Some(point) = self.points.back_mut() {
+            let count = count.min(u64::MAX - point.count);
+            point.count += count;
+            self.sum += u128::from(count);
         }
     }
 

@@ -33,7 +33,8 @@ pub(super) struct TopK<S> {
     ranks: IndexedHeap,
     /// The highest rank that was ever evicted.
     floor: u64,
-    evicted: u64,
+    /// The number of names that were evicted before they expired.
+    pub(super) evicted: u64,
     expired_at: Moment,
     /// The number of counts that all sweeps have examined.
     #[cfg(test)]
@@ -94,11 +95,6 @@ impl<S: BuildHasher> TopK<S> {
         if let Some(slot) = self.find(self.hasher.hash_one(name), name) {
             self.remove(slot);
         }
-    }
-
-    /// The number of names that were evicted before they expired.
-    pub(super) fn evicted(&self) -> u64 {
-        self.evicted
     }
 
     /// Removes expired counts, and names without counts.
@@ -268,7 +264,7 @@ mod tests {
         top_k.add(b"b", 1000, Moment::ZERO);
         let later = Moment::ZERO + WINDOW + Span::from_nanos(1);
         assert_eq!(top_k.add(b"c", 1, later), 1);
-        assert_eq!(top_k.evicted(), 0);
+        assert_eq!(top_k.evicted, 0);
         assert_eq!(top_k.iter().count(), 1);
     }
 
@@ -283,6 +279,6 @@ mod tests {
         assert_eq!((top_k.ranks.len(), top_k.iter().count(), top_k.free.len()), (0, 0, 2));
         top_k.add(b"c", 1, later);
         top_k.add(b"d", 1, later);
-        assert_eq!((top_k.evicted(), top_k.counts.len()), (0, 2));
+        assert_eq!((top_k.evicted, top_k.counts.len()), (0, 2));
     }
 }

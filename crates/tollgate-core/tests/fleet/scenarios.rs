@@ -326,7 +326,7 @@ fn an_order_for_another_domain_is_ignored() {
     let order = Order { domain: b"other", identifier: b"client", command };
     assert_eq!(gate(1).handle_order(&order, at(0)), None);
     let order = Order { domain: b"default", ..order };
-    let instruction = Instruction::Raise { next: at(700).now, clear: None };
+    let instruction = Instruction { forgets: false, next: Some(at(700).now), clear: None };
     assert_eq!(gate(1).handle_order(&order, at(0)), Some((0, instruction)));
 }
 

@@ -1,16 +1,15 @@
 //! The accounting connection, on which reports are sent to a master.
 
+use std::io;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, interval, sleep};
+use tokio::time::{Instant, interval};
 use tollgate_wire::zmtp::{Connection, Event, SocketKind};
 
-use super::connect::{Backoff, ConnectError, PING_EVERY, SILENCE_MAX, connect};
+use super::connect::{PING_EVERY, SILENCE_MAX, serve_forever, violation};
 use super::dispatcher::{Dispatcher, Master};
-use super::master_metrics::MasterMetrics;
 
 /// The maximum number of topics that a master may subscribe to, and their maximum length. Masters subscribe
 /// to everything.
@@ -20,24 +19,14 @@ const TOPIC_BYTES_MAX: usize = 512;
 /// Reports to a master, reconnecting forever.
 pub(super) async fn run(dispatcher: Rc<Dispatcher>, place: usize) {
     let master = &dispatcher.masters[place];
-    let mut backoff = Backoff::default();
-    loop {
-        match connect(&master.settings.accounting, SocketKind::Pub, master.identity.as_ref()).await {
-            Ok((stream, connection)) => {
-                MasterMetrics::count(&master.metrics.connections);
-                master.metrics.accounting_up.store(true, Relaxed);
-                backoff.reset();
-                if report(stream, connection, &dispatcher, master).await.is_err() {
-                    MasterMetrics::count(&master.metrics.failures);
-                }
-                master.metrics.accounting_up.store(false, Relaxed);
-                // Unsent reports are not kept for the next connection.
-                master.outbox.borrow_mut().clear();
-            }
-            Err(_) => MasterMetrics::count(&master.metrics.failures),
-        }
-        sleep(backoff.next()).await;
-    }
+    let (accounting, is_up) = ((&master.settings.accounting, SocketKind::Pub), &master.metrics.accounting_up);
+    serve_forever(master, accounting, is_up, async |stream, connection| {
+        let ended = report(stream, connection, &dispatcher, master).await;
+        // Unsent reports are not kept for the next connection.
+        master.outbox.borrow_mut().clear();
+        ended
+    })
+    .await;
 }
 
 /// Runs until the master disconnects, is silent, or violates ZMTP.
@@ -46,14 +35,14 @@ async fn report(
     mut connection: Connection,
     dispatcher: &Dispatcher,
     master: &Master,
-) -> Result<(), ConnectError> {
+) -> io::Result<()> {
     let (mut reader, mut writer) = stream.split();
     let mut sending: Vec<u8> = Vec::new();
     let mut sent = 0;
     let mut pings = interval(PING_EVERY);
     let mut heard_at = Instant::now();
     loop {
-        while let Some(event) = connection.poll().map_err(|fault| ConnectError::Protocol(fault.as_str()))? {
+        while let Some(event) = connection.poll().map_err(violation)? {
             note(event, master)?;
         }
         if sent == sending.len() {
@@ -63,16 +52,16 @@ async fn report(
             if !posted.is_empty() {
                 connection.send(posted);
                 posted.clear();
-                dispatcher.notify_room();
+                dispatcher.wake.notify_one();
             }
             core::mem::swap(&mut sending, connection.output());
         }
         tokio::select! {
-            written = writer.write(&sending[sent..]), if sent < sending.len() => match written.map_err(ConnectError::Unreachable)? {
+            written = writer.write(&sending[sent..]), if sent < sending.len() => match written? {
                 0 => return Ok(()),
                 count => sent += count,
             },
-            read = reader.read_buf(connection.input()) => match read.map_err(ConnectError::Unreachable)? {
+            read = reader.read_buf(connection.input()) => match read? {
                 0 => return Ok(()),
                 _ => heard_at = Instant::now(),
             },
@@ -87,13 +76,13 @@ async fn report(
 }
 
 /// Records the master's subscriptions.
-fn note(event: Event<'_>, master: &Master) -> Result<(), ConnectError> {
+fn note(event: Event<'_>, master: &Master) -> io::Result<()> {
     let topics = &mut master.outbox.borrow_mut().topics;
     match event {
         // Another master behind the same proxy.
         Event::Subscribe(topic) if topics.iter().any(|known| **known == *topic) => {}
         Event::Subscribe(topic) if topic.len() > TOPIC_BYTES_MAX || topics.len() >= TOPICS_MAX => {
-            return Err(ConnectError::Protocol("topics"));
+            return Err(io::Error::other("topics"));
         }
         Event::Subscribe(topic) => topics.push(topic.into()),
         Event::Cancel(topic) => {

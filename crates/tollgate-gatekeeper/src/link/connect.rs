@@ -2,12 +2,16 @@
 
 use core::fmt;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
-use tollgate_wire::zmtp::{Connection, ENTROPY_BYTES, Entropy, Identity, SocketKind};
+use tokio::time::{sleep, timeout};
+use tollgate_wire::zmtp::{Connection, ENTROPY_BYTES, Entropy, Identity, SocketKind, ZmtpError};
+
+use super::dispatcher::Master;
+use super::master_metrics::MasterMetrics;
 
 /// A host name or address, and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +70,7 @@ pub(super) const SILENCE_MAX: Duration = Duration::from_secs(6);
 
 /// The backoff between connection attempts.
 #[derive(Debug, Default)]
-pub(super) struct Backoff {
+struct Backoff {
     failures: u32,
 }
 
@@ -75,38 +79,26 @@ const PAUSE_MAX: Duration = Duration::from_secs(3);
 
 impl Backoff {
     /// Resets the backoff after a successful attempt.
-    pub(super) fn reset(&mut self) {
+    fn reset(&mut self) {
         self.failures = 0;
     }
 
     /// The next pause. It doubles each time up to a maximum, with a jitter of 50 %.
-    pub(super) fn next(&mut self) -> Duration {
+    fn next(&mut self) -> Duration {
         let whole = PAUSE_MIN.saturating_mul(1 << self.failures.min(10)).min(PAUSE_MAX);
         self.failures = self.failures.saturating_add(1);
         whole / 2 + (whole / 2).mul_f64(fastrand::f64())
     }
 }
 
-/// The reason why there is no connection.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ConnectError {
-    /// The peer is unreachable or too slow.
-    #[error(transparent)]
-    Unreachable(io::Error),
-    /// The peer violates the protocol.
-    #[error("{0}")]
-    Protocol(&'static str),
-}
-
 /// Connects with a socket of this kind and completes the handshake.
-pub(super) async fn connect(
+async fn connect(
     endpoint: &Endpoint,
     kind: SocketKind,
     identity: Option<&Identity>,
-) -> Result<(TcpStream, Connection), ConnectError> {
-    let late = |_| ConnectError::Unreachable(io::ErrorKind::TimedOut.into());
-    let made = timeout(CONNECT_MAX, TcpStream::connect((endpoint.host.as_str(), endpoint.port))).await.map_err(late)?;
-    let mut stream = made.map_err(ConnectError::Unreachable)?;
+) -> io::Result<(TcpStream, Connection)> {
+    let connecting = TcpStream::connect((endpoint.host.as_str(), endpoint.port));
+    let mut stream = timeout(CONNECT_MAX, connecting).await??;
     // Both are optimizations.
     let _ = stream.set_nodelay(true);
     let socket = socket2::SockRef::from(&stream);
@@ -115,11 +107,9 @@ pub(super) async fn connect(
     let _ = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
     let mut connection = match identity {
         None => Connection::new(kind),
-        Some(identity) => {
-            Connection::secured(kind, identity.clone(), draw_entropy().map_err(ConnectError::Unreachable)?)
-        }
+        Some(identity) => Connection::secured(kind, identity.clone(), draw_entropy()?),
     };
-    timeout(HANDSHAKE_MAX, handshake(&mut stream, &mut connection)).await.map_err(late)??;
+    timeout(HANDSHAKE_MAX, handshake(&mut stream, &mut connection)).await??;
     Ok((stream, connection))
 }
 
@@ -130,16 +120,48 @@ pub fn draw_entropy() -> io::Result<Entropy> {
     Ok(Entropy(bytes))
 }
 
-async fn handshake(stream: &mut TcpStream, connection: &mut Connection) -> Result<(), ConnectError> {
+/// Serves connections to one endpoint of a master, reconnecting forever. `is_up` tells whether there is one.
+pub(super) async fn serve_forever(
+    master: &Master,
+    (endpoint, kind): (&Endpoint, SocketKind),
+    is_up: &AtomicBool,
+    serve: impl AsyncFn(TcpStream, Connection) -> io::Result<()>,
+) {
+    let mut backoff = Backoff::default();
     loop {
-        let is_ready = connection.poll().map_err(|fault| ConnectError::Protocol(fault.as_str()))?.is_some();
+        let ended = match connect(endpoint, kind, master.identity.as_ref()).await {
+            Ok((stream, connection)) => {
+                MasterMetrics::count(&master.metrics.connections);
+                is_up.store(true, Relaxed);
+                backoff.reset();
+                let ended = serve(stream, connection).await;
+                is_up.store(false, Relaxed);
+                ended
+            }
+            Err(error) => Err(error),
+        };
+        if ended.is_err() {
+            MasterMetrics::count(&master.metrics.failures);
+        }
+        sleep(backoff.next()).await;
+    }
+}
+
+/// The error of a peer that violates ZMTP.
+pub(super) fn violation(fault: ZmtpError) -> io::Error {
+    io::Error::other(fault.as_str())
+}
+
+async fn handshake(stream: &mut TcpStream, connection: &mut Connection) -> io::Result<()> {
+    loop {
+        let is_ready = connection.poll().map_err(violation)?.is_some();
         let output = core::mem::take(connection.output());
-        stream.write_all(&output).await.map_err(ConnectError::Unreachable)?;
+        stream.write_all(&output).await?;
         if is_ready {
             return Ok(());
         }
-        if stream.read_buf(connection.input()).await.map_err(ConnectError::Unreachable)? == 0 {
-            return Err(ConnectError::Unreachable(io::ErrorKind::UnexpectedEof.into()));
+        if stream.read_buf(connection.input()).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
     }
 }

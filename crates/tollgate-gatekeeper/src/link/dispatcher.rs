@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
-use tollgate_core::fleet::{ClockReading, Gate, GateSettings, Order, Usage};
+use tollgate_core::fleet::{ClockReading, Gate, GateSettings, Usage};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_wire::smockron;
@@ -30,8 +30,8 @@ pub(super) struct Dispatcher {
     rule_masters: Vec<(usize, u16)>,
     identifiers: RefCell<IdentifierCache>,
     pub(super) masters: Vec<Master>,
-    /// Notified when the relay has events.
-    wake: Arc<Notify>,
+    /// Notified when the relay has events, or an outbox has room again.
+    pub(super) wake: Arc<Notify>,
 }
 
 /// One master as seen by this process.
@@ -146,30 +146,19 @@ impl Dispatcher {
 
     /// Notes that the control connection to a master is up.
     pub(super) fn handle_connect(&self, place: usize) {
-        self.masters[place].handle_connect(self.clock.now());
+        self.masters[place].control_since.set(Some(self.clock.now()));
     }
 
-    /// Notes that the outbox has room again.
-    pub(super) fn notify_room(&self) {
-        self.wake.notify_one();
-    }
-
-    /// Handles a message from a master. Returns whether it is valid.
-    pub(super) fn handle_message(&self, place: usize, frames: &[&[u8]]) -> bool {
+    /// Handles a message from a master.
+    pub(super) fn handle_message(&self, place: usize, frames: &[&[u8]]) {
         let master = &self.masters[place];
         let Ok(order) = smockron::read_order(frames) else {
-            MasterMetrics::count(&master.metrics.order_faults);
-            return false;
+            return MasterMetrics::count(&master.metrics.order_faults);
         };
-        self.apply(master, &order);
-        true
-    }
-
-    fn apply(&self, master: &Master, order: &Order<'_>) {
         let reading = self.read_clock();
         let (instruction, is_heard) = {
             let mut gate = master.gate.borrow_mut();
-            (gate.handle_order(order, reading), gate.hears_master(reading.now))
+            (gate.handle_order(&order, reading), gate.hears_master(reading.now))
         };
         master.outbox.borrow_mut().is_tollgate_master |= is_heard;
         master.metrics.heard.store(is_heard || master.hears_original(reading.now), Relaxed);
@@ -260,11 +249,6 @@ impl Master {
     /// Whether a Tollgate master is connected.
     pub(super) fn is_tollgate_master(&self) -> bool {
         self.outbox.borrow().is_tollgate_master
-    }
-
-    /// Notes that the control connection is up.
-    pub(super) fn handle_connect(&self, now: Moment) {
-        self.control_since.set(Some(now));
     }
 
     /// Whether an original master is connected. It sends nothing while it delays nobody, so an open connection

@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::LocalSet;
 use tollgate_core::fleet::Instruction;
 use tollgate_core::time::Moment;
@@ -92,25 +92,23 @@ pub struct LinkedRule {
 pub type ApplyOrder = Box<dyn Fn(&str, &[u8], Instruction, Moment) + Send>;
 
 /// The link and its thread.
+#[derive(Debug)]
 pub struct Link {
-    settings: LinkSettings,
-    relay: Relay,
+    /// The settings of the link.
+    pub settings: LinkSettings,
+    /// The relay to which decisions write.
+    pub relay: Relay,
     metrics: Vec<Arc<MasterMetrics>>,
-    begin: Arc<Notify>,
+    begin: mpsc::Sender<ApplyOrder>,
     stop: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl core::fmt::Debug for Link {
-    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        formatter.debug_struct("Link").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
-
 impl Link {
     /// Creates a link, which connects after [`begin`](Self::begin). `clock` must be the limiter's.
-    pub fn start(settings: LinkSettings, clock: Clock, apply_order: ApplyOrder) -> io::Result<Self> {
-        let [wake, begin, stop] = [(); 3].map(|()| Arc::new(Notify::new()));
+    pub fn start(settings: LinkSettings, clock: Clock) -> io::Result<Self> {
+        let [wake, stop] = [(); 2].map(|()| Arc::new(Notify::new()));
+        let (begin, mut begun) = mpsc::channel(1);
         let rules =
             settings.masters.iter().flat_map(|master| &master.rules).map(|linked| linked.rule.clone()).collect();
         let wake_link = wake.clone();
@@ -119,16 +117,16 @@ impl Link {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let run = {
             let (settings, relay, metrics) = (settings.clone(), relay.clone(), metrics.clone());
-            let (begin, stop) = (begin.clone(), stop.clone());
+            let stop = stop.clone();
             move || {
-                let dispatcher = Rc::new(Dispatcher::new(&settings, relay, &metrics, clock, apply_order, wake));
                 let serve = async {
-                    begin.notified().await;
+                    let Some(apply_order) = begun.recv().await else { return };
+                    let dispatcher = Rc::new(Dispatcher::new(&settings, relay, &metrics, clock, apply_order, wake));
                     for master in 0..settings.masters.len() {
                         tokio::task::spawn_local(control::run(dispatcher.clone(), master));
                         tokio::task::spawn_local(accounting::run(dispatcher.clone(), master));
                     }
-                    dispatcher.clone().run().await;
+                    dispatcher.run().await;
                 };
                 LocalSet::new().block_on(&runtime, async {
                     tokio::select! {
@@ -142,20 +140,10 @@ impl Link {
         Ok(Self { settings, relay, metrics, begin, stop, thread: Some(thread) })
     }
 
-    /// Starts to connect to the masters. A master sends its snapshot only once, so the records that it
-    /// changes must exist before.
-    pub fn begin(&self) {
-        self.begin.notify_one();
-    }
-
-    /// The relay to which decisions write.
-    pub fn relay(&self) -> &Relay {
-        &self.relay
-    }
-
-    /// The settings of the link.
-    pub fn settings(&self) -> &LinkSettings {
-        &self.settings
+    /// Starts to connect to the masters, and passes their orders to `apply_order`. A master sends its snapshot only
+    /// once, so the records that it changes must exist before. Later calls have no effect.
+    pub fn begin(&self, apply_order: ApplyOrder) {
+        let _ = self.begin.try_send(apply_order);
     }
 
     /// A snapshot of the metrics of each master, in the order of the settings.

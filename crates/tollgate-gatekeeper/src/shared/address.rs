@@ -76,10 +76,10 @@ pub(super) enum Connection {
 impl StoreTopology {
     fn parse(text: &str, certificates: &TlsCertificates) -> Result<Self, AddressError> {
         let (scheme, rest) = text.split_once("://").ok_or_else(|| AddressError(format!("no scheme in {text:?}")))?;
+        let (credentials, hosts, path) = parts(rest);
         match scheme.split_once('+') {
             None => Ok(Self::Single(client(text, certificates)?)),
             Some((scheme, "cluster")) => {
-                let (credentials, hosts, path) = parts(rest);
                 let nodes: Vec<_> = hosts
                     .split(',')
                     .map(|host| format!("{scheme}://{credentials}{host}{path}").into_connection_info())
@@ -89,7 +89,6 @@ impl StoreTopology {
                 Ok(Self::Cluster(nodes))
             }
             Some((scheme, "sentinel")) => {
-                let (credentials, hosts, path) = parts(rest);
                 let (master, database) =
                     path.trim_start_matches('/').split_once('/').unwrap_or((path.trim_start_matches('/'), "0"));
                 if master.is_empty() {

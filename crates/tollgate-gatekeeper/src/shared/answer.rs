@@ -74,8 +74,10 @@ fn number_of(value: Value) -> Option<i64> {
 /// A parsed reply of the script.
 #[derive(Debug, PartialEq)]
 pub(super) struct Reply {
-    now: Moment,
-    goes_on: bool,
+    /// The time of the decision on the store's clock.
+    pub(super) now: Moment,
+    /// Whether the script admitted the request.
+    pub(super) goes_on: bool,
     states: Vec<Option<Vec<u8>>>,
 }
 
@@ -115,17 +117,6 @@ impl Reply {
             });
         }
         Some(replies)
-    }
-
-    /// The time of the decision on the store's clock.
-    pub(super) const fn now(&self) -> Moment {
-        self.now
-    }
-
-    /// Whether the script admitted the request.
-    #[cfg(test)]
-    pub(super) const fn goes_on(&self) -> bool {
-        self.goes_on
     }
 
     /// The core's decision on the states that the script found, and the charge of each rule, if any.

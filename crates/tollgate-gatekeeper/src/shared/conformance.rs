@@ -531,7 +531,8 @@ fn requests_in_one_call_are_decided_separately_in_order() {
     let requests: Vec<&[Errand]> = requests.iter().map(Vec::as_slice).collect();
     let value = store.call_all(&requests, now);
     let replies = Reply::parse(value, requests.iter().map(|request| request.len()));
-    let goes_on: Vec<_> = replies.iter().map(|reply| reply.as_ref().map(Reply::goes_on).map_err(|why| *why)).collect();
+    let goes_on: Vec<_> =
+        replies.iter().map(|reply| reply.as_ref().map(|reply| reply.goes_on).map_err(|why| *why)).collect();
     let (foreign_second, foreign_first) = (Err(ReplyError::Foreign(1)), Err(ReplyError::Foreign(0)));
     assert_eq!(
         goes_on,
@@ -555,7 +556,7 @@ fn a_call_after_its_deadline_decides_nothing() {
         let value = store.call_by(&[&errands, &errands], now, deadline_us);
         Reply::parse(value, [1, 1].into_iter())
             .into_iter()
-            .map(|reply| reply.map(|reply| reply.goes_on()))
+            .map(|reply| reply.map(|reply| reply.goes_on))
             .collect::<Vec<_>>()
     };
     let late = Err(ReplyError::Late(now));

@@ -10,9 +10,8 @@
 
 use core::time::Duration;
 
-use redis::{FromRedisValue, Script, ScriptInvocation};
+use redis::Script;
 
-use super::address::Connection;
 use super::side_connection::SideConnection;
 use super::{Address, Unanswered};
 
@@ -39,6 +38,7 @@ local time = redis.call('TIME')
 return { string.format('%.0f', time[1] * 1000000 + time[2]), redis.call('GET', KEYS[1]) }";
 
 /// Pages under one name.
+#[derive(Debug)]
 pub struct FencedPages {
     side_connection: SideConnection,
     name: String,
@@ -46,16 +46,6 @@ pub struct FencedPages {
     begin: Script,
     write: Script,
     read: Script,
-}
-
-impl core::fmt::Debug for FencedPages {
-    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        formatter
-            .debug_struct("FencedPages")
-            .field("name", &self.name)
-            .field("term", &self.term)
-            .finish_non_exhaustive()
-    }
 }
 
 /// The last finished term.
@@ -104,15 +94,15 @@ impl FencedPages {
     /// The same with another timeout than two seconds.
     #[must_use]
     pub const fn with_patience(mut self, timeout_max: Duration) -> Self {
-        self.side_connection.set_timeout(timeout_max);
+        self.side_connection.timeout_max = timeout_max;
         self
     }
 
     /// Starts a term, which ends that of the previous writer. Returns the last finished term.
     pub async fn begin(&mut self) -> Result<Option<FinishedTerm>, Unanswered> {
         let (term, head) = (self.called("term"), self.called("head"));
-        let script = self.begin.clone();
-        let (term, head): (String, Option<String>) = self.ask(script.key(term).key(head)).await?;
+        let (term, head): (String, Option<String>) =
+            self.side_connection.invoke(self.begin.key(term).key(head)).await?;
         self.term = Some(term);
         Ok(head.and_then(|head| {
             let (term, pages) = head.split_once(' ')?;
@@ -122,8 +112,8 @@ impl FencedPages {
 
     /// Reads a page of a finished term, if it still exists.
     pub async fn read(&mut self, finished: &FinishedTerm, page: u32) -> Result<Option<Page>, Unanswered> {
-        let (name, script) = (self.page_of(&finished.term, page), self.read.clone());
-        let (now, value): (u64, Option<Vec<u8>>) = self.ask(&mut script.key(name)).await?;
+        let call = self.read.key(self.page_of(&finished.term, page));
+        let (now, value): (u64, Option<Vec<u8>>) = self.side_connection.invoke(&call).await?;
         Ok(value.and_then(|value| {
             let stamp = value.iter().position(|byte| *byte == b' ')?;
             let written: u64 = core::str::from_utf8(&value[..stamp]).ok()?.parse().ok()?;
@@ -147,9 +137,9 @@ impl FencedPages {
     }
 
     async fn put(&mut self, term: &str, name: &str, bytes: &[u8], life: &str) -> Result<WriteOutcome, Unanswered> {
-        let (running, script) = (self.called("term"), self.write.clone());
-        let said: i64 = self.ask(script.key(running).key(name).arg(term).arg(bytes).arg(life)).await?;
-        Ok(match said {
+        let mut call = self.write.key(self.called("term"));
+        call.key(name).arg(term).arg(bytes).arg(life);
+        Ok(match self.side_connection.invoke::<i64>(&call).await? {
             1 => WriteOutcome::Done,
             0 => WriteOutcome::Superseded,
             _ => WriteOutcome::Forgotten,
@@ -162,15 +152,6 @@ impl FencedPages {
 
     fn page_of(&self, term: &str, page: u32) -> String {
         format!("{}:{term}:{page}", self.name)
-    }
-
-    async fn ask<T: FromRedisValue>(&mut self, call: &mut ScriptInvocation<'_>) -> Result<T, Unanswered> {
-        self.side_connection
-            .ask(async |connection| match connection {
-                Connection::Single(single) => call.invoke_async(single).await,
-                Connection::Cluster(cluster) => call.invoke_async(cluster).await,
-            })
-            .await
     }
 }
 

@@ -14,7 +14,7 @@
 use core::time::Duration;
 use std::collections::HashMap;
 
-use redis::{Pipeline, RedisResult, Script, Value};
+use redis::{Pipeline, Script, Value};
 use tokio::sync::Mutex;
 
 use super::address::Connection;
@@ -132,6 +132,7 @@ pub struct FlagChanges {
 type QueryResult = (String, u64, u64, Vec<(String, u64)>);
 
 /// The flags that gates share.
+#[derive(Debug)]
 pub struct SharedFlags {
     side_connection: Mutex<SideConnection>,
     /// The name of the order, and the prefix of all other names.
@@ -139,12 +140,6 @@ pub struct SharedFlags {
     flags_max: usize,
     write: Script,
     query: Script,
-}
-
-impl core::fmt::Debug for SharedFlags {
-    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        formatter.debug_struct("SharedFlags").field("prefix", &self.prefix).finish_non_exhaustive()
-    }
 }
 
 impl SharedFlags {
@@ -163,7 +158,7 @@ impl SharedFlags {
     /// The same with another timeout than two seconds.
     #[must_use]
     pub fn with_patience(mut self, timeout_max: Duration) -> Self {
-        self.side_connection.get_mut().set_timeout(timeout_max);
+        self.side_connection.get_mut().timeout_max = timeout_max;
         self
     }
 
@@ -177,13 +172,7 @@ impl SharedFlags {
             None => call.arg("").arg("").arg(""),
         };
         call.arg(self.flags_max).arg(CLEARED_MAX).arg(self.name_of(""));
-        let (said, _): (i64, u64) = self
-            .ask(async |connection| match connection {
-                Connection::Single(single) => call.invoke_async(single).await,
-                Connection::Cluster(cluster) => call.invoke_async(cluster).await,
-            })
-            .await?;
-        Ok(match said {
+        Ok(match self.side_connection.lock().await.invoke::<i64>(&call).await? {
             1 => FlagWriteOutcome::Taken,
             0 => FlagWriteOutcome::IsSet,
             2 => FlagWriteOutcome::IsCleared,
@@ -205,15 +194,14 @@ impl SharedFlags {
         Ok(FlagChanges { flags, since: Since { era, connection, last }, more, is_from_start, now_us })
     }
 
+    /// Queries changes. Also returns the number of the connection.
     async fn query(&self, since: u64) -> Result<(QueryResult, u64), Unanswered> {
         let mut call = self.query.prepare_invoke();
         call.key(&self.prefix).key(format!("{}.era", self.prefix));
         call.arg(since).arg(CHANGES_MAX).arg(format!("{:016x}", fastrand::u64(..)));
-        self.ask(async |connection| match connection {
-            Connection::Single(single) => call.invoke_async(single).await,
-            Connection::Cluster(cluster) => call.invoke_async(cluster).await,
-        })
-        .await
+        let mut side_connection = self.side_connection.lock().await;
+        let answer = side_connection.invoke(&call).await?;
+        Ok((answer, side_connection.connections))
     }
 
     /// The current flags of these accounts.
@@ -225,27 +213,16 @@ impl SharedFlags {
         for (account, _) in &accounts {
             pipeline.hgetall(self.name_of(account));
         }
-        let (records, _): (Vec<Value>, u64) = self
-            .ask(async |connection| match connection {
-                Connection::Single(single) => pipeline.query_async(single).await,
-                Connection::Cluster(cluster) => pipeline.query_async(cluster).await,
-            })
-            .await?;
+        let ask = async |connection: &mut Connection| match connection {
+            Connection::Single(single) => pipeline.query_async(single).await,
+            Connection::Cluster(cluster) => pipeline.query_async(cluster).await,
+        };
+        let records: Vec<Value> = self.side_connection.lock().await.ask(ask).await?;
         Ok(accounts.into_iter().zip(records).filter_map(|((account, _), record)| flag(account, record)).collect())
     }
 
     fn name_of(&self, account: &str) -> String {
         format!("{}:{account}", self.prefix)
-    }
-
-    /// Makes a call. Also returns the number of the connection.
-    async fn ask<T>(
-        &self,
-        question: impl AsyncFnOnce(&mut Connection) -> RedisResult<T>,
-    ) -> Result<(T, u64), Unanswered> {
-        let mut side_connection = self.side_connection.lock().await;
-        let answer = side_connection.ask(question).await?;
-        Ok((answer, side_connection.connections()))
     }
 }
 

@@ -8,15 +8,11 @@ use tollgate_core::network::Network;
 /// The parts of a key, joined by `|`. A `|` within a part is escaped, so different keys have different texts.
 #[derive(Debug, Default)]
 pub(super) struct KeyText {
-    bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
     is_between: bool,
 }
 
 impl KeyText {
-    pub(super) fn into_bytes(self) -> Vec<u8> {
-        self.bytes
-    }
-
     fn begin(&mut self) {
         if core::mem::take(&mut self.is_between) {
             self.bytes.push(b'|');
@@ -57,7 +53,7 @@ mod tests {
             key.write(part);
             key.end_part();
         }
-        key.into_bytes()
+        key.bytes
     }
 
     #[test]

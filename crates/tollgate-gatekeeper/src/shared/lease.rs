@@ -15,6 +15,7 @@ use tollgate_core::limit::{Charge, Limit, LimitInfo};
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
 
+use super::store_ticket::Taken;
 use super::{SharedRule, Store};
 use crate::clock::Clock;
 
@@ -30,9 +31,10 @@ const SHARDS: usize = 64;
 #[derive(Debug)]
 pub(super) struct Leases {
     shards: Box<[Mutex<Shard>]>,
-    leased: AtomicU64,
-    store: Store,
-    clock: Clock,
+    /// The number of leased and unused requests.
+    pub(super) leased: AtomicU64,
+    pub(super) store: Store,
+    pub(super) clock: Clock,
 }
 
 /// Slices by slot name.
@@ -95,13 +97,8 @@ impl Leases {
     pub(super) fn new(store: Store, clock: Clock) -> Arc<Self> {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let leases = Arc::new(Self { shards, leased: AtomicU64::new(0), store, clock });
-        leases.store.runtime().spawn(sweep(Arc::downgrade(&leases)));
+        leases.store.inner.runtime.spawn(sweep(Arc::downgrade(&leases)));
         leases
-    }
-
-    /// The number of leased and unused requests.
-    pub(super) fn leased(&self) -> u64 {
-        self.leased.load(Relaxed)
     }
 
     /// Takes `count` from the slice for `slot`, if there is one.
@@ -149,17 +146,17 @@ impl Leases {
 
     /// Returns the part for a request that was not forwarded: to its own slice, or if that is gone, to the
     /// store, which refunds it less the amount paid back since the slice was charged.
-    pub(super) fn put_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64, charged: Charge) {
-        let now = self.clock.now();
-        let mut shard = self.shard(&slot);
-        let is_its_own = |lease: &&mut Lease| now < lease.expires && lease.left > 0 && lease.charged == Some(charged);
-        if let Some(lease) = shard.get_mut(&slot).filter(is_its_own) {
+    pub(super) fn put_back(&self, taken: Taken, count: u64) {
+        let (now, charged) = (self.clock.now(), Some(taken.charged));
+        let mut shard = self.shard(&taken.slot);
+        let is_its_own = |lease: &&mut Lease| now < lease.expires && lease.left > 0 && lease.charged == charged;
+        if let Some(lease) = shard.get_mut(&taken.slot).filter(is_its_own) {
             lease.left += count;
             self.leased.fetch_add(count, Relaxed);
             return;
         }
         drop(shard);
-        self.store.give_back(rule, slot, count, charged);
+        self.store.give_back(taken, count);
     }
 
     /// Returns the rest of a slice to the store.
@@ -167,7 +164,8 @@ impl Leases {
         let left = core::mem::take(&mut lease.left);
         if let Some(charged) = lease.charged.filter(|_| left > 0) {
             self.leased.fetch_sub(left, Relaxed);
-            self.store.give_back(&lease.rule, slot.to_vec(), left, charged);
+            let taken = Taken { rule: Arc::clone(&lease.rule), slot: slot.to_vec(), charged };
+            self.store.give_back(taken, left);
         }
     }
 
@@ -243,7 +241,7 @@ mod tests {
         assert!(leases.put(b"slot", 9, (LimitInfo::default(), charged), now));
         assert!(matches!(leases.take(&rule, b"slot", 1, now), Slice::Inside(..)));
         assert_eq!(leases.take(&rule, b"slot", 1, now + LEASE_LIFE), Slice::Ask);
-        assert_eq!(leases.leased(), 8);
+        assert_eq!(leases.leased.load(Relaxed), 8);
     }
 
     /// Otherwise a late refund would move credit from a slice that is paid back to a new one.
@@ -253,14 +251,15 @@ mod tests {
         let (clock, _hand) = Clock::by_hand();
         let (leases, rule, now) = (Leases::new(nobody, clock.clone()), rule(), clock.now());
         let slices = [0, 1].map(|mark| Charge { at: now, mark });
+        let taken = |charged| Taken { rule: Arc::clone(&rule), slot: b"slot".to_vec(), charged };
         leases.take(&rule, b"slot", 1, now);
         for charged in slices {
             assert!(leases.put(b"slot", 9, (LimitInfo::default(), charged), now));
         }
-        assert_eq!(leases.leased(), 9);
-        leases.put_back(&rule, b"slot".to_vec(), 1, slices[0]);
-        assert_eq!(leases.leased(), 9);
-        leases.put_back(&rule, b"slot".to_vec(), 1, slices[1]);
-        assert_eq!(leases.leased(), 10);
+        assert_eq!(leases.leased.load(Relaxed), 9);
+        leases.put_back(taken(slices[0]), 1);
+        assert_eq!(leases.leased.load(Relaxed), 9);
+        leases.put_back(taken(slices[1]), 1);
+        assert_eq!(leases.leased.load(Relaxed), 10);
     }
 }

@@ -6,10 +6,11 @@ use tollgate_core::decision::Decision;
 use tollgate_core::request::Request;
 use tollgate_core::toll::Toll;
 
-use super::sharing::{Explained, Share, Sharing, SharingError};
+use super::sharing::{Explained, Share, Sharing};
 use super::{SharedTicket, Store};
+use crate::build_error::BuildError;
 use crate::clock::Clock;
-use crate::limiter::{Limiter, LimiterError, Plan};
+use crate::limiter::{Limiter, Plan};
 use crate::ticket::RULES_AT_ONCE_MAX;
 
 /// The parameters of a [`SharedLimiter`].
@@ -25,46 +26,29 @@ pub struct SharedPlan<'plan> {
     pub domain: &'plan str,
 }
 
-/// The reason why a limiter cannot be created.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SharedLimiterError {
-    /// A table cannot be created.
-    #[error(transparent)]
-    Limiter(LimiterError),
-    /// A rule cannot be shared.
-    #[error(transparent)]
-    Sharing(SharingError),
-}
-
 /// Rules of which some are shared.
+#[derive(Debug)]
 pub struct SharedLimiter {
     limiter: Limiter,
     sharing: Sharing,
     clock: Clock,
 }
 
-impl core::fmt::Debug for SharedLimiter {
-    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        formatter.debug_struct("SharedLimiter").field("sharing", &self.sharing).finish_non_exhaustive()
-    }
-}
-
 impl SharedLimiter {
     /// A limiter for `plan`, with `store` for shared rules.
-    pub fn new(plan: SharedPlan<'_>, store: Store, clock: Clock) -> Result<Self, SharedLimiterError> {
+    pub fn new(plan: SharedPlan<'_>, store: Store, clock: Clock) -> Result<Self, BuildError> {
         let SharedPlan { plan, shares, prefix, domain } = plan;
         let shares = shares.iter().copied().chain(core::iter::repeat(None));
         let rules: Vec<_> = plan.rules.iter().map(|(rule, _)| rule.clone()).zip(shares).collect();
-        let limiter = Limiter::new(plan).map_err(SharedLimiterError::Limiter)?;
-        let sharing =
-            Sharing::new(store, clock.clone(), (prefix, domain), rules).map_err(SharedLimiterError::Sharing)?;
+        let limiter = Limiter::new(plan)?;
+        let sharing = Sharing::new(store, clock.clone(), (prefix, domain), rules)?;
         Ok(Self { limiter, sharing, clock })
     }
 
     /// A limiter whose rules are all shared, under the names that a gate with default settings uses.
     ///
     /// A gate and this process share a rule if name, class and limit are the same and the gate's has `state = "redis"`.
-    pub fn with_gates(plan: Plan, store: Store, clock: Clock) -> Result<Self, SharedLimiterError> {
+    pub fn with_gates(plan: Plan, store: Store, clock: Clock) -> Result<Self, BuildError> {
         let shares = vec![Some(Share::default()); plan.rules.len()];
         Self::new(SharedPlan { plan, shares: &shares, prefix: "tollgate:", domain: "default" }, store, clock)
     }
@@ -81,7 +65,7 @@ impl SharedLimiter {
     }
 
     /// The store.
-    pub const fn store(&self) -> &Store {
+    pub fn store(&self) -> &Store {
         self.sharing.store()
     }
 

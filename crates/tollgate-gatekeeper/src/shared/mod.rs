@@ -46,10 +46,10 @@ pub use fenced_pages::{FencedPages, FinishedTerm, Page, WriteOutcome};
 pub use flags::{Clearing, FlagChanges, FlagWriteOutcome, SharedFlag, SharedFlags, Since};
 pub use health::StoreHealth;
 pub use lease::{LEASE_LIFE, Unleasable, slice_of};
-pub use limiter::{SharedLimiter, SharedLimiterError, SharedPlan};
+pub use limiter::{SharedLimiter, SharedPlan};
 pub use rule::{LOG_MAX, SharedRule, Unshareable, WORK_LIFE};
 pub use shared_ticket::SharedTicket;
-pub use sharing::{Authority, Explained, OnTimeout, Share, Sharing, SharingError};
+pub use sharing::{Authority, Explained, OnTimeout, Share, Sharing};
 pub use store::{AskedRule, Options, Store};
 pub use store_ticket::StoreTicket;
 

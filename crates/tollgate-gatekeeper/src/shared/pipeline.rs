@@ -66,15 +66,9 @@ pub(super) struct ConnectionPool {
 /// The calls that wait for a connection.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    calls: mpsc::Receiver<Call>,
+    pub(super) calls: mpsc::Receiver<Call>,
     /// Calls that must be made and arrived without a connection. They are sent first.
-    kept: VecDeque<Call>,
-}
-
-impl Waiting {
-    pub(super) const fn new(calls: mpsc::Receiver<Call>) -> Self {
-        Self { calls, kept: VecDeque::new() }
-    }
+    pub(super) kept: VecDeque<Call>,
 }
 
 /// The number of connection tasks by state. Without any, calls fail immediately.
@@ -200,24 +194,10 @@ async fn run_single(pool: &ConnectionPool, mut connection: MultiplexedConnection
         pool.health.counters.calls.fetch_add(calls.len() as u64, Relaxed);
         pool.health.counters.pipelines.fetch_add(1, Relaxed);
         let sent = Instant::now();
-        let mut answers = match send(pool, &calls, &mut connection).await {
-            Ok(answers) => answers,
-            Err(_) => {
-                fail(pool, calls, Unanswered::Down);
-                return false;
-            }
+        let Ok(answers) = send(pool, &calls, &mut connection).await else {
+            fail(pool, calls, Unanswered::Down);
+            return false;
         };
-        if answers.iter().any(is_unknown_script) {
-            // The server has lost the script, or another server has taken its address. Calls that ran must not run
-            // twice.
-            match again(pool, &calls, answers, &mut connection).await {
-                Ok(retried) => answers = retried,
-                Err(_) => {
-                    fail(pool, calls, Unanswered::Down);
-                    return false;
-                }
-            }
-        }
         let demoted = answers.iter().any(is_demoted);
         let mut calls = calls.into_iter();
         for answer in answers {
@@ -250,7 +230,7 @@ fn pass_replies(pool: &ConnectionPool, batch: Vec<Call>, sent: Instant, answer: 
     };
     let replies = Reply::parse(value, batch.iter().map(|call| call.errands.len()));
     let ran = replies.iter().find_map(|reply| match reply {
-        Ok(reply) => Some(reply.now()),
+        Ok(reply) => Some(reply.now),
         Err(ReplyError::Late(now)) => Some(*now),
         Err(ReplyError::Foreign(_) | ReplyError::Garbled) => None,
     });
@@ -272,6 +252,8 @@ fn pass_replies(pool: &ConnectionPool, batch: Vec<Call>, sent: Instant, answer: 
     }
 }
 
+/// Sends calls in one pipeline. If the server has lost the script, or another server has taken its address, loads the
+/// script and repeats the calls that failed without it; calls that ran must not run twice.
 async fn send(
     pool: &ConnectionPool,
     calls: &[Call],
@@ -282,20 +264,13 @@ async fn send(
     for batch in batches {
         pipeline.add_command(command(pool, batch));
     }
-    pipeline.ignore_errors().query_async(connection).await
-}
-
-/// Loads the script and repeats the calls that failed without it.
-async fn again(
-    pool: &ConnectionPool,
-    calls: &[Call],
-    mut answers: Vec<RedisResult<Value>>,
-    connection: &mut MultiplexedConnection,
-) -> RedisResult<Vec<RedisResult<Value>>> {
-    pool.script.load().exec_async(connection).await?;
-    for (batch, answer) in calls.chunks(BATCH_MAX).zip(&mut answers) {
-        if is_unknown_script(answer) {
-            *answer = command(pool, batch).query_async(connection).await;
+    let mut answers: Vec<RedisResult<Value>> = pipeline.ignore_errors().query_async(connection).await?;
+    if answers.iter().any(is_unknown_script) {
+        pool.script.load().exec_async(connection).await?;
+        for (batch, answer) in calls.chunks(BATCH_MAX).zip(&mut answers) {
+            if is_unknown_script(answer) {
+                *answer = command(pool, batch).query_async(connection).await;
+            }
         }
     }
     Ok(answers)

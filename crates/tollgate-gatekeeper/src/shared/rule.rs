@@ -5,10 +5,12 @@
 //! settings are read.
 
 use tollgate_core::band::Band;
-use tollgate_core::limit::{Charge, Limit};
+use tollgate_core::limit::{Charge, Limit, LimitInfo};
 use tollgate_core::rule::{Mode, Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
+
+use crate::limit_status;
 
 /// The reason why a rule cannot be shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,15 +91,6 @@ impl FineSpan {
             _ => Self { us: CENTURY_US, rest: 0 },
         }
     }
-
-    /// `span` for a limit with `per` units per nanosecond.
-    fn of_span(span: Span, per: u64) -> Self {
-        let us = micros(span);
-        if us >= CENTURY_US {
-            return Self { us: CENTURY_US, rest: 0 };
-        }
-        Self { us, rest: span.as_nanos() % NANOS_PER_MICRO * per }
-    }
 }
 
 impl SharedRule {
@@ -155,8 +148,7 @@ impl SharedRule {
         charged: Charge,
     ) -> ClaimBytes {
         let since = self.rule.limit.paid_since(reserved, charged).as_nanos();
-        let release = self.rule.escalation.map_or(Span::ZERO, |escalation| escalation.parameters().2);
-        let levels = self.rule.escalation.map_or(0, |escalation| escalation.parameters().1);
+        let (_, levels, release) = self.escalation();
         let pair = |nanos: u64| [nanos / NANOS_PER_MICRO, nanos % NANOS_PER_MICRO];
         let ([since_us, since_ns], [mark_us, mark_ns]) = (pair(since), pair(charged.mark));
         let first = [toll.count.min(COUNT_MAX), since_us, since_ns, mark_us, mark_ns, micros(release)];
@@ -170,18 +162,18 @@ impl SharedRule {
         // The band does not matter during the warm-up.
         let band = if warm { Band::Normal } else { situation.band };
         let (_, per) = rule.limit.pace();
-        let hold = FineSpan::of_span(rule.hold_max, per);
-        let (levels, release) = rule.escalation.map_or((0, Span::ZERO), |escalation| {
-            let (_, levels, release) = escalation.parameters();
-            (levels, release)
-        });
-        let (backoff, backoff_max) =
-            rule.escalation.map_or((Span::ZERO, Span::ZERO), |escalation| escalation.parameters().0);
+        let hold = FineSpan::of_units(rule.hold_max.as_nanos(), (per, per));
+        let ((backoff, backoff_max), levels, release) = self.escalation();
         let multiplier = rule.escalation.map_or(0, |escalation| escalation.multiplier(band).thousandths());
         let enforce = u8::from(rule.mode == Mode::Enforce);
         let first =
             [toll.count.min(COUNT_MAX), hold.us, hold.rest, micros(backoff), micros(backoff_max), micros(release)];
         self.bytes([operation as u8, enforce, u8::from(warm), levels], first, self.numbers(toll, work), multiplier)
+    }
+
+    /// The parameters of the escalation; all zero without one.
+    fn escalation(&self) -> ((Span, Span), u8, Span) {
+        self.rule.escalation.map(|escalation| escalation.parameters()).unwrap_or_default()
     }
 
     fn bytes(&self, head: [u8; 4], first: [u64; 6], second: [u64; 6], multiplier: u32) -> ClaimBytes {
@@ -225,11 +217,10 @@ impl SharedRule {
     /// The parameters that determine the meaning of a state: class, limit and escalation.
     fn parameters(&self) -> Vec<u8> {
         let calm = Situation { now: Moment::MAX, started: Moment::ZERO, band: Band::Normal };
-        let nothing = Toll { count: 0, cpu: Span::ZERO };
         let plain = Rule { hold_max: Span::ZERO, mode: Mode::Enforce, warmup: None, ..self.rule.clone() };
         let plain = Self { rule: plain, slot_prefix: Vec::new() };
         // The multiplier of a band changes the length of a block, and not its meaning.
-        let mut figures = plain.claim(Operation::Decide, nothing, Work(0), &calm)[..MULTIPLIER_AT].to_vec();
+        let mut figures = plain.claim(Operation::Decide, Toll::default(), Work(0), &calm)[..MULTIPLIER_AT].to_vec();
         figures.extend_from_slice(self.rule.class.to_string().as_bytes());
         figures
     }
@@ -268,15 +259,13 @@ fn fingerprint(bytes: &[u8]) -> u32 {
 }
 
 fn shareable(rule: &Rule) -> Result<(), Unshareable> {
-    let pace = rule.limit.pace();
+    let window = limit_status::of(&rule.name, &rule.limit, LimitInfo::default()).window;
+    if micros(window.unwrap_or_default()) >= CENTURY_US {
+        return Err(Unshareable::TooLong);
+    }
     match &rule.limit {
-        Limit::Rate(rate) => remembers(FineSpan::of_units(rate.parameters().2, pace))?,
-        Limit::Budget(budget) => remembers(FineSpan::of_units(budget.parameters().1.as_nanos(), pace))?,
-        Limit::Bucket(bucket) => {
-            let (size, drip, every) = bucket.parameters();
-            whole(every.times(u64::from(size.div_ceil(drip))))?;
-            whole(every)?;
-        }
+        Limit::Rate(_) | Limit::Budget(_) => {}
+        Limit::Bucket(bucket) => whole(bucket.parameters().2)?,
         Limit::Window(window) => {
             let (max, per, ceiling) = window.parameters();
             whole(per)?;
@@ -297,10 +286,6 @@ fn shareable(rule: &Rule) -> Result<(), Unshareable> {
         }
     }
     Ok(())
-}
-
-fn remembers(depth: FineSpan) -> Result<(), Unshareable> {
-    if depth.us < CENTURY_US { Ok(()) } else { Err(Unshareable::TooLong) }
 }
 
 fn whole(span: Span) -> Result<(), Unshareable> {

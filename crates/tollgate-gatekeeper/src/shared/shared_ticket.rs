@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tollgate_core::limit::Charge;
 use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
 
+use super::StoreTicket;
 use super::lease::Leases;
-use super::{SharedRule, StoreTicket};
+use super::store_ticket::Taken;
 use crate::limiter::Limiter;
 use crate::ticket::Ticket;
 
@@ -15,21 +15,10 @@ use crate::ticket::Ticket;
 #[derive(Debug)]
 #[must_use = "a request that is not settled stays in flight"]
 pub struct SharedTicket {
-    pub(super) here: Ticket,
+    /// The charges in this process.
+    pub here: Ticket,
     pub(super) store: Option<StoreTicket>,
     pub(super) slices: Option<Slices>,
-}
-
-impl SharedTicket {
-    /// The charges in this process.
-    pub fn here_mut(&mut self) -> &mut Ticket {
-        &mut self.here
-    }
-
-    /// Whether there are no charges, so that nothing must be settled.
-    pub fn is_empty(&self) -> bool {
-        self.here.is_empty() && self.store.is_none() && self.slices.is_none()
-    }
 }
 
 impl Default for SharedTicket {
@@ -47,6 +36,11 @@ impl From<Ticket> for SharedTicket {
 }
 
 impl SharedTicket {
+    /// Whether there are no charges, so that nothing must be settled.
+    pub fn is_empty(&self) -> bool {
+        self.here.is_empty() && self.store.is_none() && self.slices.is_none()
+    }
+
     /// Settles a request that has ended and has cost `actual`.
     pub fn settle(self, limiter: &Limiter, actual: Toll, now: Moment) {
         limiter.settle(self.here, actual, now);
@@ -72,14 +66,14 @@ impl SharedTicket {
 pub(super) struct Slices {
     leases: Arc<Leases>,
     count: u64,
-    taken: Vec<(Arc<SharedRule>, Vec<u8>, Charge)>,
+    pub(super) taken: Vec<Taken>,
 }
 
 impl Slices {
     /// Returns all of them.
     fn put_back(&mut self) {
-        for (rule, slot, charged) in self.taken.drain(..) {
-            self.leases.put_back(&rule, slot, self.count, charged);
+        for taken in self.taken.drain(..) {
+            self.leases.put_back(taken, self.count);
         }
     }
 }
@@ -87,17 +81,12 @@ impl Slices {
 /// Charges to slices while a request is being decided. They are returned if the decision fails or is
 /// abandoned.
 #[derive(Debug)]
-pub(super) struct Taking(Slices);
+pub(super) struct Taking(pub(super) Slices);
 
 impl Taking {
     /// No charges yet, for a request with this count.
     pub(super) fn new(leases: &Arc<Leases>, count: u64) -> Self {
         Self(Slices { leases: Arc::clone(leases), count, taken: Vec::new() })
-    }
-
-    /// Adds a charge to the slice in `slot`, which was `charged` as a whole.
-    pub(super) fn add(&mut self, rule: &Arc<SharedRule>, slot: Vec<u8>, charged: Charge) {
-        self.0.taken.push((Arc::clone(rule), slot, charged));
     }
 
     /// Keeps the charges, if there are any.

@@ -6,6 +6,7 @@
 //!
 //! A leased rule takes a slice of its limit in advance and decides from memory.
 
+use core::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -19,9 +20,11 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
 use super::key_text::KeyText;
-use super::lease::{Leases, Slice, Unleasable, slice_of};
+use super::lease::{Leases, Slice, slice_of};
 use super::shared_ticket::Taking;
-use super::{Answer, AskedRule, SharedRule, SharedTicket, Store, StoreTicket, Unanswered, Unshareable};
+use super::store_ticket::Taken;
+use super::{AskedRule, SharedRule, SharedTicket, Store, Unanswered};
+use crate::build_error::BuildError;
 use crate::clock::Clock;
 use crate::limiter::Limiter;
 use crate::rule_names::RuleNames;
@@ -50,17 +53,6 @@ pub enum OnTimeout {
     Refuse,
 }
 
-/// The reason why a rule, by its index, cannot be shared.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SharingError {
-    /// The store cannot represent it exactly.
-    #[error("rule {number}: {1}", number = .0 + 1)]
-    Unshareable(usize, Unshareable),
-    /// It cannot be leased.
-    #[error("rule {number}: {1}", number = .0 + 1)]
-    Unleasable(usize, Unleasable),
-}
-
 /// The shared rules of a limiter.
 #[derive(Debug)]
 pub struct Sharing {
@@ -69,8 +61,6 @@ pub struct Sharing {
     /// Whether the rule at an index is shared.
     is_shared: Box<[bool]>,
     leases: Arc<Leases>,
-    store: Store,
-    clock: Clock,
 }
 
 /// The decision of a rule, and its source.
@@ -107,7 +97,7 @@ struct ActiveSharedRule {
 /// time.
 const RETRY_AFTER: Span = Span::from_secs(1);
 
-/// The shared rules that apply to a request, with the request's key for each.
+/// The shared rules that apply to a request, with the slot of the request's key for each.
 type Matches<'sharing> = Vec<(&'sharing ActiveSharedRule, Vec<u8>)>;
 
 /// The common part of the questions about all rules.
@@ -119,59 +109,52 @@ struct RuleQuestion {
 }
 
 impl Sharing {
-    /// Shares those of `rules` that have a [`Share`], through `store`. Slot names start with `prefix` and
-    /// `domain`.
+    /// Shares those of `rules` that have a [`Share`], through `store`. Slot names start with `names`, a prefix and the
+    /// domain.
     pub fn new(
         store: Store,
         clock: Clock,
-        (prefix, domain): (&str, &str),
+        names: (&str, &str),
         rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
-    ) -> Result<Self, SharingError> {
-        let leases = Leases::new(store.clone(), clock.clone());
-        Self::build(store, clock, leases, (prefix, domain), rules)
+    ) -> Result<Self, BuildError> {
+        Self::build(Leases::new(store, clock), names, rules)
     }
 
     /// The same for changed rules, on the same store. Leased slices are kept.
     pub fn succeeded_by(
         &self,
-        (prefix, domain): (&str, &str),
+        names: (&str, &str),
         rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
-    ) -> Result<Self, SharingError> {
-        let leases = Arc::clone(&self.leases);
-        Self::build(self.store.clone(), self.clock.clone(), leases, (prefix, domain), rules)
+    ) -> Result<Self, BuildError> {
+        Self::build(Arc::clone(&self.leases), names, rules)
     }
 
     fn build(
-        store: Store,
-        clock: Clock,
         leases: Arc<Leases>,
         (prefix, domain): (&str, &str),
         rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
-    ) -> Result<Self, SharingError> {
+    ) -> Result<Self, BuildError> {
         let (mut active, mut is_shared) = (Vec::new(), Vec::new());
         for (place, (rule, share)) in rules.into_iter().enumerate() {
             is_shared.push(share.is_some());
             let Some(Share { lease_millionths, on_timeout }) = share else { continue };
-            let slice = match lease_millionths {
-                None => None,
-                Some(part) => Some(slice_of(&rule, part).map_err(|cause| SharingError::Unleasable(place, cause))?),
-            };
-            let rule =
-                SharedRule::new(prefix, domain, rule).map_err(|cause| SharingError::Unshareable(place, cause))?;
+            let slice = lease_millionths.map(|part| slice_of(&rule, part)).transpose();
+            let slice = slice.map_err(|cause| BuildError::new(place, cause))?;
+            let rule = SharedRule::new(prefix, domain, rule).map_err(|cause| BuildError::new(place, cause))?;
             active.push(ActiveSharedRule { place, rule: Arc::new(rule), slice, on_timeout });
         }
         let rule_names = RuleNames::new(active.iter().map(|active| &*active.rule.rule().name));
-        Ok(Self { rules: active.into(), rule_names, is_shared: is_shared.into(), leases, store, clock })
+        Ok(Self { rules: active.into(), rule_names, is_shared: is_shared.into(), leases })
     }
 
     /// The number of leased and unused requests, by which callers may exceed their rules.
     pub fn leased(&self) -> u64 {
-        self.leases.leased()
+        self.leases.leased.load(Relaxed)
     }
 
     /// The store.
-    pub const fn store(&self) -> &Store {
-        &self.store
+    pub fn store(&self) -> &Store {
+        &self.leases.store
     }
 
     /// Whether a shared rule may apply to `request`. Otherwise the limiter alone decides.
@@ -192,18 +175,21 @@ impl Sharing {
         toll: Toll,
         band: Band,
     ) -> (Decision, SharedTicket) {
-        let now = self.clock.now();
+        let now = self.leases.clock.now();
         if let Some(refusal) = limiter.turn_away(|place| !self.shares(place), request, toll, band, now) {
             return (refusal, SharedTicket::default());
         }
         let mut matches = self.matches(request);
         let waits = matches.iter().any(|(active, _)| active.on_timeout == OnTimeout::Wait);
-        let expires = if waits { self.store.late_expiry() } else { self.store.expiry() };
+        let expires = self.leases.store.expiry(waits);
         let question = RuleQuestion { toll, situation: limiter.situation(band, now), expires };
         let mut slices = Taking::new(&self.leases, toll.count);
         let inside = self.enter_slices(&mut matches, &mut slices, question).await;
-        let asked = self.ask(&matches, question).await;
-        let now = self.clock.now();
+        let asked = match matches.is_empty() {
+            true => Ok(None),
+            false => self.leases.store.decide_by(asked(&matches), toll, &question.situation, expires).await.map(Some),
+        };
+        let now = self.leases.clock.now();
         if let (Err(_), Some(place)) = (&asked, refusing(&matches)) {
             return (refusal_by(place, band, now), SharedTicket::default());
         }
@@ -248,7 +234,7 @@ impl Sharing {
         toll: Toll,
         band: Band,
     ) -> ArrayVec<Explained, RULES_AT_ONCE_MAX> {
-        let own = limiter.explain(request, toll, band, self.clock.now());
+        let own = limiter.explain(request, toll, band, self.leases.clock.now());
         self.ask_why(limiter, own, request, toll, band).await.into_iter().collect()
     }
 
@@ -262,15 +248,15 @@ impl Sharing {
         toll: Toll,
         band: Band,
     ) -> Vec<Explained> {
-        let situation = limiter.situation(band, self.clock.now());
+        let situation = limiter.situation(band, self.leases.clock.now());
         let own = own.into_iter().map(|decision| Explained { decision, by: Authority::Own });
         let mut explained: Vec<_> = own.collect();
         let matches = keys(
             request,
             self.rules.iter().filter(|active| explained.iter().any(|said| said.decision.rule == Some(active.place))),
         );
-        let answers = self.store.explain(&asked(&matches), toll, &situation).await;
-        let now = self.clock.now();
+        let answers = self.leases.store.explain(asked(&matches), toll, &situation).await;
+        let now = self.leases.clock.now();
         for (place, answer) in answers {
             let Some(said) = explained.iter_mut().find(|said| said.decision.rule == Some(place)) else { continue };
             *said = match answer {
@@ -289,16 +275,16 @@ impl Sharing {
         request: &impl Request,
         among: impl Fn(usize) -> bool,
     ) -> Vec<(usize, Result<bool, Unanswered>)> {
-        let situation = limiter.situation(Band::Normal, self.clock.now());
+        let situation = limiter.situation(Band::Normal, self.leases.clock.now());
         let matches = keys(request, self.rules.iter().filter(|active| among(active.place)));
-        self.store.forget(&asked(&matches), &situation).await
+        self.leases.store.forget(asked(&matches), &situation).await
     }
 
     fn shares(&self, place: usize) -> bool {
         self.is_shared.get(place).copied().unwrap_or(false)
     }
 
-    /// The shared rules that apply, with the request's key for each.
+    /// The shared rules that apply, with the slot of the request's key for each.
     fn matches<'s>(&'s self, request: &impl Request) -> Matches<'s> {
         if let Some(name) = request.rule_name() {
             return keys(request, self.rule_names.places(name).map(|place| &self.rules[place]));
@@ -315,30 +301,26 @@ impl Sharing {
     ) -> Option<Decision> {
         let mut decision: Option<Decision> = None;
         let mut outside = Vec::new();
-        for (active, key) in core::mem::take(matches) {
+        for (active, slot) in core::mem::take(matches) {
             let count = question.toll.count;
-            let Some(slice) = active.slice.filter(|slice| (1..*slice).contains(&count)) else {
-                outside.push((active, key));
-                continue;
-            };
-            let slot = active.rule.slot(&key);
-            let taken = match self.leases.take(&active.rule, &slot, count, question.situation.now) {
-                Slice::Inside(info, charged) => Some((info, charged)),
-                Slice::Fetch => self.fetch(active, &key, &slot, slice, question).await,
-                Slice::Ask => None,
+            let taken = match active.slice.filter(|slice| (1..*slice).contains(&count)) {
+                None => None,
+                Some(slice) => match self.leases.take(&active.rule, &slot, count, question.situation.now) {
+                    Slice::Inside(info, charged) => Some((info, charged)),
+                    Slice::Fetch => self.fetch(active, &slot, slice, question).await,
+                    Slice::Ask => None,
+                },
             };
             let Some((info, charged)) = taken else {
-                outside.push((active, key));
+                outside.push((active, slot));
                 continue;
             };
-            slices.add(&active.rule, slot, charged);
+            slices.0.taken.push(Taken { rule: Arc::clone(&active.rule), slot, charged });
             let inside = Decision {
-                verdict: Verdict::Admit,
                 reason: Reason::WithinLimit,
                 rule: Some(active.place),
                 info: Some(info),
-                level: 0,
-                band: question.situation.band,
+                ..Decision::no_rule(question.situation.band)
             };
             decision.get_or_insert(inside).tighten(inside);
         }
@@ -350,14 +332,14 @@ impl Sharing {
     async fn fetch(
         &self,
         active: &ActiveSharedRule,
-        key: &[u8],
         slot: &[u8],
         slice: u64,
         question: RuleQuestion,
     ) -> Option<(LimitInfo, Charge)> {
-        let asked = [AskedRule { place: active.place, rule: &active.rule, key }];
+        let asked = vec![AskedRule { place: active.place, rule: Arc::clone(&active.rule), slot: slot.to_vec() }];
         let toll = Toll { count: slice, cpu: Span::ZERO };
-        let (answer, ticket) = self.store.decide_by(&asked, toll, &question.situation, question.expires).await.ok()?;
+        let (answer, ticket) =
+            self.leases.store.decide_by(asked, toll, &question.situation, question.expires).await.ok()?;
         if answer.decision.verdict != Verdict::Admit || answer.decision.reason != Reason::WithinLimit {
             ticket.refund();
             return None;
@@ -367,31 +349,20 @@ impl Sharing {
         drop(ticket);
         let info = answer.decision.info.unwrap_or_default();
         let left = slice - question.toll.count;
-        if !self.leases.put(slot, left, (info, charged), self.clock.now()) {
-            self.store.give_back(&active.rule, slot.to_vec(), left, charged);
+        if !self.leases.put(slot, left, (info, charged), self.leases.clock.now()) {
+            let taken = Taken { rule: Arc::clone(&active.rule), slot: slot.to_vec(), charged };
+            self.leases.store.give_back(taken, left);
         }
         Some((LimitInfo { remaining: info.remaining.saturating_add(left), reset: Span::ZERO, ..info }, charged))
     }
-
-    /// Asks the store about the remaining rules, if there are any.
-    async fn ask(
-        &self,
-        matches: &Matches<'_>,
-        question: RuleQuestion,
-    ) -> Result<Option<(Answer, StoreTicket)>, Unanswered> {
-        if matches.is_empty() {
-            return Ok(None);
-        }
-        self.store.decide_by(&asked(matches), question.toll, &question.situation, question.expires).await.map(Some)
-    }
 }
 
-/// Those of `rules` for which the request has a key, with that key.
+/// Those of `rules` for which the request has a key, with the key's slot.
 fn keys<'s>(request: &impl Request, rules: impl Iterator<Item = &'s ActiveSharedRule>) -> Matches<'s> {
     let key = |active: &'s ActiveSharedRule| {
         let mut key = KeyText::default();
         let has_key = active.rule.rule().class.write_key(request, &mut key);
-        has_key.then(|| (active, key.into_bytes()))
+        has_key.then(|| (active, active.rule.slot(&key.bytes)))
     };
     rules.filter_map(key).collect()
 }
@@ -405,17 +376,16 @@ fn refusing(matches: &Matches<'_>) -> Option<usize> {
 
 /// A refusal that is not caused by the client: it has no limit state and does not count against the client.
 fn refusal_by(place: usize, band: Band, now: Moment) -> Decision {
-    Decision {
-        verdict: Verdict::Refuse(now + RETRY_AFTER),
-        reason: Reason::StoreTimeout,
-        rule: Some(place),
-        info: None,
-        level: 0,
-        band,
-    }
+    let verdict = Verdict::Refuse(now + RETRY_AFTER);
+    Decision { verdict, reason: Reason::StoreTimeout, rule: Some(place), ..Decision::no_rule(band) }
 }
 
 /// The rules to ask the store about.
-fn asked<'m>(matches: &'m Matches<'_>) -> Vec<AskedRule<'m>> {
-    matches.iter().map(|(active, key)| AskedRule { place: active.place, rule: &active.rule, key }).collect()
+fn asked(matches: &Matches<'_>) -> Vec<AskedRule> {
+    let asked = |(active, slot): &(&ActiveSharedRule, Vec<u8>)| AskedRule {
+        place: active.place,
+        rule: Arc::clone(&active.rule),
+        slot: slot.clone(),
+    };
+    matches.iter().map(asked).collect()
 }

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use redis::{ErrorKind, RedisError, RedisResult};
+use redis::{ErrorKind, FromRedisValue, RedisError, RedisResult, ScriptInvocation};
 use tokio::time::timeout;
 
 use super::address::Connection;
@@ -15,9 +15,10 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// A connection to a store, established on the first call.
 pub(super) struct SideConnection {
     address: Address,
-    timeout_max: Duration,
+    pub(super) timeout_max: Duration,
     connection: Option<Connection>,
-    connections: u64,
+    /// The number of connections so far, including the current one.
+    pub(super) connections: u64,
 }
 
 impl fmt::Debug for SideConnection {
@@ -31,13 +32,13 @@ impl SideConnection {
         Self { address, timeout_max: TIMEOUT, connection: None, connections: 0 }
     }
 
-    pub(super) const fn set_timeout(&mut self, timeout_max: Duration) {
-        self.timeout_max = timeout_max;
-    }
-
-    /// The number of connections so far, including the current one.
-    pub(super) const fn connections(&self) -> u64 {
-        self.connections
+    /// Runs a script.
+    pub(super) async fn invoke<T: FromRedisValue>(&mut self, call: &ScriptInvocation<'_>) -> Result<T, Unanswered> {
+        self.ask(async |connection| match connection {
+            Connection::Single(single) => call.invoke_async(single).await,
+            Connection::Cluster(cluster) => call.invoke_async(cluster).await,
+        })
+        .await
     }
 
     /// Makes a call, on a new connection if there is none. The connection is closed after an error, because

@@ -3,7 +3,7 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::runtime::Handle;
@@ -56,7 +56,7 @@ const SILENCE_MAX: Duration = Duration::from_millis(500);
 /// A store that many gates share. It is cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Store {
-    inner: Arc<StoreInner>,
+    pub(super) inner: Arc<StoreInner>,
     tasks: Arc<Mutex<Vec<JoinHandle<()>>>>,
     connections: watch::Receiver<ConnectionCounts>,
 }
@@ -66,7 +66,8 @@ pub(super) struct StoreInner {
     options: Options,
     is_cluster: bool,
     calls: mpsc::Sender<Call>,
-    runtime: Handle,
+    /// The runtime of the tasks.
+    pub(super) runtime: Handle,
     health: Arc<StoreHealth>,
     origin: Instant,
     works: AtomicU64,
@@ -74,30 +75,26 @@ pub(super) struct StoreInner {
     in_flight: Mutex<HashMap<Work, Vec<Errand>>>,
 }
 
-/// A shared rule that applies to a request.
-#[derive(Clone, Copy, Debug)]
-pub struct AskedRule<'request> {
-    /// The index of the rule.
-    pub place: usize,
-    /// The rule.
-    pub rule: &'request Arc<SharedRule>,
-    /// The request's key in the rule's class.
-    pub key: &'request [u8],
+/// A shared rule that applies to a request, and the slot of the request's key.
+#[derive(Clone, Debug)]
+pub struct AskedRule {
+    pub(super) place: usize,
+    pub(super) rule: Arc<SharedRule>,
+    pub(super) slot: Vec<u8>,
+}
+
+impl AskedRule {
+    /// The rule with index `place`, asked about `key`.
+    pub fn new(place: usize, rule: &Arc<SharedRule>, key: &[u8]) -> Self {
+        Self { place, rule: Arc::clone(rule), slot: rule.slot(key) }
+    }
 }
 
 /// The claims of a request that are decided in one step.
 struct Group {
     /// The part of the store that has them.
     part: usize,
-    asked: Vec<Claimed>,
-}
-
-/// A rule that applies to a request, and the slot of the request's key.
-struct Claimed {
-    /// The index of the rule.
-    place: usize,
-    rule: Arc<SharedRule>,
-    slot: Vec<u8>,
+    asked: Vec<AskedRule>,
 }
 
 /// The common part of the questions to all groups.
@@ -140,7 +137,7 @@ impl Store {
         let pool = Arc::new(ConnectionPool {
             address,
             script: Script::new(),
-            waiting: tokio::sync::Mutex::new(Waiting::new(waiting)),
+            waiting: tokio::sync::Mutex::new(Waiting { calls: waiting, kept: VecDeque::new() }),
             health,
             waiting_max: options.waiting_max.max(1),
             clocks: StoreClocks::new(is_cluster),
@@ -191,43 +188,33 @@ impl Store {
         self.inner.health.counts()
     }
 
-    /// The runtime of the tasks.
-    pub(super) fn runtime(&self) -> &Handle {
-        &self.inner.runtime
+    /// The deadline of a call that starts now; `waits` is for rules with [`OnTimeout::Wait`](super::OnTimeout::Wait).
+    pub(super) fn expiry(&self, waits: bool) -> Instant {
+        let Options { deadline, wait, .. } = self.inner.options;
+        Instant::now() + if waits { wait.max(deadline) } else { deadline }
     }
 
-    /// The deadline of a call that starts now.
-    pub(super) fn expiry(&self) -> Instant {
-        Instant::now() + self.inner.options.deadline
-    }
-
-    /// The deadline of a call that starts now, for rules with [`OnTimeout::Wait`](super::OnTimeout::Wait).
-    pub(super) fn late_expiry(&self) -> Instant {
-        Instant::now() + self.inner.options.wait.max(self.inner.options.deadline)
-    }
-
-    /// Refunds `count` of an unused lease that was `charged`.
-    pub(super) fn give_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64, charged: Charge) {
-        let taken = vec![Taken { rule: Arc::clone(rule), slot, charged }];
+    /// Refunds `count` of an unused lease.
+    pub(super) fn give_back(&self, taken: Taken, count: u64) {
         let toll = Toll { count, cpu: Span::ZERO };
-        StoreTicket { taken, toll, work: Work::new(0), inner: Arc::clone(&self.inner) }.refund();
+        StoreTicket { taken: vec![taken], toll, work: Work::new(0), inner: Arc::clone(&self.inner) }.refund();
     }
 
     /// Asks the store about a request to which all of `asked` apply. The decision is on the store's clock:
     /// see [`Answer::on_clock`].
     pub async fn decide(
         &self,
-        asked: &[AskedRule<'_>],
+        asked: Vec<AskedRule>,
         toll: Toll,
         situation: &Situation,
     ) -> Result<(Answer, StoreTicket), Unanswered> {
-        self.decide_by(asked, toll, situation, self.expiry()).await
+        self.decide_by(asked, toll, situation, self.expiry(false)).await
     }
 
     /// The decision of each of `asked` by index, or why the store did not answer. Nothing is charged.
     pub async fn explain(
         &self,
-        asked: &[AskedRule<'_>],
+        asked: Vec<AskedRule>,
         toll: Toll,
         situation: &Situation,
     ) -> Vec<(usize, Result<Answer, Unanswered>)> {
@@ -238,14 +225,9 @@ impl Store {
 
     /// Removes the state of each of `asked`. Returns by index whether there was any, or why the store did not
     /// answer. Requests in flight stay counted.
-    pub async fn forget(
-        &self,
-        asked: &[AskedRule<'_>],
-        situation: &Situation,
-    ) -> Vec<(usize, Result<bool, Unanswered>)> {
-        let nothing = Toll { count: 0, cpu: Span::ZERO };
-        let question =
-            StoreQuestion { operation: Operation::Forget, toll: nothing, work: Work::new(0), situation: *situation };
+    pub async fn forget(&self, asked: Vec<AskedRule>, situation: &Situation) -> Vec<(usize, Result<bool, Unanswered>)> {
+        let (operation, toll) = (Operation::Forget, Toll::default());
+        let question = StoreQuestion { operation, toll, work: Work::new(0), situation: *situation };
         let known = |group: &Group, reply: Reply| Ok(group.places().zip(reply.known()).collect());
         self.inner.ask_each(asked, question, known).await
     }
@@ -253,7 +235,7 @@ impl Store {
     /// [`Self::decide`] with the deadline `expires`.
     pub(super) async fn decide_by(
         &self,
-        asked: &[AskedRule<'_>],
+        asked: Vec<AskedRule>,
         toll: Toll,
         situation: &Situation,
         expires: Instant,
@@ -275,7 +257,7 @@ impl StoreInner {
 
     async fn decide(
         self: &Arc<Self>,
-        asked: &[AskedRule<'_>],
+        asked: Vec<AskedRule>,
         toll: Toll,
         situation: &Situation,
         expires: Instant,
@@ -287,8 +269,9 @@ impl StoreInner {
         let mut total: Option<Answer> = None;
         let mut ticket = self.ticket(question, Vec::new());
         let mut failure = None;
-        for pending in pending {
-            match pending.answer(expires).await {
+        for mut pending in pending {
+            let reply = pending.reply(expires).await;
+            match reply.and_then(|reply| pending.group.make_sense(&reply, &question)) {
                 Ok((answer, taken)) => {
                     ticket.taken.extend(taken);
                     total = Some(stricter(total, answer));
@@ -317,17 +300,18 @@ impl StoreInner {
     /// affect the others.
     async fn ask_each<T>(
         self: &Arc<Self>,
-        asked: &[AskedRule<'_>],
+        asked: Vec<AskedRule>,
         question: StoreQuestion,
         make_sense: impl Fn(&Group, Reply) -> Result<Vec<(usize, T)>, Unanswered>,
     ) -> Vec<(usize, Result<T, Unanswered>)> {
+        let places: Vec<_> = asked.iter().map(|asked| asked.place).collect();
         let groups = match self.askable(asked) {
             Ok(groups) => groups,
-            Err(why) => return asked.iter().map(|asked| (asked.place, Err(why))).collect(),
+            Err(why) => return places.into_iter().map(|place| (place, Err(why))).collect(),
         };
         let expires = Instant::now() + self.options.deadline;
         let pending: Vec<_> = groups.into_iter().map(|group| self.send(group, question, expires)).collect();
-        let mut answers = Vec::with_capacity(asked.len());
+        let mut answers = Vec::with_capacity(places.len());
         for mut pending in pending {
             let reply = pending.reply(expires).await;
             match reply.and_then(|reply| make_sense(&pending.group, reply)) {
@@ -339,7 +323,7 @@ impl StoreInner {
     }
 
     /// The groups that are decided in one step, if all their breakers permit a call.
-    fn askable(&self, asked: &[AskedRule<'_>]) -> Result<Vec<Group>, Unanswered> {
+    fn askable(&self, asked: Vec<AskedRule>) -> Result<Vec<Group>, Unanswered> {
         let groups = self.groups(asked);
         let now = self.now();
         let mut breakers = groups.iter().map(|group| self.health.parts.breaker(group.part));
@@ -371,17 +355,13 @@ impl StoreInner {
     }
 
     /// Groups claims that are decided in one step: all of them, or on a Cluster those of one slot.
-    fn groups(&self, asked: &[AskedRule<'_>]) -> Vec<Group> {
+    fn groups(&self, asked: Vec<AskedRule>) -> Vec<Group> {
         let mut groups: Vec<(u16, Group)> = Vec::with_capacity(1);
         for asked in asked {
-            let slot = asked.rule.slot(asked.key);
-            let number = if self.is_cluster { slot_of(&slot) } else { 0 };
-            let claimed = Claimed { place: asked.place, rule: Arc::clone(asked.rule), slot };
+            let number = if self.is_cluster { slot_of(&asked.slot) } else { 0 };
             match groups.iter_mut().find(|(of, _)| *of == number) {
-                Some((_, group)) => group.asked.push(claimed),
-                None => {
-                    groups.push((number, Group { part: ClusterParts::part_of(number), asked: vec![claimed] }));
-                }
+                Some((_, group)) => group.asked.push(asked),
+                None => groups.push((number, Group { part: ClusterParts::part_of(number), asked: vec![asked] })),
             }
         }
         groups.into_iter().map(|(_, group)| group).collect()
@@ -419,8 +399,7 @@ impl Group {
     /// Interprets the store's reply. Also returns the charges.
     fn make_sense(&self, reply: &Reply, question: &StoreQuestion) -> Result<(Answer, Vec<Taken>), Unanswered> {
         let (answer, charged) = reply.answer(&self.rules(), question.toll, &question.situation)?;
-        let taken = |(claimed, charged): (&Claimed, Option<Charge>)| {
-            let Claimed { rule, slot, .. } = claimed;
+        let taken = |(AskedRule { rule, slot, .. }, charged): (&AskedRule, Option<Charge>)| {
             charged.map(|charged| Taken { rule: Arc::clone(rule), slot: slot.clone(), charged })
         };
         Ok((answer, self.asked.iter().zip(charged).filter_map(taken).collect()))
@@ -436,12 +415,6 @@ impl Group {
 }
 
 impl Pending {
-    /// Waits for the answer until `expires`.
-    async fn answer(mut self, expires: Instant) -> Result<(Answer, Vec<Taken>), Unanswered> {
-        let reply = self.reply(expires).await?;
-        self.group.make_sense(&reply, &self.question)
-    }
-
     /// The store's reply, if it arrives until `expires`.
     async fn reply(&mut self, expires: Instant) -> Result<Reply, Unanswered> {
         let breaker = self.inner.health.parts.breaker(self.group.part);

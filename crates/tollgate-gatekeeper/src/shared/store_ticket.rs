@@ -45,10 +45,6 @@ impl Taken {
         };
         Errand { slot: self.slot.clone(), claim }
     }
-
-    fn is_in_flight(&self) -> bool {
-        matches!(self.rule.rule().limit, Limit::InFlight(_))
-    }
 }
 
 impl StoreTicket {
@@ -67,7 +63,7 @@ impl StoreTicket {
 
     /// The renewals of the request, for rules that count requests in flight.
     pub(super) fn sign_of_life(&self) -> Vec<Errand> {
-        let in_flight = self.taken.iter().filter(|taken| taken.is_in_flight());
+        let in_flight = self.taken.iter().filter(|taken| matches!(taken.rule.rule().limit, Limit::InFlight(_)));
         in_flight.map(|taken| taken.errand(Operation::Charge, (self.toll, self.toll), self.work)).collect()
     }
 

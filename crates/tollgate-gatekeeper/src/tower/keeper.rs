@@ -1,9 +1,8 @@
 //! Rules with their state, a clock, and the link to masters.
 
-use core::fmt;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
 
 use http::HeaderValue;
 use tollgate_core::band::Band;
@@ -14,24 +13,26 @@ use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
-use crate::builder::BuildError;
+use crate::build_error::BuildError;
 use crate::clock::Clock;
 use crate::limit_status;
-use crate::limiter::{Limiter, LimiterError, Plan};
+use crate::limiter::{Limiter, Plan};
 use crate::link::{Link, LinkSettings};
 use crate::ticket::Ticket;
 
 /// Rules with their state. Clones share it.
-#[derive(Clone)]
-pub struct Keeper(Arc<KeeperInner>);
+#[derive(Clone, Debug)]
+pub struct Keeper(pub(super) Arc<KeeperInner>);
 
-struct KeeperInner {
+#[derive(Debug)]
+pub(super) struct KeeperInner {
     limiter: Arc<Limiter>,
     clock: Clock,
     link: Option<Link>,
     /// The headers and cookies that the rules use.
-    inputs: Inputs,
-    has_budget: bool,
+    pub(super) inputs: Inputs,
+    /// Whether the time of requests must be measured.
+    pub(super) has_budget: bool,
     /// Whether a rule needs settlement at the end of a request.
     settles: bool,
     /// The policy header of each rule.
@@ -42,21 +43,12 @@ struct KeeperInner {
 /// The reason why a keeper cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum KeeperError {
-    /// A rule is invalid.
+    /// A rule cannot be used.
     #[error(transparent)]
-    Build(BuildError),
-    /// A rule's table cannot be created.
-    #[error(transparent)]
-    Limiter(LimiterError),
+    Build(#[from] BuildError),
     /// The link to masters cannot be started.
     #[error("cannot start the link to masters: {0}")]
     Link(io::Error),
-}
-
-impl fmt::Debug for Keeper {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Keeper").field("link", &self.0.link).finish_non_exhaustive()
-    }
 }
 
 impl Keeper {
@@ -81,22 +73,21 @@ impl Keeper {
             HeaderValue::from_maybe_shared(limit_status::policy(standing)).ok()
         });
         let policies = policies.collect();
-        let mut limiter = Limiter::new(Plan { started: clock.now(), ..plan }).map_err(KeeperError::Limiter)?;
-        let slot: Arc<OnceLock<Weak<Limiter>>> = Arc::default();
-        let known = slot.clone();
-        let obey = move |rule: &str, identifier: &[u8], instruction, now| {
-            if let Some(limiter) = known.get().and_then(Weak::upgrade) {
-                limiter.obey(rule, identifier, instruction, now);
-            }
-        };
-        let link = link.map(|settings| Link::start(settings, clock.clone(), Box::new(obey)));
+        let mut limiter = Limiter::new(Plan { started: clock.now(), ..plan })?;
+        let link = link.map(|settings| Link::start(settings, clock.clone()));
         let link = link.transpose().map_err(KeeperError::Link)?;
         if let Some(link) = &link {
-            limiter.report_to(link.relay());
+            limiter.report_to(&link.relay);
         }
         let limiter = Arc::new(limiter);
-        slot.get_or_init(|| Arc::downgrade(&limiter));
-        link.iter().for_each(Link::begin);
+        if let Some(link) = &link {
+            let limiter = Arc::downgrade(&limiter);
+            link.begin(Box::new(move |rule, identifier, instruction, now| {
+                if let Some(limiter) = limiter.upgrade() {
+                    limiter.obey(rule, identifier, instruction, now);
+                }
+            }));
+        }
         let held = AtomicU32::new(0);
         Ok(Self(Arc::new(KeeperInner { limiter, clock, link, inputs, has_budget, settles, policies, held })))
     }
@@ -111,17 +102,8 @@ impl Keeper {
         self.0.link.as_ref()
     }
 
-    pub(super) fn inputs(&self) -> &Inputs {
-        &self.0.inputs
-    }
-
     pub(super) fn now(&self) -> Moment {
         self.0.clock.now()
-    }
-
-    /// Whether the time of requests must be measured.
-    pub(super) fn has_budget(&self) -> bool {
-        self.0.has_budget
     }
 
     /// The policy header of the rule with index `place`.
@@ -157,7 +139,7 @@ impl Keeper {
 
 /// A guard for a request that settles or refunds its charges when it is dropped.
 pub(super) struct RequestGuard {
-    keeper: Keeper,
+    pub(super) keeper: Keeper,
     ticket: Option<Ticket>,
     is_held: bool,
     is_begun: bool,
@@ -166,10 +148,6 @@ pub(super) struct RequestGuard {
 }
 
 impl RequestGuard {
-    pub(super) fn keeper(&self) -> &Keeper {
-        &self.keeper
-    }
-
     /// Marks the request as forwarded to the service.
     pub(super) fn begin(&mut self) {
         self.is_begun = true;

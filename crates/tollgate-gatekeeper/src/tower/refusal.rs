@@ -9,14 +9,14 @@ use tollgate_wire::grpc;
 use super::keeper::Keeper;
 use crate::limit_status::{self, Field};
 
-// Created once, because parsing a header name costs more than the decision.
-static POLICY: HeaderName = HeaderName::from_static(Field::Policy.name());
-static LIMIT: HeaderName = HeaderName::from_static(Field::Limit.name());
-static REMAINING: HeaderName = HeaderName::from_static(Field::Remaining.name());
-static CLEAR: HeaderName = HeaderName::from_static(Field::Clear.name());
-static RESET: HeaderName = HeaderName::from_static(Field::Reset.name());
-/// The maximum number of these fields per response.
-const FIELDS_MAX: usize = 5;
+// The names of the fields, in their order. Created once, because parsing a header name costs more than the decision.
+static NAMES: [HeaderName; 5] = [
+    HeaderName::from_static(Field::Policy.name()),
+    HeaderName::from_static(Field::Limit.name()),
+    HeaderName::from_static(Field::Remaining.name()),
+    HeaderName::from_static(Field::Clear.name()),
+    HeaderName::from_static(Field::Reset.name()),
+];
 
 /// The content type of a gRPC request, whose refusals have a gRPC status; `None` for other requests.
 pub(super) fn grpc_of(headers: &HeaderMap) -> Option<HeaderValue> {
@@ -56,21 +56,15 @@ pub(super) fn refusal<B: Default>(
 pub(super) fn add_headers(keeper: &Keeper, decision: &Decision, headers: &mut HeaderMap) {
     let Some((place, info)) = decision.rule.zip(decision.info) else { return };
     let Some(rule) = keeper.limiter().rule(place) else { return };
-    headers.reserve(FIELDS_MAX);
+    headers.reserve(NAMES.len());
     if let Some(policy) = keeper.policy(place) {
-        headers.insert(POLICY.clone(), policy.clone());
+        headers.insert(NAMES[Field::Policy as usize].clone(), policy.clone());
     }
     let standing = limit_status::of(&rule.name, &rule.limit, info);
-    limit_status::write_changing_fields(standing, decision.verdict.is_refusal(), |field, value| {
-        let name = match field {
-            Field::Policy => &POLICY,
-            Field::Limit => &LIMIT,
-            Field::Remaining => &REMAINING,
-            Field::Clear => &CLEAR,
-            Field::Reset => &RESET,
-        };
+    let out = &mut Vec::with_capacity(64);
+    limit_status::write_changing_fields(out, standing, decision.verdict.is_refusal(), |field, value| {
         if let Ok(value) = HeaderValue::from_bytes(value) {
-            headers.insert(name.clone(), value);
+            headers.insert(NAMES[field as usize].clone(), value);
         }
     });
 }

@@ -1,29 +1,24 @@
 //! A service behind a keeper.
 
-use core::fmt;
 use core::net::IpAddr;
 use core::task::{Context, Poll};
 use std::sync::Arc;
 
 use http::{Request, Response};
+use tokio::time::sleep;
 use tollgate_core::decision::Verdict;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::future::KeeperFuture;
+use super::future::{KeeperFuture, State};
 use super::keeper::Keeper;
 use super::refusal::{grpc_of, refusal};
 use super::view::{Extractors, RequestView, View, unify};
 
 /// Applies a [`Keeper`] to services.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct KeeperLayer {
     keeper: Keeper,
-    options: LayerOptions,
-}
-
-#[derive(Clone)]
-struct LayerOptions {
     extractors: Extractors,
     held_max: u32,
     headers: bool,
@@ -32,18 +27,11 @@ struct LayerOptions {
 /// The default maximum of held requests.
 const HELD_MAX: u32 = 1024;
 
-impl fmt::Debug for KeeperLayer {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("KeeperLayer").field("keeper", &self.keeper).finish_non_exhaustive()
-    }
-}
-
 impl KeeperLayer {
     /// A layer that finds the client's [`IpAddr`] in the request's extensions, holds up to 1,024 requests,
     /// and sends rate-limit headers.
     pub fn new(keeper: Keeper) -> Self {
-        let options = LayerOptions { extractors: Extractors::default(), held_max: HELD_MAX, headers: true };
-        Self { keeper, options }
+        Self { keeper, extractors: Extractors::default(), held_max: HELD_MAX, headers: true }
     }
 
     /// The keeper.
@@ -54,7 +42,7 @@ impl KeeperLayer {
     /// Sets the function that finds the client's address, for `ip/*` classes.
     #[must_use]
     pub fn client(mut self, find: impl Fn(RequestView<'_>) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
-        self.options.extractors.client = Arc::new(find);
+        self.extractors.client = Arc::new(find);
         self
     }
 
@@ -65,21 +53,21 @@ impl KeeperLayer {
         mut self,
         find: impl for<'a> Fn(RequestView<'a>, &str) -> Option<&'a [u8]> + Send + Sync + 'static,
     ) -> Self {
-        self.options.extractors.attribute = Arc::new(find);
+        self.extractors.attribute = Arc::new(find);
         self
     }
 
     /// Sets the maximum number of held requests; further ones are refused.
     #[must_use]
     pub fn held_max(mut self, held_max: u32) -> Self {
-        self.options.held_max = held_max;
+        self.held_max = held_max;
         self
     }
 
     /// Sets whether responses have rate-limit headers. Refusals always have `Retry-After`.
     #[must_use]
     pub fn headers(mut self, headers: bool) -> Self {
-        self.options.headers = headers;
+        self.headers = headers;
         self
     }
 }
@@ -88,22 +76,15 @@ impl<S> Layer<S> for KeeperLayer {
     type Service = KeeperService<S>;
 
     fn layer(&self, inner: S) -> KeeperService<S> {
-        KeeperService { inner, keeper: self.keeper.clone(), options: self.options.clone() }
+        KeeperService { inner, layer: self.clone() }
     }
 }
 
 /// A service behind a keeper.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct KeeperService<S> {
     inner: S,
-    keeper: Keeper,
-    options: LayerOptions,
-}
-
-impl<S: fmt::Debug> fmt::Debug for KeeperService<S> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("KeeperService").field("inner", &self.inner).finish_non_exhaustive()
-    }
+    layer: KeeperLayer,
 }
 
 impl<S, B, R> Service<Request<B>> for KeeperService<S>
@@ -120,26 +101,28 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        unify(request.headers_mut(), self.keeper.inputs());
-        let view = View::new(&request, &self.options.extractors);
-        let (decision, mut guard) = self.keeper.decide(&view, self.options.held_max);
-        let sent_decision = self.options.headers.then_some(decision);
-        match decision.verdict {
+        unify(request.headers_mut(), &self.layer.keeper.0.inputs);
+        let view = View::new(&request, &self.layer.extractors);
+        let (decision, mut guard) = self.layer.keeper.decide(&view, self.layer.held_max);
+        let sent_decision = self.layer.headers.then_some(decision);
+        let (state, guard) = match decision.verdict {
             Verdict::Admit => {
                 guard.begin();
-                KeeperFuture::running(self.inner.call(request), guard, sent_decision)
+                (State::Running { future: self.inner.call(request) }, Some(guard))
             }
             Verdict::Hold(until) => {
                 // The ready service is used for this request, and a clone stays for the next.
                 let copy = self.inner.clone();
                 let ready = core::mem::replace(&mut self.inner, copy);
-                let wait = until.since(self.keeper.now());
-                KeeperFuture::held(wait, ready, request, guard, sent_decision)
+                let wait = until.since(self.layer.keeper.now());
+                (State::Held { sleep: Box::pin(sleep(wait.into())), held: Some((ready, request)) }, Some(guard))
             }
             _ => {
-                let response = refusal(&self.keeper, &decision, self.keeper.now(), grpc_of(request.headers()));
-                KeeperFuture::refused(response)
+                let response =
+                    refusal(&self.layer.keeper, &decision, self.layer.keeper.now(), grpc_of(request.headers()));
+                (State::Refused { response: Some(response) }, None)
             }
-        }
+        };
+        KeeperFuture { state, guard, sent_decision }
     }
 }

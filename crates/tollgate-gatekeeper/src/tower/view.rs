@@ -1,5 +1,6 @@
 //! A request as rules see it.
 
+use core::fmt;
 use core::net::IpAddr;
 use std::sync::Arc;
 
@@ -32,6 +33,12 @@ pub(super) type FindAttribute = Arc<dyn for<'a> Fn(RequestView<'a>, &str) -> Opt
 pub(super) struct Extractors {
     pub(super) client: FindClient,
     pub(super) attribute: FindAttribute,
+}
+
+impl fmt::Debug for Extractors {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Extractors").finish_non_exhaustive()
+    }
 }
 
 impl Default for Extractors {

@@ -22,12 +22,12 @@ fn only_the_throttled_have_names_and_the_most_throttled_come_first() {
     ask("calm", 1, 2);
     ask("eager", 2, 5);
     ask("stormer", 3, 90);
-    let seen = limiter.throttled(10, now);
+    let seen = limiter.throttled(|_| true, 10, now);
     let [stormer, eager] = &seen[..] else { panic!("two are throttled: {seen:?}") };
     assert_eq!((&stormer.key[..], stormer.rule, stormer.refused, stormer.held), (&b"stormer"[..], 0, 87, 1));
     assert_eq!((&eager.key[..], eager.rule, eager.refused, eager.held), (&b"eager"[..], 0, 2, 1));
     assert_eq!(eager.info.clear, Span::from_secs(3));
-    assert_eq!(limiter.throttled(1, now).len(), 1);
+    assert_eq!(limiter.throttled(|_| true, 1, now).len(), 1);
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn what_a_rule_in_observe_mode_would_have_done_is_counted_apart() {
         let caller = Caller { name: "eager", address: [203, 0, 113, 7] };
         let _ = limiter.decide(&caller, Toll::ONE, Band::Normal, Moment::ZERO);
     }
-    let seen = limiter.throttled(10, Moment::ZERO);
+    let seen = limiter.throttled(|_| true, 10, Moment::ZERO);
     let [eager] = &seen[..] else { panic!("one would be throttled: {seen:?}") };
     assert_eq!((eager.refused, eager.would_refuse), (0, 3));
 }
@@ -50,7 +50,7 @@ fn a_network_is_shown_in_cidr_notation() {
         let caller = Caller { name: "", address: [203, 0, 113, 7] };
         let _ = limiter.decide(&caller, Toll::ONE, Band::Normal, Moment::ZERO);
     }
-    assert_eq!(limiter.throttled(1, Moment::ZERO)[0].key, b"203.0.113.0/24");
+    assert_eq!(limiter.throttled(|_| true, 1, Moment::ZERO)[0].key, b"203.0.113.0/24");
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn the_most_throttled_of_some_rules_are_not_hidden_by_other_rules() {
         let caller = Caller { name: &format!("calm {last}"), address: [198, 51, 100, last] };
         let _ = limiter.decide(&caller, Toll::ONE, Band::Normal, Moment::ZERO);
     }
-    let by = |wanted: usize| limiter.throttled_by(|rule| rule == wanted, 1, Moment::ZERO);
+    let by = |wanted: usize| limiter.throttled(|rule| rule == wanted, 1, Moment::ZERO);
     let [name] = &by(0)[..] else { panic!("one name") };
     assert_eq!((name.rule, &name.key[..]), (0, &b"stormer"[..]));
     let [network] = &by(1)[..] else { panic!("one network") };

@@ -5,8 +5,9 @@ use tollgate_core::limit::{Bucket, Budget, Limit};
 use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
-use tollgate_gatekeeper::limiter::{LimiterError, Plan};
+use tollgate_gatekeeper::limiter::Plan;
 use tollgate_gatekeeper::table::{TableError, table_bytes_for, table_bytes_min};
+use tollgate_gatekeeper::{BuildError, RuleError};
 
 use crate::fixtures::*;
 
@@ -74,10 +75,10 @@ fn names_of_throttled_callers_survive_a_reload() {
         let _ = old.decide(&caller, Toll::ONE, Band::Normal, NOW);
     }
     let new = old.succeeded_by(plan(vec![rule("first", "ip/32", bucket(7)), rules[0].clone()], 1)).unwrap();
-    let [caller] = &new.throttled(5, NOW)[..] else { panic!("one name") };
+    let [caller] = &new.throttled(|_| true, 5, NOW)[..] else { panic!("one name") };
     assert_eq!((caller.rule, caller.refused, &caller.key[..]), (1, 2, &b"somebody"[..]));
     // A removed rule has no throttled callers to show.
-    assert!(old.succeeded_by(plan(vec![], 1)).unwrap().throttled(5, NOW).is_empty());
+    assert!(old.succeeded_by(plan(vec![], 1)).unwrap().throttled(|_| true, 5, NOW).is_empty());
 }
 
 #[test]
@@ -86,9 +87,12 @@ fn a_failed_table_is_reported_with_its_rule_and_reason() {
     let bytes_min = table_bytes_min(&small);
     let plan = |bytes| Plan { rules: vec![(small.clone(), 1 << 20), (small.clone(), bytes)], ..plan(vec![], 1) };
     let no_limiter = |bytes| tollgate_gatekeeper::limiter::Limiter::new(plan(bytes)).err().unwrap();
-    assert_eq!(no_limiter(bytes_min - 1), LimiterError { rule: 1, cause: TableError::TooSmall { bytes_min } });
+    assert_eq!(
+        no_limiter(bytes_min - 1),
+        BuildError { rule: 1, cause: RuleError::Table(TableError::TooSmall { bytes_min }) }
+    );
     assert_eq!(no_limiter(0).to_string(), "rule 2: a table for this rule needs at least 136 bytes");
-    assert!(matches!(no_limiter(usize::MAX).cause, TableError::OutOfMemory(_)));
+    assert!(matches!(no_limiter(usize::MAX).cause, RuleError::Table(TableError::OutOfMemory { .. })));
     assert!(table_bytes_for(&small, 0) >= bytes_min);
 }
 

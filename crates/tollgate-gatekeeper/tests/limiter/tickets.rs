@@ -61,7 +61,7 @@ fn a_refusal_has_nothing_to_settle() {
     let (_, admitted) = ask(&limiter, "key", Toll::ONE, NOW);
     let (verdict, refused) = ask(&limiter, "key", Toll::ONE, NOW);
     assert!(verdict.is_refusal() && refused.is_empty() && !admitted.is_empty());
-    assert_eq!(admitted.toll(), Toll::ONE);
+    assert_eq!(admitted.toll, Toll::ONE);
     limiter.refund(refused, NOW);
     assert!(!admits(&limiter, "key", NOW));
     limiter.settle(Ticket::<1>::empty(), Toll::ONE, NOW);

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tollgate_core::band::Band;
@@ -62,14 +62,7 @@ impl Gate {
             keys: None,
             log_info: false,
         };
-        let slot: Arc<OnceLock<Weak<Limiter>>> = Arc::default();
-        let known = slot.clone();
-        let obey = Box::new(move |rule: &str, identifier: &[u8], instruction, now| {
-            if let Some(limiter) = known.get().and_then(Weak::upgrade) {
-                assert!(limiter.obey(rule, identifier, instruction, now));
-            }
-        });
-        let link = Link::start(settings, clock.clone(), obey).unwrap();
+        let link = Link::start(settings, clock.clone()).unwrap();
         let rule = Rule {
             name: "each".into(),
             when: Default::default(),
@@ -83,10 +76,14 @@ impl Gate {
         };
         let plan = Plan { rules: vec![(rule, 1 << 16)], started: clock.now(), seed: Seed::random(), names_max: 16 };
         let mut limiter = Limiter::new(plan).unwrap();
-        limiter.report_to(link.relay());
+        limiter.report_to(&link.relay);
         let limiter = Arc::new(limiter);
-        slot.set(Arc::downgrade(&limiter)).unwrap();
-        link.begin();
+        let known = Arc::downgrade(&limiter);
+        link.begin(Box::new(move |rule, identifier, instruction, now| {
+            if let Some(limiter) = known.upgrade() {
+                assert!(limiter.obey(rule, identifier, instruction, now));
+            }
+        }));
         Self { limiter, link, clock }
     }
 
@@ -287,7 +284,7 @@ fn fault_37_unsent_reports_are_not_kept_for_the_next_master() {
     gate.until_heard();
     let asked = gate.overrun();
     gate.until("not everything is carried on", |report| {
-        let dropped = report.reports_dropped_behind + report.reports_dropped_away + gate.link.relay().dropped();
+        let dropped = report.reports_dropped_behind + report.reports_dropped_away + gate.link.relay.dropped();
         report.reports_sent + dropped >= asked
     });
     drop(accounting);
@@ -341,7 +338,7 @@ fn fault_40_a_slow_tollgate_master_gets_the_latest_counts() {
             asked += CLIENTS;
             stuck = if gate.report().reports_sent == sent { stuck + 1 } else { 0 };
         }
-        let expected = asked - gate.link.relay().dropped();
+        let expected = asked - gate.link.relay.dropped();
         // The largest total of every count. A client without debt starts a new count.
         let mut totals: HashMap<(Vec<u8>, u64), u64> = HashMap::new();
         while totals.values().sum::<u64>() < expected {

@@ -81,8 +81,8 @@ pub(crate) fn open(url: &str, options: Options) -> Store {
 
 /// Asks once. Returns the ticket if the request was admitted.
 pub(crate) async fn ask(store: &Store, rules: &[(&Arc<SharedRule>, &[u8])]) -> Result<Option<StoreTicket>, Unanswered> {
-    let asked: Vec<_> = rules.iter().enumerate().map(|(place, (rule, key))| AskedRule { place, rule, key }).collect();
-    let (answer, ticket) = store.decide(&asked, TOLL, &SITUATION).await?;
+    let asked = rules.iter().enumerate().map(|(place, (rule, key))| AskedRule::new(place, rule, key)).collect();
+    let (answer, ticket) = store.decide(asked, TOLL, &SITUATION).await?;
     Ok((!answer.decision.verdict.is_refusal()).then_some(ticket))
 }
 

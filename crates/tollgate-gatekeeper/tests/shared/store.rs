@@ -150,13 +150,13 @@ async fn a_forgotten_caller_has_its_full_quota_and_in_flight_requests_stay_count
     let store = open(&server.url(), PATIENT);
     for name in LIMITS {
         let rule = shared(rule(name, limit(name, 2)));
-        let asked = [AskedRule { place: 0, rule: &rule, key: b"key" }];
-        assert_eq!(store.forget(&asked, &SITUATION).await, [(0, Ok(false))], "{name}: nothing is known yet");
+        let asked = || vec![AskedRule::new(0, &rule, b"key")];
+        assert_eq!(store.forget(asked(), &SITUATION).await, [(0, Ok(false))], "{name}: nothing is known yet");
         let mut in_flight = Vec::new();
         while let Some(ticket) = ask(&store, &[(&rule, b"key")]).await.unwrap() {
             in_flight.push(ticket);
         }
-        assert_eq!(store.forget(&asked, &SITUATION).await, [(0, Ok(true))], "{name}");
+        assert_eq!(store.forget(asked(), &SITUATION).await, [(0, Ok(true))], "{name}");
         let has_room = ask(&store, &[(&rule, b"key")]).await.unwrap().is_some();
         assert_eq!(has_room, name != "in-flight", "{name}");
     }

@@ -147,7 +147,7 @@ impl Player {
 impl RequestsInFlight {
     fn begin(&mut self, ticket: Ticket, end: Moment, limiter: &Limiter, now: Moment) {
         if end <= now {
-            let toll = ticket.toll();
+            let toll = ticket.toll;
             return limiter.settle(ticket, toll, now);
         }
         if self.ends.len() >= IN_FLIGHT_MAX {
@@ -176,7 +176,7 @@ impl RequestsInFlight {
             && let Some(ticket) = self.tickets[place].take()
         {
             self.free.push(place);
-            let toll = ticket.toll();
+            let toll = ticket.toll;
             limiter.settle(ticket, toll, now);
         }
     }

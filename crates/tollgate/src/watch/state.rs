@@ -229,7 +229,7 @@ impl WatchState {
     }
 
     pub(super) fn is_flagged(&self, account: &str) -> bool {
-        self.core.is_flagged(account.as_bytes())
+        self.core.flag(account.as_bytes()).is_some()
     }
 
     /// Flags that are set, the latest first.

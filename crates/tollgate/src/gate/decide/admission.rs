@@ -21,8 +21,9 @@ use tollgate_core::request::Request;
 use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::BuildError;
 use tollgate_gatekeeper::clock::Clock;
-use tollgate_gatekeeper::shared::SharedLimiterError;
+use tollgate_gatekeeper::link::ApplyOrder;
 use tollgate_wire::http1::Fields;
 
 use super::claims::{Claim, Claims};
@@ -32,7 +33,6 @@ use super::holds::{HoldSlot, Holds};
 use super::identify::RequestView;
 use super::key_text::KeyText;
 use super::load::Load;
-use super::masters::ApplyToRules;
 pub(crate) use super::queue::Entering;
 pub(crate) use super::queue::Outcome;
 use super::queue::{Notice, Permit, Queue, QueueBound, QueueForecast, Queues, Refused};
@@ -105,7 +105,7 @@ impl Admission {
         settings: &Settings,
         links: RemoteLinks<'_>,
         clock: Clock,
-    ) -> Result<Self, SharedLimiterError> {
+    ) -> Result<Self, BuildError> {
         Ok(Self {
             rules: ArcSwap::from_pointee(Rules::load(domain, settings, links, &clock, None)?),
             claims: ArcSwap::from_pointee(Claims::new(domain, settings, None)),
@@ -130,7 +130,7 @@ impl Admission {
         domain: &Domain,
         settings: &Settings,
         links: RemoteLinks<'_>,
-    ) -> Result<(), SharedLimiterError> {
+    ) -> Result<(), BuildError> {
         let rules = Rules::load(domain, settings, links, &self.clock, Some(&self.rules.load()))?;
         self.rules.store(Arc::new(rules));
         self.claims.store(Arc::new(Claims::new(domain, settings, Some(&self.claims.load()))));
@@ -145,7 +145,7 @@ impl Admission {
     }
 
     /// The function that applies the orders of masters to the rules in force.
-    pub(crate) fn apply_orders(self: &Arc<Self>) -> ApplyToRules {
+    pub(crate) fn apply_orders(self: &Arc<Self>) -> ApplyOrder {
         let known = Arc::downgrade(self);
         Box::new(move |rule, identifier, instruction, now| {
             if let Some(admission) = known.upgrade() {

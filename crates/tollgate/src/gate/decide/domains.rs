@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use tollgate_gatekeeper::BuildError;
 use tollgate_gatekeeper::clock::Clock;
-use tollgate_gatekeeper::shared::SharedLimiterError;
 
 use super::remote_state::RemoteLinks;
 use super::rules::Rules;
@@ -19,7 +19,7 @@ pub(crate) fn load(
     links: RemoteLinks<'_>,
     clock: &Clock,
     before: &OtherDomains,
-) -> Result<OtherDomains, SharedLimiterError> {
+) -> Result<OtherDomains, BuildError> {
     // Masters know the rules of the default domain only.
     let links = RemoteLinks { masters: None, ..links };
     let rules = |domain: &Domain| {

@@ -2,34 +2,20 @@
 //! delay keys.
 
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use tollgate_core::fleet::Instruction;
-use tollgate_core::time::Moment;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::link::{ApplyOrder, Link, LinkSettings};
 
 /// The link to the masters, as long as rules use it.
 pub(crate) struct Masters {
     pub(crate) link: Link,
-    /// Applies an order of a master to the rules in force; set when there are rules.
-    apply: Arc<OnceLock<ApplyToRules>>,
 }
-
-/// An [`ApplyOrder`] that any thread may call.
-pub(crate) type ApplyToRules = Box<dyn Fn(&str, &[u8], Instruction, Moment) + Send + Sync>;
 
 impl Masters {
     /// A link that connects to its masters once [`Masters::serve`] is called.
     pub(crate) fn open(settings: &LinkSettings, clock: &Clock) -> io::Result<Arc<Self>> {
-        let apply: Arc<OnceLock<ApplyToRules>> = Arc::default();
-        let known = apply.clone();
-        let apply_order: ApplyOrder = Box::new(move |rule, identifier, instruction, now| {
-            if let Some(apply) = known.get() {
-                apply(rule, identifier, instruction, now);
-            }
-        });
-        let link = Link::start(settings.clone(), clock.clone(), apply_order)?;
+        let link = Link::start(settings.clone(), clock.clone())?;
         for master in &settings.masters {
             if master.key.is_none() && !(master.accounting.is_loopback() && master.control.is_loopback()) {
                 tracing::warn!(
@@ -45,13 +31,12 @@ impl Masters {
                 "reporting to a master"
             );
         }
-        Ok(Arc::new(Self { link, apply }))
+        Ok(Arc::new(Self { link }))
     }
 
     /// Connects to the masters, without waiting for them, and passes their orders to `apply`. Later calls keep the
     /// first `apply`.
-    pub(crate) fn serve(&self, apply: ApplyToRules) {
-        let _ = self.apply.set(apply);
-        self.link.begin();
+    pub(crate) fn serve(&self, apply: ApplyOrder) {
+        self.link.begin(apply);
     }
 }

@@ -10,9 +10,10 @@ use tollgate_core::band::Band;
 use tollgate_core::decision::Decision;
 use tollgate_core::request::Request;
 use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::BuildError;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::limiter::Limiter;
-use tollgate_gatekeeper::shared::{Authority, Explained, Share, SharedTicket, Sharing, SharingError, Unanswered};
+use tollgate_gatekeeper::shared::{Authority, Explained, Share, SharedTicket, Sharing, Unanswered};
 
 use super::masters::Masters;
 use super::redis::RedisLink;
@@ -46,7 +47,7 @@ impl RemoteState {
         links: RemoteLinks<'_>,
         clock: &Clock,
         before: Option<&Self>,
-    ) -> Result<Self, SharingError> {
+    ) -> Result<Self, BuildError> {
         let has = |state: StateLocation| domain.rules.iter().any(|settings| settings.state == state);
         let masters = links.masters.filter(|_| has(StateLocation::Master)).cloned();
         let Some(link) = links.redis.filter(|_| has(StateLocation::Redis)) else {

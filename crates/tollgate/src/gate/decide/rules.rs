@@ -13,12 +13,12 @@ use tollgate_core::request::Request;
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::BuildError;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::hash::Seed;
 use tollgate_gatekeeper::limit_status;
-use tollgate_gatekeeper::limiter::{Limiter, LimiterError, Plan};
+use tollgate_gatekeeper::limiter::{Limiter, Plan};
 use tollgate_gatekeeper::names::Name;
-use tollgate_gatekeeper::shared::SharedLimiterError;
 use tollgate_wire::rate_limit_headers::LimitStatus;
 
 use super::remote_state::{Charge, RemoteLinks, RemoteState};
@@ -101,14 +101,13 @@ impl Rules {
         links: RemoteLinks<'_>,
         clock: &Clock,
         before: Option<&Self>,
-    ) -> Result<Self, SharedLimiterError> {
+    ) -> Result<Self, BuildError> {
         let mut domain = Cow::Borrowed(domain);
         if settings.mode == Mode::Observe {
             domain.to_mut().rules.iter_mut().for_each(|settings| settings.rule.mode = Mode::Observe);
         }
-        let remote_state = RemoteState::new(&domain, links, clock, before.map(|before| &before.remote_state))
-            .map_err(SharedLimiterError::Sharing)?;
-        Self::new(&domain, remote_state, settings.hold, before, clock.now()).map_err(SharedLimiterError::Limiter)
+        let remote_state = RemoteState::new(&domain, links, clock, before.map(|before| &before.remote_state))?;
+        Self::new(&domain, remote_state, settings.hold, before, clock.now())
     }
 
     pub(super) fn new(
@@ -117,13 +116,13 @@ impl Rules {
         hold: Hold,
         before: Option<&Self>,
         started: Moment,
-    ) -> Result<Self, LimiterError> {
+    ) -> Result<Self, BuildError> {
         let mut limiter = match before {
             Some(before) => before.limiter.succeeded_by(plan(domain, Moment::ZERO))?,
             None => Limiter::new(plan(domain, started))?,
         };
         if let Some(masters) = &remote_state.masters {
-            limiter.report_to(masters.link.relay());
+            limiter.report_to(&masters.link.relay);
         }
         let is_open = |limit: &Limit| matches!(limit, Limit::InFlight(_) | Limit::Budget(_));
         Ok(Self {
@@ -171,14 +170,13 @@ impl Rules {
     /// The refusal by a budget whose key has come into debt since its request was admitted. `reserved` is the charge of
     /// the request itself, which is not a debt.
     pub(crate) fn debt(&self, request: &impl Request, reserved: Span, band: Band, now: Moment) -> Option<Decision> {
-        let toll = Toll::of_cpu(Span::ZERO);
         let of_budget = |(place, rule): (usize, &Rule)| {
             let Limit::Budget(budget) = rule.limit else { return None };
             if !rule.applies(request) {
                 return None;
             }
             let repaid = now + budget.time_of(reserved);
-            let in_debt = |at: Moment| self.limiter.explain_rule(place, request, toll, band, at);
+            let in_debt = |at: Moment| self.limiter.explain_rule(place, request, band, at);
             in_debt(repaid).filter(|decision| decision.verdict.is_refusal()).and_then(|_| in_debt(now))
         };
         self.limiter.rules().enumerate().find_map(of_budget).filter(|decision| decision.verdict.is_refusal())
@@ -196,7 +194,7 @@ impl Rules {
     #[inline]
     pub(crate) fn report(&self, request: &impl Request, decision: &Decision, charge: &mut Charge, now: Moment) {
         if self.remote_state.masters.is_some() {
-            self.limiter.report(request, decision, charge.here_mut(), now);
+            self.limiter.report(request, decision, &mut charge.here, now);
         }
     }
 

@@ -71,8 +71,8 @@ pub(crate) fn encode(masters: &Masters, encoder: &mut DescriptorEncoder<'_>) -> 
         }
     }
     let lost: [(&str, &str, u64); 2] = [
-        ("displaced", "by newer ones before the link took them", masters.link.relay().dropped()),
-        ("untold", "because the caller's key is empty", masters.link.relay().unreported()),
+        ("displaced", "by newer ones before the link took them", masters.link.relay.dropped()),
+        ("untold", "because the caller's key is empty", masters.link.relay.unreported()),
     ];
     for (what, why, count) in lost {
         let name = format!("tollgate_master_decisions_{what}");

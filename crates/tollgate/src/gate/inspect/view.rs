@@ -235,7 +235,7 @@ impl Running {
         // A key that has use and was throttled is listed once, and so is a key that several rules throttled.
         let is_one = spenders.is_empty() && (0..rules.faces.len()).filter(|&rule| of_class(rule)).count() == 1;
         let throttled_max = if is_one { most } else { usize::MAX };
-        let throttled = rules.limiter.throttled_by(of_class, throttled_max, now);
+        let throttled = rules.limiter.throttled(of_class, throttled_max, now);
         let of_spender = |SpenderRates { key, rates }: SpenderRates| {
             let cut = is_cut(&key, NAME_BYTES_MAX);
             Bucket { key, cut, rates: Some(rates), throttled: Vec::new() }
@@ -329,13 +329,13 @@ impl Running {
     fn own_words(&self, rules: &Rules, among: impl Fn(&Rule) -> bool, request: &impl Request) -> Vec<Decision> {
         let (band, now) = (self.shared.admission.load.band(), self.now());
         let asked = rules.limiter.rules().enumerate().filter(|(_, rule)| among(rule));
-        asked.filter_map(|(place, _)| rules.limiter.explain_rule(place, request, Toll::ONE, band, now)).collect()
+        asked.filter_map(|(place, _)| rules.limiter.explain_rule(place, request, band, now)).collect()
     }
 
     /// The decisions of the rules that throttled a key, from the state of this gate. They need no name of the key.
     pub(crate) fn standings_throttled(&self, callers: &[Throttled]) -> Vec<Standing> {
         let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load.band(), self.now());
-        let words = callers.iter().filter_map(|caller| rules.limiter.explain_throttled(caller, Toll::ONE, band, now));
+        let words = callers.iter().filter_map(|caller| rules.limiter.explain_throttled(caller, band, now));
         words.filter_map(|decision| standing(&rules, Explained { decision, by: Authority::Own })).collect()
     }
 

@@ -269,7 +269,7 @@ impl Running {
         wanted: Option<&LinkSettings>,
     ) -> io::Result<Option<Arc<Masters>>> {
         let Some(wanted) = wanted else { return Ok(None) };
-        if let Some(same) = before.filter(|masters| masters.link.settings() == wanted) {
+        if let Some(same) = before.filter(|masters| masters.link.settings == *wanted) {
             return Ok(Some(same.clone()));
         }
         Masters::open(wanted, &self.shared.admission.clock).map(Some)
