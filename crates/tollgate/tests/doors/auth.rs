@@ -216,6 +216,15 @@ fn haproxy_calls_the_door_as_documented_and_forwards_requests_without_it() {
     assert_eq!(refused.status, 429, "{refused:?}");
     assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 60);
     assert_eq!(call(site, "GET", "/", &[], "").status, 200);
+    // A client must not avoid its limit with a request that HAProxy accepts and the door does not.
+    let lines = |count: usize| (0..count).map(|line| format!("X-{line}: 1\r\n")).collect::<String>();
+    for head in ["Host:\r\n", "Host: a,b\r\n", "Host: a\r\nX: a\x01b\r\n", &format!("Host: a\r\n{}", lines(97))] {
+        let mut stream = TcpStream::connect(site).unwrap();
+        write!(stream, "POST /login HTTP/1.1\r\n{head}Content-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{head:?}: {answer:?}");
+    }
     drop(doors);
     assert_eq!(login(site, &[]).status, 200);
 }

@@ -88,6 +88,18 @@ fn ten_thousand_useless_connections_leave_memory_flat_and_other_clients_served()
 }
 
 #[test]
+fn a_client_with_complete_commands_stays_connected_while_others_send_halves() {
+    let mut doors = Doors::start(&CONFIG.replace("[doors]", "[doors]\nconnections = 64\nthreads = 1"));
+    let resp = doors.door("resp");
+    let mut good = connect(resp, b"");
+    answers(&mut good, b"PING\r\n", b"+PONG\r\n");
+    let halves: Vec<_> = (0..300).map(|_| connect(resp, b"*2\r\n$4\r\nPI")).collect();
+    answers(&mut connect(resp, b""), b"PING\r\n", b"+PONG\r\n");
+    answers(&mut good, b"PING\r\n", b"+PONG\r\n");
+    drop(halves);
+}
+
+#[test]
 fn a_command_that_arrives_byte_by_byte_is_not_waited_for() {
     let mut doors = Doors::start(CONFIG);
     let door = doors.door("resp");

@@ -126,7 +126,7 @@ async fn answer_all(
         }
     };
     buffer.consume(at);
-    if session.is_let_in() {
+    if at > 0 && session.is_let_in() {
         usage.is_of_use();
     }
     // From here on the connection can be closed for another one: a client that reads no replies is not served.
