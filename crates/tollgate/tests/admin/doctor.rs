@@ -182,7 +182,7 @@ fn a_client_is_searched_opened_and_closed_by_key_presses() {
     let mut terminal = Terminal::start(&mut tollgate(&["doctor"], gate.admin), 100, 30);
     terminal.shows("both callers", |screen| has(screen, "203.0.113.7/32") && has(screen, "198.51.100.1/32"));
     terminal.press("x");
-    terminal.shows("another order", |screen| has(screen, "by refused"));
+    terminal.shows("another order", |screen| has(screen, "sort (refused)"));
     terminal.press("/203");
     terminal.shows("one caller", |screen| has(screen, "search: 203_") && !has(screen, "198.51.100.1/32"));
     terminal.press("\r");
