@@ -5,20 +5,30 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::pace::Latencies;
 use crate::{paced, rls};
 
 /// Different keys, so that not all calls meet one counter.
-const KEYS: &str = "100000";
+const KEYS: usize = 100_000;
 /// Connections of the load.
 const CONNECTIONS: usize = 64;
 /// The body of a check.
 const CHECK: &str = r#"{"rule": "api", "key": "caller-1"}"#;
 
+/// The program that sends commands, and the commands that it sends at once.
+#[derive(Clone, Copy)]
+pub(crate) enum RespLoad {
+    /// `redis-benchmark` with pipelines of this length.
+    Benchmark(usize),
+    /// A thread that polls its connections and sends each command alone.
+    Polling,
+}
+
 /// One kind of call.
 #[derive(Clone)]
 pub(crate) enum Call {
-    /// A command for `redis-benchmark`, and the number of calls in a pipeline.
-    Resp(usize, Vec<String>),
+    /// A command, with `__rand_int__` in its key.
+    Resp(RespLoad, Vec<String>),
     /// A check.
     Http,
     /// A call of Envoy's rate limit service.
@@ -26,30 +36,35 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    pub(crate) fn resp(pipeline: usize, words: &[&str]) -> Self {
-        Self::Resp(pipeline, words.iter().map(|word| (*word).to_owned()).collect())
+    pub(crate) fn resp(load: RespLoad, words: &[&str]) -> Self {
+        Self::Resp(load, words.iter().map(|word| (*word).to_owned()).collect())
     }
 
     /// The number of calls, and calls per second, with many in flight.
     pub(crate) fn per_second(&self, address: SocketAddr, span: Duration) -> (f64, f64) {
         match self {
-            Self::Resp(pipeline, words) => redis_benchmark(address, *pipeline, words, span),
+            Self::Resp(RespLoad::Benchmark(pipeline), words) => redis_benchmark(address, *pipeline, words, span),
+            Self::Resp(RespLoad::Polling, words) => polled(address, words, span),
             Self::Http => wrk(address, span),
             Self::Rls => rls::runtime().block_on(rls::throughput(address, span)),
         }
     }
 
-    /// The latencies of calls at a fixed rate, in microseconds.
-    pub(crate) fn latencies(&self, address: SocketAddr, per_second: f64, span: Duration) -> Vec<f64> {
+    /// The latencies of calls at a fixed rate.
+    pub(crate) fn latencies(&self, address: SocketAddr, per_second: f64, span: Duration) -> Latencies {
         match self {
-            Self::Resp(pipeline, words) => {
+            Self::Resp(load, words) => {
+                let pipeline = match load {
+                    RespLoad::Benchmark(pipeline) => *pipeline,
+                    RespLoad::Polling => 1,
+                };
                 let mut message = Vec::new();
-                for caller in 0..*pipeline {
+                for caller in 0..pipeline {
                     write_command(&mut message, words, caller);
                 }
                 // A pipeline of calls is sent at once.
-                let replies = paced::Replies::RespArrays(*pipeline);
-                paced::latencies(address, &message, replies, per_second / *pipeline as f64, span)
+                let replies = paced::Replies::RespArrays(pipeline);
+                paced::latencies(address, &message, replies, per_second / pipeline as f64, span)
             }
             Self::Http => {
                 let length = CHECK.len();
@@ -70,11 +85,24 @@ fn write_command(message: &mut Vec<u8>, words: &[String], caller: usize) {
     }
 }
 
+/// Calls with one in flight on each connection, each with the next of the keys.
+fn polled(address: SocketAddr, words: &[String], span: Duration) -> (f64, f64) {
+    let commands: Vec<Vec<u8>> = (0..KEYS)
+        .map(|caller| {
+            let mut command = Vec::new();
+            write_command(&mut command, words, caller);
+            command
+        })
+        .collect();
+    let write = |message: &mut Vec<u8>, number: usize| message.extend_from_slice(&commands[number % KEYS]);
+    paced::throughput(address, CONNECTIONS, paced::Replies::RespArrays(1), span, write)
+}
+
 fn redis_benchmark(address: SocketAddr, pipeline: usize, words: &[String], span: Duration) -> (f64, f64) {
     let (port, clients, pipeline) = (address.port().to_string(), CONNECTIONS.to_string(), pipeline.to_string());
     let run = |calls: f64| {
         let mut command = Command::new("redis-benchmark");
-        command.args(["-p", &port, "-c", &clients, "-P", &pipeline, "-r", KEYS, "--csv"]);
+        command.args(["-p", &port, "-c", &clients, "-P", &pipeline, "-r", &KEYS.to_string(), "--csv"]);
         let output = command.args(["-n", &format!("{calls:.0}")]).args(words).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let line = text.lines().last().unwrap_or_default();

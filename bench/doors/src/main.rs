@@ -6,16 +6,17 @@
 
 mod empty;
 mod load;
+mod pace;
 mod paced;
 mod rls;
 mod server;
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 
-use load::Call;
+use load::{Call, RespLoad};
 use server::{Server, Servers};
 
 /// The core of all servers, which take turns, and the core of the load.
@@ -37,7 +38,7 @@ struct Arguments {
     #[arg(long, default_value_t = 2)]
     seconds: u64,
     /// Only these tables
-    #[arg(long, value_delimiter = ',', default_values = ["resp-16", "resp-1", "http", "rls"])]
+    #[arg(long, value_delimiter = ',', default_values = ["resp-16", "resp-1", "resp-polled", "http", "rls"])]
     only: Vec<String>,
     /// Serves the empty tonic service on this address
     #[arg(long, hide = true)]
@@ -48,11 +49,15 @@ struct Arguments {
 #[derive(Clone, Copy, Default)]
 struct Sample {
     per_second: f64,
-    /// CPU time of the server for one call, in microseconds.
-    cpu_us: f64,
+    /// Calls for each second of CPU time of the server: its throughput if the load were not the bound.
+    per_cpu_second: f64,
     /// Latency at half of that rate, from the due time of a call, in microseconds.
     p50_us: f64,
     p99_us: f64,
+    /// The shares of the time of that measurement in which other processes had the core of the server while it was
+    /// ready to run, and the core of the load.
+    server_delayed: f64,
+    load_stalled: f64,
 }
 
 fn main() {
@@ -65,12 +70,14 @@ fn main() {
     tollgate_storm::cpu::pin(LOAD_CORE).unwrap();
     let span = Duration::from_secs(arguments.seconds);
     println!(
-        "| call | server | calls/s | Tollgate / it | target | CPU per call | p50 at half load | p99, target 1 ms |"
+        "| call | server | calls/s | Tollgate / it | target | core used | calls per CPU-second | Tollgate / it | \
+         p50 at half load | p99, target 1 ms | server delayed | load stalled |"
     );
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
     for (name, call, targets, contenders) in [
-        ("resp-16", "`CL.THROTTLE`, pipelines of 16", &[1.3, 1.2][..], servers.resp(16)),
-        ("resp-1", "`CL.THROTTLE`, single calls", &[1.0, 1.2], servers.resp(1)),
+        ("resp-16", "`CL.THROTTLE`, pipelines of 16", &[1.3, 1.2][..], servers.resp(RespLoad::Benchmark(16))),
+        ("resp-1", "`CL.THROTTLE`, single calls", &[1.0, 1.2], servers.resp(RespLoad::Benchmark(1))),
+        ("resp-polled", "`CL.THROTTLE`, single calls, polling load", &[1.0, 1.2], servers.resp(RespLoad::Polling)),
         ("http", "`POST /v1/check`", &[0.8], servers.http()),
         ("rls", "`ShouldRateLimit`", &[0.8], servers.rls()),
     ] {
@@ -90,11 +97,13 @@ fn measure<'a>(contenders: &[(&'a Server, Call)], rounds: usize, span: Duration)
         for ((server, call), (_, samples)) in contenders.iter().zip(&mut rows) {
             let before = server.cpu_time();
             let (calls, per_second) = call.per_second(server.address, span);
-            let cpu_us = (server.cpu_time() - before).as_secs_f64() * 1e6 / calls;
+            let per_cpu_second = calls / (server.cpu_time() - before).as_secs_f64();
+            let (waited, begin) = (server.run_delay(), Instant::now());
             let mut latencies = call.latencies(server.address, per_second / 2.0, span);
-            latencies.sort_by(f64::total_cmp);
-            let at = |part: f64| latencies.get((latencies.len() as f64 * part) as usize).copied().unwrap_or(f64::NAN);
-            samples.push(Sample { per_second, cpu_us, p50_us: at(0.50), p99_us: at(0.99) });
+            let server_delayed = (server.run_delay() - waited).as_secs_f64() / begin.elapsed().as_secs_f64();
+            let (p50_us, p99_us) = (latencies.quantile(0.50), latencies.quantile(0.99));
+            let load_stalled = latencies.stalled;
+            samples.push(Sample { per_second, per_cpu_second, p50_us, p99_us, server_delayed, load_stalled });
         }
     }
     rows
@@ -105,18 +114,26 @@ fn print_rows(call: &str, targets: &[f64], rows: &[(&str, Vec<Sample>)]) {
     let ours = &rows[0].1;
     for (place, (name, samples)) in rows.iter().enumerate() {
         let of = |value: fn(&Sample) -> f64| median(samples.iter().map(value));
-        let ratios = ours.iter().zip(samples).map(|(our, its)| our.per_second / its.per_second).collect::<Vec<_>>();
-        let (call, ratio, target) = match place.checked_sub(1) {
-            None => (call, String::new(), String::new()),
-            Some(other) => ("", with_range(&ratios, 2), targets[other].to_string()),
+        let ratios = |value: fn(&Sample) -> f64| {
+            with_range(&ours.iter().zip(samples).map(|(our, its)| value(our) / value(its)).collect::<Vec<_>>(), 2)
+        };
+        let (call, [ratio, cpu_ratio], target) = match place.checked_sub(1) {
+            None => (call, [String::new(), String::new()], String::new()),
+            Some(other) => {
+                let both = [ratios(|sample| sample.per_second), ratios(|sample| sample.per_cpu_second)];
+                ("", both, targets[other].to_string())
+            }
         };
         let p99: Vec<f64> = samples.iter().map(|sample| sample.p99_us).collect();
         println!(
-            "| {call} | {name} | {:.0} | {ratio} | {target} | {:.2} us | {:.0} us | {} us |",
+            "| {call} | {name} | {:.0} | {ratio} | {target} | {:.0} % | {:.0} | {cpu_ratio} | {:.0} us | {} us | {:.2} % | {:.2} % |",
             of(|sample| sample.per_second),
-            of(|sample| sample.cpu_us),
+            of(|sample| 100.0 * sample.per_second / sample.per_cpu_second),
+            of(|sample| sample.per_cpu_second),
             of(|sample| sample.p50_us),
             with_range(&p99, 0),
+            of(|sample| 100.0 * sample.server_delayed),
+            of(|sample| 100.0 * sample.load_stalled),
         );
     }
 }

@@ -1,11 +1,14 @@
-//! Calls at a fixed rate over TCP, with latencies from their due times, so that a slow server cannot delay the load and
-//! hide its own delay. The thread polls without sleeping, because timers are too coarse.
+//! Calls over TCP by one thread that polls its connections without sleeping: at a fixed rate, or one call in flight on
+//! each connection. Timers are too coarse for a fixed rate, and a call costs less than with `redis-benchmark`, which is
+//! slower than the servers if each call is sent alone.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Connections, which take turns.
+use crate::pace::{Latencies, Pace};
+
+/// Connections for calls at a fixed rate, which take turns.
 const CONNECTIONS: usize = 16;
 /// The time after which a missing reply ends the measurement.
 const REPLY_MAX: Duration = Duration::from_secs(5);
@@ -22,8 +25,8 @@ pub(crate) enum Replies {
 struct Connection {
     stream: TcpStream,
     received: Vec<u8>,
-    /// The due time of the call in flight.
-    due: Option<Instant>,
+    /// The due time of the call in flight, and the number of stalls of the load before it was sent.
+    due: Option<(Instant, usize)>,
 }
 
 impl Replies {
@@ -43,46 +46,79 @@ impl Replies {
     }
 }
 
-/// The latencies of calls at this rate, in microseconds.
+/// The latencies of calls at this rate.
 pub(crate) fn latencies(
     address: SocketAddr,
     message: &[u8],
     replies: Replies,
     per_second: f64,
     span: Duration,
-) -> Vec<f64> {
-    let connect = |_| {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream.set_nonblocking(true).unwrap();
-        Connection { stream, received: Vec::new(), due: None }
-    };
-    let mut connections: Vec<Connection> = (0..CONNECTIONS).map(connect).collect();
-    let (begin, mut sent, mut latencies) = (Instant::now(), 0_u32, Vec::new());
-    let due_of = |call: u32| begin + Duration::from_secs_f64(f64::from(call) / per_second);
-    let calls = (per_second * span.as_secs_f64()) as u32;
-    while latencies.len() < calls as usize {
+) -> Latencies {
+    let mut connections: Vec<Connection> = (0..CONNECTIONS).map(|_| Connection::open(address)).collect();
+    let (mut pace, mut micros) = (Pace::start(per_second), Vec::new());
+    let (calls, mut sent, mut received) = ((per_second * span.as_secs_f64()) as usize, 0, 0);
+    while received < calls {
         let mut idle_until = Instant::now() + REPLY_MAX;
         for connection in &mut connections {
-            if connection.due.is_none() && sent < calls && due_of(sent) <= Instant::now() {
+            let stalls = pace.check();
+            if connection.due.is_none() && sent < calls && pace.due(sent) <= Instant::now() {
                 connection.stream.write_all(message).unwrap();
-                connection.due = Some(due_of(sent));
+                connection.due = Some((pace.due(sent), stalls));
                 sent += 1;
             }
-            if let Some(due) = connection.due {
+            if let Some((due, stalls_before)) = connection.due {
                 idle_until = idle_until.min(due + REPLY_MAX);
                 if connection.receive(replies) {
-                    latencies.push(due.elapsed().as_secs_f64() * 1e6);
+                    let latency = due.elapsed();
+                    if pace.check() == stalls_before {
+                        micros.push(latency.as_secs_f64() * 1e6);
+                    }
+                    received += 1;
                     connection.due = None;
                 }
             }
         }
         assert!(Instant::now() < idle_until, "a call has no reply");
     }
-    latencies
+    Latencies { micros, stalled: pace.stalled() }
+}
+
+/// The number of calls, and calls per second, with one call in flight on each of `count` connections. `write` writes the
+/// call with this number.
+pub(crate) fn throughput(
+    address: SocketAddr,
+    count: usize,
+    replies: Replies,
+    span: Duration,
+    write: impl Fn(&mut Vec<u8>, usize),
+) -> (f64, f64) {
+    let mut connections: Vec<Connection> = (0..count).map(|_| Connection::open(address)).collect();
+    let (begin, mut message, mut calls) = (Instant::now(), Vec::new(), 0);
+    let mut send = |connection: &mut Connection, number| {
+        message.clear();
+        write(&mut message, number);
+        connection.stream.write_all(&message).unwrap();
+    };
+    connections.iter_mut().enumerate().for_each(|(number, connection)| send(connection, number));
+    while begin.elapsed() < span {
+        for connection in &mut connections {
+            if connection.receive(replies) {
+                calls += 1;
+                send(connection, count + calls);
+            }
+        }
+    }
+    (calls as f64, calls as f64 / begin.elapsed().as_secs_f64())
 }
 
 impl Connection {
+    fn open(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        Self { stream, received: Vec::new(), due: None }
+    }
+
     /// Reads available bytes. Returns whether the reply is complete.
     fn receive(&mut self, replies: Replies) -> bool {
         let mut bytes = [0; 4096];

@@ -1,6 +1,8 @@
 //! Calls of Envoy's rate limit service.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use http::uri::PathAndQuery;
@@ -10,6 +12,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 use crate::empty::{self, Descriptor, Entry, RateLimitRequest, RateLimitResponse};
+use crate::pace::{Latencies, Pace};
 
 const IN_FLIGHT: usize = 64;
 /// Different callers, so that not all calls meet one counter.
@@ -54,21 +57,27 @@ pub(crate) async fn throughput(address: SocketAddr, span: Duration) -> (f64, f64
     (calls, calls / begin.elapsed().as_secs_f64())
 }
 
-/// The latencies of calls at this rate, in microseconds from their due times.
-pub(crate) async fn latencies(address: SocketAddr, per_second: f64, span: Duration) -> Vec<f64> {
-    let (channel, begin) = (connect(address).await, Instant::now());
-    let mut tasks = JoinSet::new();
+/// The latencies of calls at this rate.
+pub(crate) async fn latencies(address: SocketAddr, per_second: f64, span: Duration) -> Latencies {
+    let (channel, stalls) = (connect(address).await, Arc::new(AtomicUsize::new(0)));
+    let (mut pace, mut tasks) = (Pace::start(per_second), JoinSet::new());
     for number in 0..(per_second * span.as_secs_f64()) as usize {
-        let due = begin + Duration::from_secs_f64(number as f64 / per_second);
-        while Instant::now() < due {
+        stalls.store(pace.check(), Ordering::Relaxed);
+        while Instant::now() < pace.due(number) {
             // Timers are too coarse.
             tokio::task::yield_now().await;
+            stalls.store(pace.check(), Ordering::Relaxed);
         }
-        let mut grpc = Grpc::new(channel.clone());
+        let (mut grpc, due, stalls) = (Grpc::new(channel.clone()), pace.due(number), stalls.clone());
+        let stalls_before = stalls.load(Ordering::Relaxed);
         tasks.spawn(async move {
             call(&mut grpc, number).await;
-            due.elapsed().as_secs_f64() * 1e6
+            let latency = due.elapsed();
+            // The next check recognises a stall during the call.
+            tokio::task::yield_now().await;
+            (stalls.load(Ordering::Relaxed) == stalls_before).then_some(latency.as_secs_f64() * 1e6)
         });
     }
-    tasks.join_all().await
+    let stalled = pace.stalled();
+    Latencies { micros: tasks.join_all().await.into_iter().flatten().collect(), stalled }
 }

@@ -12,7 +12,7 @@ use tollgate_storm::child::{Child, free_address};
 use tollgate_storm::cpu;
 
 use crate::SERVER_CORE;
-use crate::load::Call;
+use crate::load::{Call, RespLoad};
 
 /// A generic cell rate algorithm as Redis users write it. The arguments are those of `CL.THROTTLE`, and so is the
 /// reply.
@@ -32,6 +32,11 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn cpu_time(&self) -> Duration {
         self.child.cpu_time()
+    }
+
+    /// Time for which it was ready to run and other processes had its core.
+    pub(crate) fn run_delay(&self) -> Duration {
+        self.child.run_delay()
     }
 }
 
@@ -68,9 +73,9 @@ impl Servers {
         })
     }
 
-    /// `CL.THROTTLE` and its equivalents, with this many calls in a pipeline.
-    pub(crate) fn resp(&self, pipeline: usize) -> Contenders<'_> {
-        let call = |words: &[&str]| Call::resp(pipeline, words);
+    /// `CL.THROTTLE` and its equivalents.
+    pub(crate) fn resp(&self, load: RespLoad) -> Contenders<'_> {
+        let call = |words: &[&str]| Call::resp(load, words);
         let script = ["EVALSHA", &self.script_hash, "1", "key:__rand_int__", "15", "30", "60", "1"];
         let mut contenders = vec![
             (&self.tollgate[0], call(&["CL.THROTTLE", "key:__rand_int__", "15", "30", "60", "1"])),

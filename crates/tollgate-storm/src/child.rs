@@ -116,7 +116,12 @@ impl Child {
 
     /// The CPU time of all threads of the process and its children.
     pub fn cpu_time(&self) -> Duration {
-        self.family().into_iter().filter_map(cpu_time_of).sum()
+        self.family().into_iter().filter_map(|pid| schedule_of(pid, 0)).sum()
+    }
+
+    /// The time for which the threads of the process and its children were ready to run and had no core.
+    pub fn run_delay(&self) -> Duration {
+        self.family().into_iter().filter_map(|pid| schedule_of(pid, 1)).sum()
     }
 
     /// The memory that would be freed if it ended (proportional set size), in bytes.
@@ -165,11 +170,12 @@ fn is_running(pid: u32) -> bool {
     status.is_ok_and(|text| !text.lines().any(|line| line.starts_with("State:\tZ")))
 }
 
-/// The scheduler's sum for every thread, in nanoseconds; `stat` counts only in ticks of 10 ms.
-fn cpu_time_of(pid: u32) -> Option<Duration> {
+/// The sum over all threads of a field of the scheduler's statistics, in nanoseconds: 0 is the CPU time, 1 the time on a
+/// run queue. `stat` counts only in ticks of 10 ms.
+fn schedule_of(pid: u32, field: usize) -> Option<Duration> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let nanos = |thread: fs::DirEntry| -> Option<u64> {
-        fs::read_to_string(thread.path().join("schedstat")).ok()?.split_whitespace().next()?.parse().ok()
+        fs::read_to_string(thread.path().join("schedstat")).ok()?.split_whitespace().nth(field)?.parse().ok()
     };
     Some(Duration::from_nanos(threads.filter_map(|thread| nanos(thread.ok()?)).sum()))
 }
@@ -225,7 +231,7 @@ mod tests {
     #[test]
     fn a_process_has_used_time_and_memory() {
         let pid = std::process::id();
-        assert!(cpu_time_of(pid).unwrap() > Duration::ZERO);
+        assert!(schedule_of(pid, 0).unwrap() > Duration::ZERO);
         assert!(memory_bytes_of(pid).unwrap() > 100_000);
     }
 }
