@@ -248,7 +248,7 @@ fn random_crawlers_do_not_slow_people_down() {
     let mut laws = Laws::new(3.0, 2.0, 0.995);
     laws.early = laws.early.not_met(20.0, 0.75);
     laws.late = laws.late.not_met(5.0, 0.7);
-    laws.busy = laws.busy.not_met(0.4, 0.9);
+    laws.busy = laws.busy.not_met(0.4, 0.88);
     laws.crawler = laws.crawler.not_met(0.2, 0.95);
     for seed in seeds(40) {
         laws.add(&random_storm(seed));
