@@ -22,17 +22,12 @@ pub(super) struct Usage {
     pub(crate) is_useful: Cell<bool>,
     is_serving: Cell<bool>,
     /// The time at which the last call ended, or the connection began.
-    used_at: Cell<Instant>,
+    pub(super) used_at: Cell<Instant>,
     /// The task of the connection, which ends if another connection takes its place.
-    task: OnceCell<AbortHandle>,
+    pub(super) task: OnceCell<AbortHandle>,
 }
 
 impl Usage {
-    /// Records a valid, authorized call.
-    pub(super) fn is_of_use(&self) {
-        self.is_useful.set(true);
-    }
-
     /// Records the start or the end of a call.
     pub(super) fn set_serving(&self, is_serving: bool) {
         self.is_serving.set(is_serving);
@@ -44,16 +39,6 @@ impl Usage {
     /// Records a call that ends without having been in progress.
     pub(super) fn touch(&self) {
         self.used_at.set(Instant::now());
-    }
-
-    /// The time at which the last call ended.
-    pub(super) fn used_at(&self) -> Instant {
-        self.used_at.get()
-    }
-
-    /// Sets the task of the connection.
-    pub(super) fn runs_in(&self, task: AbortHandle) {
-        let _ = self.task.set(task);
     }
 }
 
@@ -122,10 +107,10 @@ mod tests {
     async fn at_the_bound_the_least_used_idle_connection_is_closed() {
         let connections = DoorConnections::new(3);
         let (useful, _) = connections.enter().unwrap();
-        useful.usage.is_of_use();
+        useful.usage.is_useful.set(true);
         let (silent, _) = connections.enter().unwrap();
         let task = tokio::spawn(std::future::pending::<()>());
-        silent.usage.runs_in(task.abort_handle());
+        let _ = silent.usage.task.set(task.abort_handle());
         let (busy, is_full) = connections.enter().unwrap();
         busy.usage.set_serving(true);
         assert!(!is_full);

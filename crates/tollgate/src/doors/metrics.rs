@@ -1,16 +1,12 @@
 //! The metrics of the doors. Each thread has its own counters.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::tickets::Tickets;
+use crate::metric::{collector, counter, gauge};
 
 /// A counter of the doors.
 #[derive(Clone, Copy, Debug)]
@@ -52,14 +48,14 @@ impl Count {
 /// The counters of one thread, aligned so that no two threads share a cache line.
 #[derive(Default)]
 #[repr(align(128))]
-struct ThreadCounters {
+pub(super) struct ThreadCounters {
     counts: [AtomicU64; Count::NAMES.len()],
-    connections: AtomicU64,
+    pub(super) connections: AtomicU64,
 }
 
 /// The counters of all threads.
 pub(super) struct DoorCounters {
-    threads: Box<[ThreadCounters]>,
+    pub(super) threads: Box<[ThreadCounters]>,
     tickets: Arc<Tickets>,
 }
 
@@ -73,37 +69,18 @@ impl DoorCounters {
         let counter = &self.threads[thread].counts[count as usize];
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
-
-    pub(super) fn set_connections(&self, thread: usize, now: usize) {
-        self.threads[thread].connections.store(now as u64, Ordering::Relaxed);
-    }
 }
 
 /// The metrics of the doors.
-pub(crate) struct DoorMetrics(pub(super) Arc<DoorCounters>);
-
-impl fmt::Debug for DoorMetrics {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("DoorMetrics")
-    }
-}
-
-impl Collector for DoorMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+pub(super) fn door_metrics(counters: Arc<DoorCounters>) -> Box<dyn Collector> {
+    collector(move |encoder| {
+        let total = |read: &dyn Fn(&ThreadCounters) -> &AtomicU64| {
+            counters.threads.iter().map(|own| read(own).load(Ordering::Relaxed)).sum::<u64>()
+        };
         for (place, (name, help)) in Count::NAMES.into_iter().enumerate() {
-            let total: u64 = self.0.threads.iter().map(|own| own.counts[place].load(Ordering::Relaxed)).sum();
-            let metric = ConstCounter::new(total);
-            metric.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
+            counter(encoder, name, help, total(&|own| &own.counts[place]))?;
         }
-        let connections: u64 = self.0.threads.iter().map(|own| own.connections.load(Ordering::Relaxed)).sum();
-        let tickets = self.0.tickets.count() as u64;
-        for (name, help, value) in [
-            ("tollgate_door_connections", "Open connections to doors", connections),
-            ("tollgate_door_tickets", "Unsettled tickets", tickets),
-        ] {
-            let metric = ConstGauge::new(value);
-            metric.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
-        }
-        Ok(())
-    }
+        gauge(encoder, "tollgate_door_connections", "Open connections to doors", total(&|own| &own.connections))?;
+        gauge(encoder, "tollgate_door_tickets", "Unsettled tickets", counters.tickets.count() as u64)
+    })
 }

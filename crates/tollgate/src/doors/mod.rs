@@ -30,22 +30,24 @@ mod tls;
 
 use std::io;
 use std::net::TcpListener;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use prometheus_client::collector::Collector;
 use tokio::sync::watch;
 use tollgate_gatekeeper::call_limit::CallLimitTable;
 use tollgate_gatekeeper::cell::CellTable;
 use tollgate_gatekeeper::hash::Seed;
 
 use crate::gate::{Decider, bind_all};
+use crate::http_date::HttpDate;
 use crate::settings::{DoorListener, Doors, ServedLimits};
 use crate::token::Token;
 use log::BoundLog;
-use metrics::DoorCounters;
-pub(crate) use metrics::DoorMetrics;
+use metrics::{DoorCounters, door_metrics};
 use station::{DoorLimits, Station};
 use tickets::Tickets;
 pub(crate) use tls::DoorCertificateFiles;
@@ -87,7 +89,8 @@ pub(crate) struct OpenDoors {
     token: Arc<ArcSwapOption<Token>>,
     served: Arc<ArcSwap<ServedLimits>>,
     counters: Arc<DoorCounters>,
-    certificates: DoorCertificateFiles,
+    /// The certificates, whose files must be checked for changes periodically.
+    pub(crate) certificates: DoorCertificateFiles,
     is_draining: watch::Sender<bool>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
@@ -154,11 +157,14 @@ impl BoundDoors {
         for (index, listeners) in listeners.into_iter().enumerate() {
             let (decider, drains, log) = (decider(index), drains.clone(), log.take());
             let (tickets, counters) = (tickets.clone(), counters.clone());
-            let (token, limits, deadline) = (token.clone(), limits.clone(), settings.ticket_deadline);
+            let (token, limits, ticket_deadline) = (token.clone(), limits.clone(), settings.ticket_deadline);
             let thread = std::thread::Builder::new().name(format!("door-{index}"));
             threads.push(thread.spawn(move || {
-                let station = Station::new(decider, index, (tickets, deadline), limits, counters, token);
-                thread::run(station, listeners, per_thread, log, drains)
+                let date = HttpDate::new();
+                let station = Station { decider, index, tickets, ticket_deadline, limits, counters, token, date };
+                let mut runtime = tokio::runtime::Builder::new_current_thread();
+                let runtime = runtime.enable_all().build_local(Default::default())?;
+                runtime.block_on(thread::serve(Rc::new(station), listeners, per_thread, log, drains))
             })?);
         }
         let served = limits.served;
@@ -168,13 +174,8 @@ impl BoundDoors {
 
 impl OpenDoors {
     /// The metrics of all doors, for a registry.
-    pub(crate) fn metrics(&self) -> Box<DoorMetrics> {
-        Box::new(DoorMetrics(self.counters.clone()))
-    }
-
-    /// The certificates of the doors, whose files must be checked for changes periodically.
-    pub(crate) fn certificate_files(&self) -> DoorCertificateFiles {
-        self.certificates.clone()
+    pub(crate) fn metrics(&self) -> Box<dyn Collector> {
+        door_metrics(self.counters.clone())
     }
 
     /// Reloads the token and the limits of ratelimit files. Returns whether the settings have other changes, which need

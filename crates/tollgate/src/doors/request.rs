@@ -51,8 +51,16 @@ impl<'a> DescribedRequest<'a> {
     }
 
     fn find(&self, name: &str) -> Option<&[u8]> {
-        let known = self.attributes.iter().find(|(known, _)| known == name);
-        known.map(|(_, value)| value.as_bytes())
+        self.find_by(|known| known == name)
+    }
+
+    /// Finds an attribute such as `query:NAME`, by its kind and its name.
+    fn find_in(&self, kind: &str, name: &str) -> Option<&[u8]> {
+        self.find_by(|known| known.strip_prefix(kind).and_then(|known| known.strip_prefix(':')) == Some(name))
+    }
+
+    fn find_by(&self, is_it: impl Fn(&str) -> bool) -> Option<&[u8]> {
+        self.attributes.iter().find(|(known, _)| is_it(known)).map(|(_, value)| value.as_bytes())
     }
 
     fn key(&self) -> Option<&[u8]> {
@@ -113,15 +121,12 @@ impl Request for DescribedRequest<'_> {
     }
 
     fn cookie(&self, name: &str) -> Option<&[u8]> {
-        let is_it = |known: &str| known.strip_prefix("cookie:") == Some(name);
-        let own = self.attributes.iter().find(|(known, _)| is_it(known)).map(|(_, value)| value.as_bytes());
         let in_header = || tollgate_core::inputs::find_cookie(self.header("cookie")?, name);
-        own.or_else(in_header).or(self.key())
+        self.find_in("cookie", name).or_else(in_header).or(self.key())
     }
 
     fn write_query(&self, name: &str, sink: &mut impl KeySink) -> bool {
-        let is_it = |known: &str| known.strip_prefix("query:") == Some(name);
-        let own = self.attributes.iter().find(|(known, _)| is_it(known)).map(|(_, value)| value.as_bytes());
+        let own = self.find_in("query", name);
         if own.is_none() && write_parameter(self.target, name, sink) {
             return true;
         }
@@ -129,9 +134,7 @@ impl Request for DescribedRequest<'_> {
     }
 
     fn json(&self, pointer: &str) -> Option<&[u8]> {
-        let is_it = |known: &str| known.strip_prefix("json:") == Some(pointer);
-        let own = self.attributes.iter().find(|(known, _)| is_it(known)).map(|(_, value)| value.as_bytes());
-        own.or(self.key())
+        self.find_in("json", pointer).or(self.key())
     }
 
     fn normal_path(&self) -> Option<&NormalPath> {

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -33,27 +34,16 @@ pub(super) struct DoorLimits {
 /// The state of one thread, and references to the state of all threads.
 pub(super) struct Station {
     pub(super) decider: Decider,
-    index: usize,
-    tickets: Arc<Tickets>,
-    ticket_deadline: Span,
-    limits: DoorLimits,
-    counters: Arc<DoorCounters>,
-    token: Arc<ArcSwapOption<Token>>,
-    date: HttpDate,
+    pub(super) index: usize,
+    pub(super) tickets: Arc<Tickets>,
+    pub(super) ticket_deadline: Span,
+    pub(super) limits: DoorLimits,
+    pub(super) counters: Arc<DoorCounters>,
+    pub(super) token: Arc<ArcSwapOption<Token>>,
+    pub(super) date: HttpDate,
 }
 
 impl Station {
-    pub(super) fn new(
-        decider: Decider,
-        index: usize,
-        (tickets, ticket_deadline): (Arc<Tickets>, Span),
-        limits: DoorLimits,
-        counters: Arc<DoorCounters>,
-        token: Arc<ArcSwapOption<Token>>,
-    ) -> Rc<Self> {
-        Rc::new(Self { decider, index, tickets, ticket_deadline, limits, counters, token, date: HttpDate::new() })
-    }
-
     /// Whether clients need a token.
     pub(super) fn asks_for_token(&self) -> bool {
         self.token.load().is_some()
@@ -75,34 +65,14 @@ impl Station {
         self.token.load().as_ref().is_none_or(|token| sent.is_some_and(|sent| token.is(sent)))
     }
 
-    /// The state of the keys of `CL.THROTTLE`.
-    pub(super) fn cells(&self) -> &CellTable {
-        &self.limits.cells
-    }
-
-    /// The limits that come with Envoy's descriptors.
-    pub(super) fn overrides(&self) -> &CallLimitTable {
-        &self.limits.overrides
-    }
-
-    /// The streams of Envoy's quota service.
-    pub(super) fn quota_registry(&self) -> Arc<QuotaRegistry> {
-        self.limits.quotas.clone()
-    }
-
-    /// The limits in the format of envoyproxy/ratelimit that are in force.
-    pub(super) fn served_limits(&self) -> Arc<ServedLimits> {
-        self.limits.served.load_full()
-    }
-
     /// Increments a counter of the metrics.
     pub(super) fn count(&self, count: Count) {
         self.counters.count(self.index, count);
     }
 
     /// Sets the number of open connections in the metrics.
-    pub(super) fn connections(&self, now: usize) {
-        self.counters.set_connections(self.index, now);
+    pub(super) fn set_connections(&self, now: usize) {
+        self.counters.threads[self.index].connections.store(now as u64, Ordering::Relaxed);
     }
 
     /// Stores a ticket until it is settled or its deadline passes.
@@ -116,17 +86,12 @@ impl Station {
         id
     }
 
-    /// Removes and returns the ticket with this name.
-    pub(super) fn take(&self, name: &str) -> Option<Box<DoorTicket>> {
-        self.tickets.take(name)
-    }
-
     /// Settles the ticket of a line in an access log. `time` is its cost if `is_measured`, and otherwise its duration.
     /// Returns whether the ticket was kept.
     pub(super) fn settle_logged(&self, name: &str, time: Option<Span>, is_measured: bool) -> bool {
         // Itself included.
         let in_flight = self.tickets.open();
-        let Some(ticket) = self.take(name) else { return false };
+        let Some(ticket) = self.tickets.take(name) else { return false };
         let cost = match time {
             Some(cost) if is_measured => Some(cost),
             // The queue has measured a request with a permit itself.
@@ -157,4 +122,10 @@ impl Station {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
+}
+
+/// The token in the value of `Authorization: Bearer TOKEN`.
+pub(super) fn bearer(authorization: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = authorization.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }

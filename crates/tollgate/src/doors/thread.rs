@@ -24,18 +24,7 @@ const TICK: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until `drains` becomes true, and then until the last call has its response.
-pub(super) fn run(
-    station: Rc<Station>,
-    listeners: Vec<BoundListener>,
-    connections_max: usize,
-    log: Option<BoundLog>,
-    drains: watch::Receiver<bool>,
-) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
-    runtime.block_on(serve(station, listeners, connections_max, log, drains))
-}
-
-async fn serve(
+pub(super) async fn serve(
     station: Rc<Station>,
     listeners: Vec<BoundListener>,
     connections_max: usize,
@@ -58,7 +47,7 @@ async fn serve(
         tokio::select! {
             _ = tick.tick() => {
                 station.tick();
-                station.connections(connections.count());
+                station.set_connections(connections.count());
             }
             _ = drains.wait_for(|is_draining| *is_draining) => break,
         }
@@ -98,7 +87,7 @@ async fn accept(listener: tokio::net::TcpListener, door: Rc<Door>, connections: 
                 let _ = stream.set_nodelay(true);
                 let usage = connection.usage.clone();
                 let task = tokio::task::spawn_local(serve_connection(stream, address, door.clone(), connection));
-                usage.runs_in(task.abort_handle());
+                let _ = usage.task.set(task.abort_handle());
             }
             Err(error) => {
                 tracing::debug!(%error, "a door cannot accept a connection");

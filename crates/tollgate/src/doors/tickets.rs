@@ -6,9 +6,12 @@
 //! own, so that they cannot evict the others.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
+use serde::{Serialize, Serializer};
+use slab::Slab;
 use tollgate_core::time::Moment;
 
 use crate::gate::DoorTicket;
@@ -33,10 +36,9 @@ struct Shard {
 
 /// A bounded set of tickets.
 struct TicketStore {
-    slots: Vec<Option<KeptTicket>>,
-    free: Vec<u32>,
+    slots: Slab<KeptTicket>,
     /// Slots in the order of insertion. An entry whose ticket was removed is skipped.
-    order: VecDeque<(u32, u64)>,
+    order: VecDeque<(usize, u64)>,
     max: usize,
 }
 
@@ -51,36 +53,32 @@ struct KeptTicket {
 pub(super) struct TicketId {
     shard: usize,
     room: usize,
-    slot: u32,
+    slot: usize,
     secret: u64,
 }
 
-impl TicketId {
-    /// Writes the name.
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
-        for number in [self.shard as u64, self.room as u64, self.slot.into(), self.secret] {
-            let digits = (u64::BITS - number.leading_zeros()).div_ceil(4).max(1);
-            let digit = |place: u32| b"0123456789abcdef"[(number >> (4 * place) & 15) as usize];
-            out.extend((0..digits).rev().map(digit));
-            out.push(b'-');
-        }
-        out.pop();
+impl fmt::Display for TicketId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:x}-{:x}-{:x}-{:x}", self.shard, self.room, self.slot, self.secret)
     }
+}
 
+impl Serialize for TicketId {
+    fn serialize<S: Serializer>(&self, output: S) -> Result<S::Ok, S::Error> {
+        output.collect_str(self)
+    }
+}
+
+impl TicketId {
     fn parse(name: &str) -> Option<Self> {
         if name.len() > NAME_BYTES_MAX {
             return None;
         }
-        let mut parts = name.split('-').map(|part| u64::from_str_radix(part, 16).ok());
-        let mut next = || parts.next().flatten();
-        let (shard, room, slot, secret) = (next()?, next()?, next()?, next()?);
-        let id = Self {
-            shard: usize::try_from(shard).ok()?,
-            room: usize::try_from(room).ok()?,
-            slot: u32::try_from(slot).ok()?,
-            secret,
-        };
-        parts.next().is_none().then_some(id)
+        let mut parts = name.split('-');
+        let mut index = || usize::from_str_radix(parts.next()?, 16).ok();
+        let (shard, room, slot) = (index()?, index()?, index()?);
+        let secret = u64::from_str_radix(parts.next()?, 16).ok()?;
+        parts.next().is_none().then_some(Self { shard, room, slot, secret })
     }
 }
 
@@ -94,10 +92,6 @@ impl Tickets {
         Self { shards: (0..threads.max(1)).map(|_| shard()).collect(), hasher: RandomState::new() }
     }
 
-    fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {
-        self.shards[index].lock()
-    }
-
     /// Stores a ticket. If the store is full, the oldest ticket is removed and returned.
     pub(super) fn keep(
         &self,
@@ -107,7 +101,7 @@ impl Tickets {
         deadline: Moment,
     ) -> (TicketId, Option<Box<DoorTicket>>) {
         let room = usize::from(!is_open);
-        let mut all = self.shard(shard);
+        let mut all = self.shards[shard].lock();
         all.issued += 1;
         let secret = self.hasher.hash_one((shard, all.issued));
         let (slot, evicted) = all.stores[room].put(KeptTicket { secret, deadline, ticket });
@@ -117,15 +111,15 @@ impl Tickets {
     /// Removes and returns the ticket with this name.
     pub(super) fn take(&self, name: &str) -> Option<Box<DoorTicket>> {
         let id = TicketId::parse(name).filter(|id| id.shard < self.shards.len() && id.room < 2)?;
-        self.shard(id.shard).stores[id.room].take(id.slot, id.secret).map(|kept| kept.ticket)
+        self.shards[id.shard].lock().stores[id.room].take(id.slot, id.secret).map(|kept| kept.ticket)
     }
 
     /// Removes the expired tickets of a thread and passes them to `expired`.
     pub(super) fn expire(&self, shard: usize, now: Moment, mut expired: impl FnMut(Box<DoorTicket>)) {
         for room in 0..2 {
-            let due = self.shard(shard).stores[room].due(now);
+            let due = self.shards[shard].lock().stores[room].due(now);
             for (slot, secret) in due {
-                let kept = self.shard(shard).stores[room].take(slot, secret);
+                let kept = self.shards[shard].lock().stores[room].take(slot, secret);
                 kept.into_iter().for_each(|kept| expired(kept.ticket));
             }
         }
@@ -133,40 +127,29 @@ impl Tickets {
 
     /// The number of requests whose end is not known yet.
     pub(super) fn open(&self) -> usize {
-        (0..self.shards.len()).map(|index| self.shard(index).stores[0].count()).sum()
+        self.shards.iter().map(|shard| shard.lock().stores[0].slots.len()).sum()
     }
 
     /// The number of tickets.
     pub(super) fn count(&self) -> usize {
-        let in_shard = |index: usize| self.shard(index).stores.iter().map(TicketStore::count).sum::<usize>();
-        (0..self.shards.len()).map(in_shard).sum()
+        self.shards.iter().map(|shard| shard.lock().stores.iter().map(|store| store.slots.len()).sum::<usize>()).sum()
     }
 }
 
 impl TicketStore {
     fn new(max: usize) -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), order: VecDeque::new(), max: max.max(1) }
+        Self { slots: Slab::new(), order: VecDeque::new(), max: max.max(1) }
     }
 
-    fn count(&self) -> usize {
-        self.slots.len() - self.free.len()
-    }
-
-    fn put(&mut self, kept: KeptTicket) -> (u32, Option<KeptTicket>) {
-        let evicted = if self.count() >= self.max { self.oldest() } else { None };
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None => {
-                self.slots.push(None);
-                (self.slots.len() - 1) as u32
-            }
-        };
-        self.order.push_back((slot, kept.secret));
-        self.slots[slot as usize] = Some(kept);
+    fn put(&mut self, kept: KeptTicket) -> (usize, Option<KeptTicket>) {
+        let evicted = if self.slots.len() >= self.max { self.oldest() } else { None };
+        let secret = kept.secret;
+        let slot = self.slots.insert(kept);
+        self.order.push_back((slot, secret));
         if self.order.len() > 2 * self.max {
-            let slots = &self.slots;
-            self.order
-                .retain(|(slot, secret)| slots[*slot as usize].as_ref().is_some_and(|kept| kept.secret == *secret));
+            let is_kept =
+                |&(slot, secret): &(usize, u64)| self.slots.get(slot).is_some_and(|kept| kept.secret == secret);
+            self.order.retain(is_kept);
         }
         (slot, evicted)
     }
@@ -181,16 +164,14 @@ impl TicketStore {
         None
     }
 
-    fn take(&mut self, slot: u32, secret: u64) -> Option<KeptTicket> {
-        let place = self.slots.get_mut(slot as usize)?;
-        let kept = place.take_if(|kept| kept.secret == secret)?;
-        self.free.push(slot);
-        Some(kept)
+    fn take(&mut self, slot: usize, secret: u64) -> Option<KeptTicket> {
+        self.slots.get(slot).filter(|kept| kept.secret == secret)?;
+        self.slots.try_remove(slot)
     }
 
-    fn due(&self, now: Moment) -> Vec<(u32, u64)> {
-        let kept = self.slots.iter().enumerate().filter_map(|(slot, kept)| Some((slot as u32, kept.as_ref()?)));
-        kept.filter(|(_, kept)| kept.deadline <= now).map(|(slot, kept)| (slot, kept.secret)).collect()
+    fn due(&self, now: Moment) -> Vec<(usize, u64)> {
+        let due = self.slots.iter().filter(|(_, kept)| kept.deadline <= now);
+        due.map(|(slot, kept)| (slot, kept.secret)).collect()
     }
 }
 
@@ -201,9 +182,7 @@ mod tests {
     #[test]
     fn the_name_of_a_ticket_is_parsed_and_other_texts_are_refused() {
         let id = TicketId { shard: 3, room: 1, slot: 77, secret: u64::MAX };
-        let mut name = Vec::new();
-        id.write(&mut name);
-        assert_eq!(name, b"3-1-4d-ffffffffffffffff");
+        assert_eq!(id.to_string(), "3-1-4d-ffffffffffffffff");
         assert_eq!(TicketId::parse("3-1-4d-ffffffffffffffff"), Some(id));
         for name in ["", "-", "0-0-0", "0-0-0-0-0", "0-0-0-x", "0-0-ffffffffffffffffff-0", &"0".repeat(49)] {
             assert_eq!(TicketId::parse(name), None, "{name}");

@@ -23,7 +23,7 @@ use super::terminal::AttachedTerminal;
 use super::{keys, systemd};
 use crate::admin;
 use crate::bounded_file;
-use crate::doors::{BoundDoors, OpenDoors};
+use crate::doors::BoundDoors;
 use crate::gate::{CERTIFICATE_BYTES_MAX, Orders, Running};
 use crate::settings::{self, BackendUrl, CertificateFiles, DoorTls, Settings, StateLocation};
 use crate::telemetry::TelemetryExporter;
@@ -241,7 +241,7 @@ pub(super) fn outlive_file_size_limit() -> io::Result<()> {
 async fn until_stopped(options: &GateOptions, process: &mut GateProcess<'_>, signals: &mut Signals) -> io::Result<()> {
     let Signals { terminate, interrupt, hang_up, user_1 } = signals;
     let gate = process.gate.clone();
-    let door_certificates = process.doors.as_ref().map(OpenDoors::certificate_files).unwrap_or_default();
+    let door_certificates = process.doors.as_ref().map(|doors| doors.certificates.clone()).unwrap_or_default();
     let mut certificates = tokio::time::interval(CERTIFICATES_EVERY);
     let (mut planning, mut refresher) = (Planning::default(), None::<JoinHandle<()>>);
     let mut heartbeat = tokio::time::interval(systemd::watchdog().unwrap_or(Duration::from_secs(3600)));

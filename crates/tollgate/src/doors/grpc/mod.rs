@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::AUTHORIZATION;
-use http::{HeaderMap, Request, Response};
+use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -43,7 +43,7 @@ use tower_service::Service as _;
 
 use super::connections::Usage;
 use super::metrics::Count;
-use super::station::Station;
+use super::station::{Station, bearer};
 use super::thread::DoorPeer;
 use messages::{RateLimitRequest, RateLimitResponse};
 pub(super) use quota_registry::QuotaRegistry;
@@ -209,7 +209,8 @@ impl Drop for ServedCall {
 
 impl Services {
     async fn answer(self: &Rc<Self>, request: Request<Incoming>) -> Answer {
-        let is_authorized = self.has_certificate || self.station.lets_in(bearer(request.headers()));
+        let token = request.headers().get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+        let is_authorized = self.has_certificate || self.station.lets_in(token);
         // Health checkers have no token, and learn nothing.
         if !is_authorized && !is_health(&request) {
             self.station.count(Count::Unauthorized);
@@ -217,7 +218,7 @@ impl Services {
                 .into_http();
         }
         if is_authorized {
-            self.usage.is_of_use();
+            self.usage.is_useful.set(true);
         } else {
             self.has_health_call.set(true);
         }
@@ -265,13 +266,6 @@ impl Services {
 
 fn is_health(request: &Request<Incoming>) -> bool {
     request.uri().path().starts_with("/grpc.health.v1.Health/")
-}
-
-/// The token that is shown.
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
-    let value = headers.get(AUTHORIZATION)?.as_bytes();
-    let (scheme, token) = value.split_at_checked(7)?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
 /// The method of the rate limit service.

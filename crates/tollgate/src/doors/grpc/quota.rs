@@ -93,7 +93,7 @@ async fn serve(
     responses: &Responses,
     mut drains: watch::Receiver<bool>,
 ) -> Result<(), Status> {
-    let mut subscriptions = Subscriptions::new(station.quota_registry());
+    let mut subscriptions = Subscriptions::new(station.limits.quotas.clone());
     let mut domain = String::new();
     loop {
         let message = tokio::select! {

@@ -68,7 +68,7 @@ pub(in crate::doors) async fn should_rate_limit(
     request: &RateLimitRequest,
 ) -> Result<RateLimitResponse, BadCall> {
     check(request)?;
-    let limits = station.served_limits();
+    let limits = station.limits.served.load_full();
     let call = Call { station, domain: &request.domain, served: limits.find(&request.domain) };
     let mut judgements = Vec::with_capacity(request.descriptors.len());
     for (descriptor, source) in request.descriptors.iter().zip(call.sources(&request.descriptors)?) {
@@ -298,7 +298,7 @@ impl<'a> Call<'a> {
         };
         let name_length = key.len();
         make_unique(&mut key, descriptor, requests, unit);
-        let table = station.overrides();
+        let table = &station.limits.overrides;
         let count = match hits {
             Hits::Add(count) => count,
             Hits::Return(count) => {
@@ -341,7 +341,7 @@ pub(super) async fn charge_usage(
     descriptor: &RateLimitDescriptor,
     count: u64,
 ) -> Result<QuotaFigures, BadCall> {
-    let limits = station.served_limits();
+    let limits = station.limits.served.load_full();
     let call = Call { station, domain, served: limits.find(domain) };
     for entries in orders(&descriptor.entries) {
         let used = &RateLimitDescriptor { entries, ..RateLimitDescriptor::default() };

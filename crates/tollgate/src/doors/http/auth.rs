@@ -46,11 +46,8 @@ pub(super) enum Proxy {
 /// The query parameters of the call.
 #[derive(Default, serde::Deserialize)]
 struct AuthQuery {
-    #[serde(default)]
     domain: Option<String>,
-    #[serde(default)]
     queue: Option<String>,
-    #[serde(default)]
     deadline_ms: Option<u64>,
 }
 
@@ -111,9 +108,7 @@ pub(super) async fn auth(
     if queues || is_open {
         station.decider.account(&mut ticket, &request, since);
         let id = station.keep(ticket, true, query.deadline_ms.map(Span::from_millis));
-        let mut name = Vec::new();
-        id.write(&mut name);
-        reply.field(TICKET, &name);
+        reply.field(TICKET, id.to_string().as_bytes());
     } else {
         // The ticket holds no permit and no count in flight, and a proxy never asks for a refund.
         station.decider.settle(ticket, None);
@@ -185,8 +180,8 @@ fn refuse_ambiguous(proxy: Proxy, reply: &mut DoorReply) {
     let detail = "a header that rules use occurs twice, or beside one whose name is read as the same";
     let problem = DoorProblem::malformed(detail);
     problem.write(reply);
-    reply.status = status_for(proxy, problem.status());
-    reply.number_field(STATUS, problem.status().into());
+    reply.status = status_for(proxy, problem.status);
+    reply.number_field(STATUS, problem.status.into());
 }
 
 /// The request that a proxy wants to forward.

@@ -4,6 +4,7 @@
 //! array. The response to a check has the fields of a decision, those of Sharkey's LimitInfo and a ticket, which
 //! `POST /v1/report` settles.
 
+use serde_json::json;
 use tollgate_core::decision::Verdict;
 use tollgate_core::limit::Factor;
 use tollgate_core::request::Request;
@@ -45,7 +46,7 @@ pub(super) async fn check(station: &Station, bytes: &[u8], reply: &mut DoorReply
                 }
                 match decide(station, check).await {
                     Ok(answer) => answer.write(&mut reply.body),
-                    Err(problem) => problem.write_element(&mut reply.body),
+                    Err(problem) => reply.body.extend(json!({ "error": problem.detail }).to_string().bytes()),
                 }
             }
             reply.json(|out| out.push(b']'));

@@ -14,25 +14,20 @@ pub(super) const ATTRIBUTES_MAX: usize = 64;
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Check<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) domain: Option<Text<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) rule: Option<Text<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) key: Option<Text<'a>>,
     #[serde(borrow, default)]
     pub(super) attributes: Attributes<'a>,
-    #[serde(default)]
     pub(super) toll: Option<u64>,
-    #[serde(default)]
     pub(super) toll_ms: Option<f64>,
-    #[serde(default)]
     pub(super) factor: Option<f64>,
-    #[serde(default)]
     pub(super) hold: Option<bool>,
     #[serde(default)]
     pub(super) queue: bool,
-    #[serde(default)]
     pub(super) deadline_ms: Option<u64>,
 }
 

@@ -27,7 +27,7 @@ use tollgate_wire::http1::RequestHead;
 use super::buffer::{gather_responses, send};
 use super::connections::Usage;
 use super::metrics::Count;
-use super::station::Station;
+use super::station::{Station, bearer};
 use super::thread::DoorPeer;
 use call_reader::{CallReader, client_left};
 use door_reply::DoorReply;
@@ -56,7 +56,7 @@ pub(super) async fn converse(
             head = reader.read_head(&mut stream) => head,
             _ = &mut drained => return,
             () = &mut timer => {
-                let deadline = usage.used_at() + HEAD_MAX;
+                let deadline = usage.used_at.get() + HEAD_MAX;
                 if deadline <= Instant::now() {
                     return;
                 }
@@ -165,7 +165,7 @@ impl HttpDoor<'_> {
         {
             return Some(Err(problem));
         }
-        self.usage.is_of_use();
+        self.usage.is_useful.set(true);
         let serving = ServingGuard::begin(self.usage);
         let CallReader { input, head, body, .. } = reader;
         let answered = tokio::select! {
@@ -185,7 +185,7 @@ impl HttpDoor<'_> {
         // In a call of a proxy, `Authorization` comes from the client and is meant for the backend of the proxy.
         let token = match endpoint {
             Some(Endpoint::Auth(_)) => auth::token(head),
-            _ => bearer(head).map(Cow::Borrowed),
+            _ => head.fields.find(b"authorization").and_then(bearer).map(Cow::Borrowed),
         };
         if !self.peer.has_certificate && !self.station.lets_in(token.as_deref()) {
             return Err(DoorProblem::unauthorized());
@@ -226,10 +226,4 @@ impl HttpDoor<'_> {
         (self.peer.has_certificate || !self.station.asks_for_token())
             && (head.fields.find(b"origin").is_some() || head.fields.find(b"sec-fetch-site").is_some())
     }
-}
-
-/// The token in `Authorization: Bearer`.
-fn bearer(head: &RequestHead) -> Option<&[u8]> {
-    let (scheme, token) = head.fields.find(b"authorization")?.split_at_checked(7)?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }

@@ -8,8 +8,8 @@ use super::door_reply::DoorReply;
 /// An error response.
 #[derive(Debug)]
 pub(super) struct DoorProblem {
-    status: u16,
-    detail: String,
+    pub(super) status: u16,
+    pub(super) detail: String,
     field: Option<(&'static str, &'static str)>,
 }
 
@@ -65,18 +65,8 @@ impl DoorProblem {
         Self { field: Some(("www-authenticate", "Bearer")), ..problem }
     }
 
-    /// The message.
-    pub(super) fn detail(&self) -> &str {
-        &self.detail
-    }
-
     pub(super) fn is_unauthorized(&self) -> bool {
         self.status == 401
-    }
-
-    /// The status of the response.
-    pub(super) fn status(&self) -> u16 {
-        self.status
     }
 
     /// Replaces a response by the problem. A connection without the token closes.

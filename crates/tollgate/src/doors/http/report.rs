@@ -18,7 +18,6 @@ struct TicketReport<'a> {
     #[serde(borrow)]
     ticket: Cow<'a, str>,
     /// The measured CPU time of the request, in milliseconds.
-    #[serde(default)]
     toll_ms: Option<f64>,
     /// Whether the charge is refunded, because the request was not served.
     #[serde(default)]
@@ -29,7 +28,6 @@ struct TicketReport<'a> {
 #[derive(serde::Deserialize)]
 struct QueryReport {
     ticket: String,
-    #[serde(default)]
     toll_ms: Option<f64>,
     #[serde(default)]
     refund: bool,
@@ -73,7 +71,7 @@ pub(super) fn report_query(station: &Station, query: &[u8], reply: &mut DoorRepl
 /// Settles a ticket. Returns false if it is unknown.
 fn settle(station: &Station, report: &TicketReport<'_>) -> Result<bool, DoorProblem> {
     let cpu = report.toll_ms.map(|millis| cpu_of(millis, "toll_ms")).transpose()?;
-    let Some(ticket) = station.take(&report.ticket) else { return Ok(false) };
+    let Some(ticket) = station.tickets.take(&report.ticket) else { return Ok(false) };
     station.count(Count::Settled);
     if report.refund {
         station.decider.give_back(ticket);

@@ -64,7 +64,7 @@ pub(super) async fn converse(
             return;
         }
         let answered = answer_all(&mut stream, &mut session, &mut buffer, &mut replies, &usage).await;
-        let now = usage.used_at();
+        let now = usage.used_at.get();
         match answered {
             Ok(Answered::All) => deadline = now + IDLE_MAX,
             // A client that sends single bytes does not extend the time for its command.
@@ -127,7 +127,7 @@ async fn answer_all(
     };
     buffer.consume(at);
     if at > 0 && session.is_let_in() {
-        usage.is_of_use();
+        usage.is_useful.set(true);
     }
     // From here on the connection can be closed for another one: a client that reads no replies is not served.
     usage.set_serving(false);

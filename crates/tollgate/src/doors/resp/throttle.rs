@@ -38,7 +38,7 @@ fn decide(station: &Station, arguments: Arguments<'_>) -> Result<CellReply, Stri
     let quantity = if arguments.count() == 6 { number(arguments, 5)? } else { 1 };
     let cell = Cell::new(burst, count, period).map_err(|_| "Store error: Zero rates are not supported".to_owned())?;
     let key = arguments.at(1);
-    let reply = station.cells().throttle(key, cell, quantity, station.decider.now());
+    let reply = station.limits.cells.throttle(key, cell, quantity, station.decider.now());
     station.decider.count_call();
     if reply.is_overpaid {
         return Err("Store error: Error while setting key expire".to_owned());

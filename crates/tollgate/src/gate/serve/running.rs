@@ -38,6 +38,8 @@ use crate::mask;
 use crate::settings::{Domain, Gate as Settings, Redis, ResponseBuffer, StateLocation};
 use crate::telemetry::Tracer;
 
+/// Concurrent lookups of backend names per worker.
+const RESOLVERS_MAX: usize = 4;
 /// File descriptors that are neither for clients nor for backends: listeners, logs, files.
 const DESCRIPTORS_RESERVED: usize = 64;
 
@@ -153,7 +155,12 @@ impl Running {
         for (index, listeners) in std::mem::take(&mut self.listeners).into_iter().enumerate() {
             let (shared, watched) = (self.shared.clone(), self.phase.subscribe());
             let worker = std::thread::Builder::new().name(format!("gate-{index}"));
-            self.threads.push(worker.spawn(move || worker_thread::run(shared, index, listeners, watched))?);
+            self.threads.push(worker.spawn(move || {
+                let mut runtime = tokio::runtime::Builder::new_current_thread();
+                let runtime =
+                    runtime.enable_all().max_blocking_threads(RESOLVERS_MAX).build_local(Default::default())?;
+                runtime.block_on(worker_thread::serve(shared, index, listeners, watched))
+            })?);
         }
         Ok(())
     }

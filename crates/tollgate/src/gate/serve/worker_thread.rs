@@ -22,24 +22,8 @@ pub(crate) enum Phase {
     Over,
 }
 
-/// Concurrent lookups of backend names per worker.
-const RESOLVERS_MAX: usize = 4;
-
 /// Serves on these listeners until the phase changes: while draining, until the last connection has closed.
-pub(crate) fn run(
-    shared: Arc<Shared>,
-    index: usize,
-    listeners: Vec<TcpListener>,
-    phase: watch::Receiver<Phase>,
-) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(RESOLVERS_MAX)
-        .build_local(Default::default())?;
-    runtime.block_on(serve(shared, index, listeners, phase))
-}
-
-async fn serve(
+pub(crate) async fn serve(
     shared: Arc<Shared>,
     index: usize,
     listeners: Vec<TcpListener>,
