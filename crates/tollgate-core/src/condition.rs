@@ -120,8 +120,6 @@ struct ComparedValue {
 }
 
 impl KeySink for ComparedValue {
-    fn network(&mut self, _: Network) {}
-
     fn write(&mut self, bytes: &[u8]) {
         let end = self.length.saturating_add(bytes.len());
         if let Some(room) = self.bytes.get_mut(self.length..end) {
@@ -129,8 +127,6 @@ impl KeySink for ComparedValue {
         }
         self.length = end;
     }
-
-    fn end_part(&mut self) {}
 }
 
 /// Whether a parameter of the query matches a pattern. A parameter with two values, or one of more than 256 bytes, may

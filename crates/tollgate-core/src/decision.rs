@@ -101,6 +101,37 @@ impl Reason {
     }
 }
 
+/// An act on a request. An act of a rule in observe mode, or of an observing queue, is one that would have happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Act {
+    /// The request was delayed.
+    Hold,
+    /// The request was refused.
+    Refuse,
+    /// The request would have been delayed.
+    WouldHold,
+    /// The request would have been refused.
+    WouldRefuse,
+}
+
+impl Act {
+    /// All acts, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Hold, Self::Refuse, Self::WouldHold, Self::WouldRefuse];
+
+    /// The name in logs and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Hold => "hold",
+            Self::Refuse => "refuse",
+            Self::WouldHold => "would-hold",
+            Self::WouldRefuse => "would-refuse",
+        }
+    }
+}
+
+/// How often each act happened, in the order of [`Act`].
+pub type ActCounts = [u64; Act::ALL.len()];
+
 /// The combined decision of all rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
@@ -122,6 +153,17 @@ impl Decision {
     /// The decision if no rule applies.
     pub const fn no_rule(band: Band) -> Self {
         Self { verdict: Verdict::Admit, reason: Reason::NoRule, rule: None, info: None, level: 0, band }
+    }
+
+    /// The act on the request; none if it passes.
+    pub fn act(&self) -> Option<Act> {
+        match (self.verdict, self.reason) {
+            (Verdict::Hold(_), _) => Some(Act::Hold),
+            (verdict, _) if verdict.is_refusal() => Some(Act::Refuse),
+            (_, Reason::WouldHold) => Some(Act::WouldHold),
+            (_, Reason::WouldRefuse) => Some(Act::WouldRefuse),
+            _ => None,
+        }
     }
 
     /// Replaces this decision by `other` if that is stricter: by verdict, then by the remaining quota.

@@ -6,11 +6,11 @@ use crate::network::Network;
 /// name of it.
 pub trait KeySink {
     /// The client's network.
-    fn network(&mut self, network: Network);
+    fn network(&mut self, _network: Network) {}
     /// More bytes of the current part.
     fn write(&mut self, bytes: &[u8]);
     /// Ends the current part.
-    fn end_part(&mut self);
+    fn end_part(&mut self) {}
 }
 
 /// Collects the bytes of a key, for tests.
@@ -20,11 +20,7 @@ pub(crate) struct CollectedKey(pub(crate) alloc::vec::Vec<u8>);
 
 #[cfg(test)]
 impl KeySink for CollectedKey {
-    fn network(&mut self, _: Network) {}
-
     fn write(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
-
-    fn end_part(&mut self) {}
 }

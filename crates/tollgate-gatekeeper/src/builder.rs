@@ -67,6 +67,7 @@ pub fn budget(cores: f64, burst: Duration) -> RuleBuilder {
 }
 
 /// One rule of a [`LimiterBuilder`].
+#[must_use]
 #[derive(Clone, Debug)]
 pub struct RuleBuilder {
     limit: Result<Limit, LimitError>,
@@ -97,7 +98,6 @@ impl RuleBuilder {
 
     /// Sets the number of requests that a key may make at once after a pause. The default is the number per period.
     /// Only rates have a burst.
-    #[must_use]
     pub fn burst(mut self, requests: u64) -> Self {
         if let Ok(Limit::Rate(rate)) = self.limit {
             let (count, period, _) = rate.parameters();
@@ -108,28 +108,24 @@ impl RuleBuilder {
 
     /// Sets the class that identifies callers, such as `ip/32` or `header:x-api-key`. The default is `identifier`: the
     /// key given to [`ClockedLimiter::check`].
-    #[must_use]
     pub fn by(mut self, class: &str) -> Self {
         self.class = Class::parse(class);
         self
     }
 
     /// Sets the name, for headers, explanations and other processes. The default is `rule-1` for the first rule.
-    #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = Some(name.into());
         self
     }
 
     /// Limits the rule to a path: `/login`, or `/api/*` for everything below it.
-    #[must_use]
     pub fn path(mut self, pattern: &str) -> Self {
         self.when.paths.push(PathPattern::new(pattern));
         self
     }
 
     /// Limits the rule to requests that meet this condition.
-    #[must_use]
     pub fn when(mut self, condition: Condition) -> Self {
         self.when = condition;
         self
@@ -137,21 +133,18 @@ impl RuleBuilder {
 
     /// Sets the longest time for which a request is held until it is within the limit. Longer waits are refused. The
     /// default is zero.
-    #[must_use]
     pub fn hold(mut self, longest: Duration) -> Self {
         self.hold = longest.into();
         self
     }
 
     /// Decides and counts, and admits every request.
-    #[must_use]
     pub fn observe(mut self) -> Self {
         self.mode = Mode::Observe;
         self
     }
 
     /// Sets the number of keys for which the rule has memory. The default is 10,000.
-    #[must_use]
     pub fn keys(mut self, keys: usize) -> Self {
         self.keys = keys;
         self
@@ -168,6 +161,7 @@ impl RuleBuilder {
 }
 
 /// Builds a limiter. Created by [`Limiter::builder`].
+#[must_use]
 #[derive(Clone, Debug, Default)]
 pub struct LimiterBuilder {
     rules: Vec<RuleBuilder>,
@@ -194,14 +188,12 @@ impl Limiter {
 
 impl LimiterBuilder {
     /// Adds a rule. All rules that apply to a request are checked, and then all or none are charged.
-    #[must_use]
     pub fn rule(mut self, rule: RuleBuilder) -> Self {
         self.rules.push(rule);
         self
     }
 
     /// Sets the clock, for tests: see [`Clock::by_hand`].
-    #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
         self

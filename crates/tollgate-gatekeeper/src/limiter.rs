@@ -25,7 +25,7 @@ use crate::hash::{KeyHash, Seed};
 use crate::hot_slots::HotSlots;
 use crate::key_record::{KeyRecord, Location};
 use crate::lock::Locked;
-use crate::names::{Names, Throttled, Throttling};
+use crate::names::{Names, Throttled};
 use crate::relay::{EventKind, Relay};
 use crate::rule_names::RuleNames;
 use crate::sample::Sample;
@@ -386,12 +386,12 @@ impl Limiter {
 
     /// Records the name of a caller that was throttled, or would have been.
     pub(crate) fn note(&self, request: &impl Request, decision: &Decision, keys: &[(usize, KeyHash)], now: Moment) {
-        let Some(throttling) = Throttling::of(decision) else { return };
+        let Some(act) = decision.act() else { return };
         let Some(place) = decision.rule else { return };
         let Some(&(_, hash)) = keys.iter().find(|key| key.0 == place) else { return };
         let Some(times) = times_to_note(now) else { return };
         let active = &self.rules[place];
-        self.names.note(active.table.id, hash, throttling, times, now, |name| {
+        self.names.note(active.table.id, hash, act, times, now, |name| {
             active.rule.class.write_key(request, name);
         });
     }

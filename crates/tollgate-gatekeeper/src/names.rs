@@ -11,7 +11,7 @@ use core::fmt::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate_core::class::KeySink;
-use tollgate_core::decision::{Decision, Reason, Verdict};
+use tollgate_core::decision::{Act, ActCounts};
 use tollgate_core::limit::LimitInfo;
 use tollgate_core::network::Network;
 use tollgate_core::time::{Moment, Span};
@@ -35,14 +35,8 @@ pub struct Throttled {
     pub key: Vec<u8>,
     /// Whether the key was truncated and ends with a digest.
     pub cut: bool,
-    /// The number of holds.
-    pub held: u64,
-    /// The number of refusals.
-    pub refused: u64,
-    /// The number of holds that a rule in observe mode would have made.
-    pub would_hold: u64,
-    /// The number of refusals that a rule in observe mode would have made.
-    pub would_refuse: u64,
+    /// The number of its holds and refusals, also of rules in observe mode.
+    pub acts: ActCounts,
     /// The time of the first of these that is known.
     pub first: Moment,
     /// The time of the last of them.
@@ -51,34 +45,6 @@ pub struct Throttled {
     pub info: LimitInfo,
     pub(crate) table: u32,
     pub(crate) hash: KeyHash,
-}
-
-impl Throttled {
-    /// The number of all its holds and refusals, also of rules in observe mode.
-    fn times(&self) -> u64 {
-        [self.held, self.refused, self.would_hold, self.would_refuse].into_iter().fold(0, u64::saturating_add)
-    }
-}
-
-/// The throttling of a request that is recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Throttling {
-    Hold,
-    Refuse,
-    WouldHold,
-    WouldRefuse,
-}
-
-impl Throttling {
-    pub(crate) fn of(decision: &Decision) -> Option<Self> {
-        match (decision.verdict, decision.reason) {
-            (_, Reason::WouldHold) => Some(Self::WouldHold),
-            (_, Reason::WouldRefuse) => Some(Self::WouldRefuse),
-            (Verdict::Hold(_), _) => Some(Self::Hold),
-            (Verdict::Admit, _) => None,
-            _ => Some(Self::Refuse),
-        }
-    }
 }
 
 /// A bounded store of names, by weight.
@@ -100,10 +66,7 @@ struct Shard {
 #[derive(Clone, Copy)]
 struct Entry {
     table: u32,
-    held: u64,
-    refused: u64,
-    would_hold: u64,
-    would_refuse: u64,
+    acts: ActCounts,
     first: Moment,
     name: Name,
 }
@@ -120,7 +83,7 @@ impl Names {
         &self,
         table: u32,
         hash: KeyHash,
-        throttling: Throttling,
+        act: Act,
         times: u64,
         now: Moment,
         write: impl FnOnce(&mut NameWriter),
@@ -137,7 +100,7 @@ impl Names {
             shard.entries[at].name = Name::of(write);
             at
         });
-        shard.count(at, throttling, times, now);
+        shard.count(at, act, times, now);
     }
 
     /// The most throttled callers of rules with these tables.
@@ -148,7 +111,9 @@ impl Names {
             let wanted = |at: &usize| shard.weight(*at, now) > 0 && of_table(shard.entries[*at].table);
             all.extend((0..SHARD_NAMES).filter(wanted).map(|at| shard.shown(at)));
         }
-        all.sort_by_key(|caller| core::cmp::Reverse((caller.times(), caller.last)));
+        all.sort_by_key(|caller| {
+            core::cmp::Reverse((caller.acts.into_iter().fold(0, u64::saturating_add), caller.last))
+        });
         all.truncate(most);
         all
     }
@@ -179,29 +144,20 @@ impl Shard {
         if now.since(self.lasts[at]) < MEMORY { self.weights[at] } else { 0 }
     }
 
-    fn count(&mut self, at: usize, throttling: Throttling, times: u64, now: Moment) {
-        let entry = &mut self.entries[at];
-        let counter = match throttling {
-            Throttling::Hold => &mut entry.held,
-            Throttling::Refuse => &mut entry.refused,
-            Throttling::WouldHold => &mut entry.would_hold,
-            Throttling::WouldRefuse => &mut entry.would_refuse,
-        };
+    fn count(&mut self, at: usize, act: Act, times: u64, now: Moment) {
+        let counter = &mut self.entries[at].acts[act as usize];
         *counter = counter.saturating_add(times);
         self.weights[at] = self.weights[at].saturating_add(times);
         self.lasts[at] = self.lasts[at].max(now);
     }
 
     fn shown(&self, at: usize) -> Throttled {
-        let Entry { table, held, refused, would_hold, would_refuse, first, name } = self.entries[at];
+        let Entry { table, acts, first, name } = self.entries[at];
         Throttled {
             rule: 0,
             key: name.as_bytes().to_vec(),
             cut: name.is_cut(),
-            held,
-            refused,
-            would_hold,
-            would_refuse,
+            acts,
             first,
             last: self.lasts[at],
             info: LimitInfo::default(),
@@ -212,8 +168,7 @@ impl Shard {
 }
 
 impl Entry {
-    const EMPTY: Self =
-        Self { table: 0, held: 0, refused: 0, would_hold: 0, would_refuse: 0, first: Moment::ZERO, name: Name::EMPTY };
+    const EMPTY: Self = Self { table: 0, acts: [0; Act::ALL.len()], first: Moment::ZERO, name: Name::EMPTY };
 }
 
 /// A readable key of bounded length, stored inline.
@@ -302,7 +257,7 @@ mod tests {
     use super::*;
 
     fn note(names: &Names, key: &str, hash: u64, now: Moment) {
-        names.note(1, KeyHash(hash), Throttling::Refuse, 1, now, |name| name.write(key.as_bytes()));
+        names.note(1, KeyHash(hash), Act::Refuse, 1, now, |name| name.write(key.as_bytes()));
     }
 
     fn keys(names: &Names, now: Moment) -> Vec<String> {
@@ -325,7 +280,7 @@ mod tests {
         }
         let top = names.top(|_| true, 1, Moment::ZERO);
         assert_eq!(top[0].key, b"offender");
-        assert!(top[0].refused > 4_900 && top[0].refused <= 5_000, "{}", top[0].refused);
+        assert!(top[0].acts[1] > 4_900 && top[0].acts[1] <= 5_000, "{}", top[0].acts[1]);
     }
 
     #[test]
@@ -335,7 +290,7 @@ mod tests {
             note(&names, "once", scattered(number + 1), Moment::ZERO);
         }
         assert_eq!(names.top(|_| true, 100, Moment::ZERO).len(), SHARD_NAMES);
-        assert!(names.top(|_| true, 100, Moment::ZERO).iter().all(|caller| caller.refused == 1));
+        assert!(names.top(|_| true, 100, Moment::ZERO).iter().all(|caller| caller.acts[1] == 1));
     }
 
     #[test]
@@ -356,11 +311,11 @@ mod tests {
     fn holds_and_refusals_are_counted_separately_with_their_times() {
         let names = Names::new(16);
         let at = Moment::from_millis;
-        names.note(3, KeyHash(9), Throttling::Hold, 1, at(1), |name| name.write(b"k"));
-        names.note(3, KeyHash(9), Throttling::Refuse, 1, at(2), |_| panic!("the name is known"));
-        names.note(3, KeyHash(9), Throttling::Refuse, 1, at(4), |_| panic!("the name is known"));
+        names.note(3, KeyHash(9), Act::Hold, 1, at(1), |name| name.write(b"k"));
+        names.note(3, KeyHash(9), Act::Refuse, 1, at(2), |_| panic!("the name is known"));
+        names.note(3, KeyHash(9), Act::Refuse, 1, at(4), |_| panic!("the name is known"));
         let [caller] = &names.top(|_| true, 10, at(5))[..] else { panic!("one name") };
-        assert_eq!((caller.held, caller.refused, caller.first, caller.last), (1, 2, at(1), at(4)));
+        assert_eq!((caller.acts, caller.first, caller.last), ([1, 2, 0, 0], at(1), at(4)));
     }
 
     #[test]

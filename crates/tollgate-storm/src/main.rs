@@ -177,8 +177,7 @@ fn run(options: &RunOptions) -> Outcome {
 }
 
 fn target(options: &RunOptions) -> Result<Target, (u8, String)> {
-    let target = Target::of_url_trusting(&options.target, options.certificates.as_deref());
-    let target = target.map_err(|error| (WRONG, error.to_string()))?;
+    let target = Target::of_url(&options.target, options.certificates.as_deref()).map_err(|error| (WRONG, error))?;
     let identity = match options.identity {
         IdentityOption::Source if !target.address.ip().is_loopback() || !target.address.is_ipv4() => {
             let message = "clients have their own source addresses on 127.0.0.0/8 only: use --identity x-forwarded-for, \

@@ -2,7 +2,7 @@
 
 use crate::{crowd::Crowd, page::Kind};
 use std::{
-    fmt, io,
+    io,
     net::{Ipv4Addr, SocketAddr, ToSocketAddrs},
     path::Path,
 };
@@ -47,29 +47,6 @@ pub struct Target {
     pub assets: u8,
 }
 
-/// The reason why a text is not the URL of a target.
-#[derive(Debug)]
-pub enum TargetError {
-    /// Neither `http://HOST[:PORT]` nor `https://HOST[:PORT]`.
-    Url,
-    /// There are no certificates to trust, or the host cannot have one.
-    Tls(io::Error),
-    /// The host has no address.
-    Unresolved(io::Error),
-}
-
-impl fmt::Display for TargetError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Url => out.write_str("write the target as http://HOST:PORT or https://HOST:PORT, without a path"),
-            Self::Tls(error) => write!(out, "cannot verify the target: {error}"),
-            Self::Unresolved(error) => write!(out, "cannot resolve the host of the target: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for TargetError {}
-
 /// The assets of a page on the site of this crate: one on the page's connection and three on new ones, as in browsers.
 const ASSETS: u8 = 4;
 
@@ -79,24 +56,21 @@ impl Target {
         Self { address, tls: None, host: address.to_string(), identity: Identity::Source, paths: None, assets: ASSETS }
     }
 
-    /// The server at `http://HOST[:PORT]` or `https://HOST[:PORT]`. Its certificate must be one that this system
-    /// trusts.
-    pub fn of_url(url: &str) -> Result<Self, TargetError> {
-        Self::of_url_trusting(url, None)
-    }
-
-    /// The same, with the certificates in a PEM file instead of those of the system.
-    pub fn of_url_trusting(url: &str, certificates: Option<&Path>) -> Result<Self, TargetError> {
-        let (scheme, rest) = url.split_once("://").ok_or(TargetError::Url)?;
+    /// The server at `http://HOST[:PORT]` or `https://HOST[:PORT]`. Its certificate must be one of the PEM file
+    /// `certificates`, or one that this system trusts if there is no such file.
+    pub fn of_url(url: &str, certificates: Option<&Path>) -> Result<Self, String> {
+        let wrong = || "write the target as http://HOST:PORT or https://HOST:PORT, without a path".to_owned();
+        let unresolved = |error: io::Error| format!("cannot resolve the host of the target: {error}");
+        let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
         let default_port = match scheme {
             "http" => 80,
             "https" => 443,
-            _ => return Err(TargetError::Url),
+            _ => return Err(wrong()),
         };
         let host = rest.trim_end_matches('/');
         let is_plain = |symbol: char| symbol.is_ascii_alphanumeric() || ".-_:[]".contains(symbol);
         if host.is_empty() || !host.chars().all(is_plain) {
-            return Err(TargetError::Url);
+            return Err(wrong());
         }
         let with_port = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
         let authority = if with_port.is_some() { host.to_string() } else { format!("{host}:{default_port}") };
@@ -105,12 +79,12 @@ impl Target {
                 let name = with_port.map_or(host, |(name, _)| name).trim_matches(['[', ']']);
                 let tls =
                     certificates.map_or_else(|| TargetTls::of_system(name), |file| TargetTls::of_file(name, file));
-                Some(tls.map_err(TargetError::Tls)?)
+                Some(tls.map_err(|error| format!("cannot verify the target: {error}"))?)
             }
             _ => None,
         };
-        let mut addresses = authority.to_socket_addrs().map_err(TargetError::Unresolved)?;
-        let address = addresses.next().ok_or_else(|| TargetError::Unresolved(io::ErrorKind::NotFound.into()))?;
+        let mut addresses = authority.to_socket_addrs().map_err(unresolved)?;
+        let address = addresses.next().ok_or_else(|| unresolved(io::ErrorKind::NotFound.into()))?;
         Ok(Self { tls, host: host.to_string(), ..Self::new(address) })
     }
 
@@ -166,16 +140,16 @@ mod tests {
 
     #[test]
     fn a_url_is_a_host_and_a_port() {
-        let target = Target::of_url("http://127.0.0.1:8888/").unwrap();
+        let target = Target::of_url("http://127.0.0.1:8888/", None).unwrap();
         assert_eq!((target.address, target.host.as_str()), ("127.0.0.1:8888".parse().unwrap(), "127.0.0.1:8888"));
-        assert_eq!(Target::of_url("http://127.0.0.1").unwrap().address.port(), 80);
-        assert_eq!(Target::of_url("http://[::1]:81").unwrap().address, "[::1]:81".parse().unwrap());
+        assert_eq!(Target::of_url("http://127.0.0.1", None).unwrap().address.port(), 80);
+        assert_eq!(Target::of_url("http://[::1]:81", None).unwrap().address, "[::1]:81".parse().unwrap());
         for url in ["", "127.0.0.1:80", "http://", "http://a b", "http://a\r\nX: y", "http://127.0.0.1:80/path?x"] {
-            assert!(matches!(Target::of_url(url), Err(TargetError::Url)), "{url:?}");
+            assert!(Target::of_url(url, None).unwrap_err().starts_with("write the target as"), "{url:?}");
         }
         let missing = Some(Path::new("/nonexistent/ca.pem"));
-        assert!(matches!(Target::of_url_trusting("https://127.0.0.1", missing), Err(TargetError::Tls(_))));
-        assert!(Target::of_url_trusting("http://127.0.0.1", missing).unwrap().tls.is_none());
+        assert!(Target::of_url("https://127.0.0.1", missing).unwrap_err().starts_with("cannot verify the target"));
+        assert!(Target::of_url("http://127.0.0.1", missing).unwrap().tls.is_none());
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl AdminClient {
 
     /// Host and port of the address.
     pub(crate) fn host(&self) -> &str {
-        self.client.authority()
+        &self.client.authority
     }
 
     /// Sends a `GET` and returns the JSON response.

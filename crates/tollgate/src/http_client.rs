@@ -27,7 +27,7 @@ const ROOTS_LAST: Duration = Duration::from_secs(3600);
 #[derive(Clone, Debug)]
 pub(crate) struct HttpClient {
     /// Host and port.
-    authority: String,
+    pub(crate) authority: String,
     /// Name that its certificate must have, if it uses TLS.
     name: Option<ServerName<'static>>,
 }
@@ -58,11 +58,6 @@ impl HttpClient {
     pub(crate) fn new(is_tls: bool, authority: &str) -> io::Result<Self> {
         let name = if is_tls { Some(server_name(authority)?) } else { None };
         Ok(Self { authority: authority.to_owned(), name })
-    }
-
-    /// Host and port.
-    pub(crate) fn authority(&self) -> &str {
-        &self.authority
     }
 
     /// Sends a request on a new connection, and reads the response.

@@ -28,7 +28,7 @@ impl Poster {
 
     /// Host and port.
     pub(crate) fn authority(&self) -> &str {
-        self.client.authority()
+        &self.client.authority
     }
 
     /// Sends a body with these header fields. Returns the status of the response.

@@ -68,27 +68,14 @@ const SEND_BUFFER_BYTES: usize = 256 * 1024;
 pub(super) const PING_EVERY: Duration = Duration::from_secs(2);
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(6);
 
-/// The backoff between connection attempts.
-#[derive(Debug, Default)]
-struct Backoff {
-    failures: u32,
-}
-
+/// The shortest and the longest pause between connection attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(3);
 
-impl Backoff {
-    /// Resets the backoff after a successful attempt.
-    fn reset(&mut self) {
-        self.failures = 0;
-    }
-
-    /// The next pause. It doubles each time up to a maximum, with a jitter of 50 %.
-    fn next(&mut self) -> Duration {
-        let whole = PAUSE_MIN.saturating_mul(1 << self.failures.min(10)).min(PAUSE_MAX);
-        self.failures = self.failures.saturating_add(1);
-        whole / 2 + (whole / 2).mul_f64(fastrand::f64())
-    }
+/// The next pause between connection attempts, with a jitter of 50 %. `pause` doubles each time up to a maximum.
+fn next_pause(pause: &mut Duration) -> Duration {
+    let whole = core::mem::replace(pause, (*pause * 2).min(PAUSE_MAX));
+    whole / 2 + (whole / 2).mul_f64(fastrand::f64())
 }
 
 /// Connects with a socket of this kind and completes the handshake.
@@ -127,13 +114,13 @@ pub(super) async fn serve_forever(
     is_up: &AtomicBool,
     serve: impl AsyncFn(TcpStream, Connection) -> io::Result<()>,
 ) {
-    let mut backoff = Backoff::default();
+    let mut pause = PAUSE_MIN;
     loop {
         let ended = match connect(endpoint, kind, master.identity.as_ref()).await {
             Ok((stream, connection)) => {
                 MasterMetrics::count(&master.metrics.connections);
                 is_up.store(true, Relaxed);
-                backoff.reset();
+                pause = PAUSE_MIN;
                 let ended = serve(stream, connection).await;
                 is_up.store(false, Relaxed);
                 ended
@@ -143,7 +130,7 @@ pub(super) async fn serve_forever(
         if ended.is_err() {
             MasterMetrics::count(&master.metrics.failures);
         }
-        sleep(backoff.next()).await;
+        sleep(next_pause(&mut pause)).await;
     }
 }
 
@@ -189,13 +176,11 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_a_maximum_and_are_jittered() {
-        let mut backoff = Backoff::default();
-        let first: Vec<_> = (0..30).map(|_| backoff.next()).collect();
+        let mut pause = PAUSE_MIN;
+        let first: Vec<_> = (0..30).map(|_| next_pause(&mut pause)).collect();
         assert!(first.iter().all(|pause| (PAUSE_MIN / 2..=PAUSE_MAX).contains(pause)));
         assert!(first[0] <= PAUSE_MIN && first[9] >= PAUSE_MAX / 2);
         let last: std::collections::BTreeSet<_> = first[10..].iter().collect();
         assert!(last.len() > 10, "{last:?}");
-        backoff.reset();
-        assert!(backoff.next() <= PAUSE_MIN);
     }
 }

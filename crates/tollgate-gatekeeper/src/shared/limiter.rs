@@ -1,6 +1,5 @@
 //! A limiter with shared rules: the store decides on them, or this process while the store does not answer.
 
-use arrayvec::ArrayVec;
 use tollgate_core::band::Band;
 use tollgate_core::decision::Decision;
 use tollgate_core::request::Request;
@@ -11,7 +10,6 @@ use super::{SharedTicket, Store};
 use crate::build_error::BuildError;
 use crate::clock::Clock;
 use crate::limiter::{Limiter, Plan};
-use crate::ticket::RULES_AT_ONCE_MAX;
 
 /// The parameters of a [`SharedLimiter`].
 #[derive(Debug)]
@@ -41,7 +39,7 @@ impl SharedLimiter {
         let shares = shares.iter().copied().chain(core::iter::repeat(None));
         let rules: Vec<_> = plan.rules.iter().map(|(rule, _)| rule.clone()).zip(shares).collect();
         let limiter = Limiter::new(plan)?;
-        let sharing = Sharing::new(store, clock.clone(), (prefix, domain), rules)?;
+        let sharing = Sharing::new(&store, &clock, (prefix, domain), rules, None)?;
         Ok(Self { limiter, sharing, clock })
     }
 
@@ -80,13 +78,9 @@ impl SharedLimiter {
     }
 
     /// The decision of each rule that applies, for explanation. Nothing is charged.
-    pub async fn explain(
-        &self,
-        request: &impl Request,
-        toll: Toll,
-        band: Band,
-    ) -> ArrayVec<Explained, RULES_AT_ONCE_MAX> {
-        self.sharing.explain(&self.limiter, request, toll, band).await
+    pub async fn explain(&self, request: &impl Request, toll: Toll, band: Band) -> Vec<Explained> {
+        let own = self.limiter.explain(request, toll, band, self.clock.now());
+        self.sharing.ask_why(&self.limiter, own, request, toll, band).await
     }
 
     /// Settles a request that has ended and has cost `actual`.

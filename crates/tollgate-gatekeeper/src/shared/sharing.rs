@@ -9,7 +9,6 @@
 use core::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
 use tokio::time::Instant;
 use tollgate_core::band::Band;
 use tollgate_core::decision::{Decision, Reason, Verdict};
@@ -28,7 +27,6 @@ use crate::build_error::BuildError;
 use crate::clock::Clock;
 use crate::limiter::Limiter;
 use crate::rule_names::RuleNames;
-use crate::ticket::RULES_AT_ONCE_MAX;
 
 /// How one rule is shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,31 +107,19 @@ struct RuleQuestion {
 }
 
 impl Sharing {
-    /// Shares those of `rules` that have a [`Share`], through `store`. Slot names start with `names`, a prefix and the
-    /// domain.
+    /// Shares those of `rules` that have a [`Share`], through `store`. Slot names start with a prefix and the domain.
+    /// The slices that were leased `before`, for other rules on the same store, are kept.
     pub fn new(
-        store: Store,
-        clock: Clock,
-        names: (&str, &str),
-        rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
-    ) -> Result<Self, BuildError> {
-        Self::build(Leases::new(store, clock), names, rules)
-    }
-
-    /// The same for changed rules, on the same store. Leased slices are kept.
-    pub fn succeeded_by(
-        &self,
-        names: (&str, &str),
-        rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
-    ) -> Result<Self, BuildError> {
-        Self::build(Arc::clone(&self.leases), names, rules)
-    }
-
-    fn build(
-        leases: Arc<Leases>,
+        store: &Store,
+        clock: &Clock,
         (prefix, domain): (&str, &str),
         rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
+        before: Option<&Self>,
     ) -> Result<Self, BuildError> {
+        let leases = match before.filter(|before| Arc::ptr_eq(&before.store().inner, &store.inner)) {
+            Some(before) => Arc::clone(&before.leases),
+            None => Leases::new(store.clone(), clock.clone()),
+        };
         let (mut active, mut is_shared) = (Vec::new(), Vec::new());
         for (place, (rule, share)) in rules.into_iter().enumerate() {
             is_shared.push(share.is_some());
@@ -223,19 +209,6 @@ impl Sharing {
             decision.tighten(other);
         }
         (decision, SharedTicket { here, store, slices: slices.keep() })
-    }
-
-    /// The decision of each rule of `limiter` that applies, for explanation; the store's for shared rules if
-    /// it answers. Nothing is charged.
-    pub async fn explain(
-        &self,
-        limiter: &Limiter,
-        request: &impl Request,
-        toll: Toll,
-        band: Band,
-    ) -> ArrayVec<Explained, RULES_AT_ONCE_MAX> {
-        let own = limiter.explain(request, toll, band, self.leases.clock.now());
-        self.ask_why(limiter, own, request, toll, band).await.into_iter().collect()
     }
 
     /// Replaces the local decisions in `own` by the store's for shared rules, if it answers, even if the

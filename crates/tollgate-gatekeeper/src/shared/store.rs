@@ -173,11 +173,6 @@ impl Store {
         }
     }
 
-    /// Whether `other` is a clone of this.
-    pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
-    }
-
     /// The health of the store.
     pub fn health(&self) -> &Arc<StoreHealth> {
         &self.inner.health

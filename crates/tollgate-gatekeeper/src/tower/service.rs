@@ -16,6 +16,7 @@ use super::refusal::{grpc_of, refusal};
 use super::view::{Extractors, RequestView, View, unify};
 
 /// Applies a [`Keeper`] to services.
+#[must_use]
 #[derive(Clone, Debug)]
 pub struct KeeperLayer {
     keeper: Keeper,
@@ -40,7 +41,6 @@ impl KeeperLayer {
     }
 
     /// Sets the function that finds the client's address, for `ip/*` classes.
-    #[must_use]
     pub fn client(mut self, find: impl Fn(RequestView<'_>) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
         self.extractors.client = Arc::new(find);
         self
@@ -48,7 +48,6 @@ impl KeeperLayer {
 
     /// Sets the function that finds a caller's name: it gets `identifier` for the class of that name, and
     /// NAME for `descriptor:NAME`.
-    #[must_use]
     pub fn attribute(
         mut self,
         find: impl for<'a> Fn(RequestView<'a>, &str) -> Option<&'a [u8]> + Send + Sync + 'static,
@@ -58,14 +57,12 @@ impl KeeperLayer {
     }
 
     /// Sets the maximum number of held requests; further ones are refused.
-    #[must_use]
     pub fn held_max(mut self, held_max: u32) -> Self {
         self.held_max = held_max;
         self
     }
 
     /// Sets whether responses have rate-limit headers. Refusals always have `Retry-After`.
-    #[must_use]
     pub fn headers(mut self, headers: bool) -> Self {
         self.headers = headers;
         self

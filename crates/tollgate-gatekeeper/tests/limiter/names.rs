@@ -24,8 +24,8 @@ fn only_the_throttled_have_names_and_the_most_throttled_come_first() {
     ask("stormer", 3, 90);
     let seen = limiter.throttled(|_| true, 10, now);
     let [stormer, eager] = &seen[..] else { panic!("two are throttled: {seen:?}") };
-    assert_eq!((&stormer.key[..], stormer.rule, stormer.refused, stormer.held), (&b"stormer"[..], 0, 87, 1));
-    assert_eq!((&eager.key[..], eager.rule, eager.refused, eager.held), (&b"eager"[..], 0, 2, 1));
+    assert_eq!((&stormer.key[..], stormer.rule, stormer.acts), (&b"stormer"[..], 0, [1, 87, 0, 0]));
+    assert_eq!((&eager.key[..], eager.rule, eager.acts), (&b"eager"[..], 0, [1, 2, 0, 0]));
     assert_eq!(eager.info.clear, Span::from_secs(3));
     assert_eq!(limiter.throttled(|_| true, 1, now).len(), 1);
 }
@@ -40,7 +40,7 @@ fn what_a_rule_in_observe_mode_would_have_done_is_counted_apart() {
     }
     let seen = limiter.throttled(|_| true, 10, Moment::ZERO);
     let [eager] = &seen[..] else { panic!("one would be throttled: {seen:?}") };
-    assert_eq!((eager.refused, eager.would_refuse), (0, 3));
+    assert_eq!((eager.acts[1], eager.acts[3]), (0, 3));
 }
 
 #[test]

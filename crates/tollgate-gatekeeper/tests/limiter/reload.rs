@@ -76,7 +76,7 @@ fn names_of_throttled_callers_survive_a_reload() {
     }
     let new = old.succeeded_by(plan(vec![rule("first", "ip/32", bucket(7)), rules[0].clone()], 1)).unwrap();
     let [caller] = &new.throttled(|_| true, 5, NOW)[..] else { panic!("one name") };
-    assert_eq!((caller.rule, caller.refused, &caller.key[..]), (1, 2, &b"somebody"[..]));
+    assert_eq!((caller.rule, caller.acts[1], &caller.key[..]), (1, 2, &b"somebody"[..]));
     // A removed rule has no throttled callers to show.
     assert!(old.succeeded_by(plan(vec![], 1)).unwrap().throttled(|_| true, 5, NOW).is_empty());
 }

@@ -116,7 +116,7 @@ impl Guard {
         self.hosts.store(Arc::new(hosts));
         if let Some(tokens) = tokens {
             self.tokens.store(Arc::new(tokens));
-            self.sessions.end_all();
+            self.sessions.0.lock().clear();
             self.renewals.fetch_add(1, Ordering::Release);
         }
     }
@@ -165,7 +165,8 @@ impl Guard {
     /// Authenticates a request by its bearer token or session cookie.
     fn identity(&self, headers: &HeaderMap, from: IpAddr, console: &Console) -> Result<Option<Identity>, AdminProblem> {
         if !self.tokens.load().are_required() {
-            return Ok(Some(self.open_identity()));
+            let (role, name, csrf) = (Role::Operator, "operator".to_owned(), Some(self.open_csrf.clone()));
+            return Ok(Some(Identity { role, name, csrf, login: false }));
         }
         if let Some(token) = bearer(headers) {
             let role = self.role_of(token, from, console).map_err(AdminProblem::by_wrong_token)?;
@@ -184,11 +185,6 @@ impl Guard {
     /// have set one too, and browsers may send that one first.
     fn session<'a>(&self, headers: &'a HeaderMap, now: Moment) -> Option<(&'a str, LoginSession)> {
         cookies(headers).find_map(|word| Some((word, self.sessions.find(word, now)?)))
-    }
-
-    /// Identity of all requests when no token is required.
-    fn open_identity(&self) -> Identity {
-        Identity { role: Role::Operator, name: "operator".to_owned(), csrf: Some(self.open_csrf.clone()), login: false }
     }
 
     /// Rejects a change sent by a page of another site.

@@ -118,7 +118,6 @@ pub(super) fn with_prefix<'a>(class: &str, name: Cow<'a, str>) -> Cow<'a, str> {
             self.0 = Some(network);
         }
         fn write(&mut self, _: &[u8]) {}
-        fn end_part(&mut self) {}
     }
     let mut sink = NetworkSink(None);
     match Class::parse(class) {

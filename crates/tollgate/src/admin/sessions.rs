@@ -36,7 +36,7 @@ pub(super) struct LoginSession {
 
 /// Sessions by the session ID in the cookie.
 #[derive(Default)]
-pub(super) struct Sessions(Mutex<HashMap<String, LoginSession>>);
+pub(super) struct Sessions(pub(super) Mutex<HashMap<String, LoginSession>>);
 
 impl Sessions {
     /// Starts a session; returns its ID.
@@ -71,11 +71,6 @@ impl Sessions {
     /// Ends a session.
     pub(super) fn end(&self, word: &str) {
         self.0.lock().remove(word);
-    }
-
-    /// Ends all sessions.
-    pub(super) fn end_all(&self) {
-        self.0.lock().clear();
     }
 }
 

@@ -95,7 +95,7 @@ impl Station {
         let cost = match time {
             Some(cost) if is_measured => Some(cost),
             // The queue has measured a request with a permit itself.
-            Some(duration) if !ticket.has_permit() => Some(self.decider.share_of(duration, in_flight)),
+            Some(duration) if ticket.permit.is_none() => Some(self.decider.share_of(duration, in_flight)),
             _ => None,
         };
         self.decider.settle(ticket, cost);

@@ -162,7 +162,11 @@ fn serve_requests(
     // Before the first request, because a rule may depend on the flag of an account.
     let watch = {
         let _inside = runtime.enter();
-        admin_service.watch(gate.feed(), gate.flagged(), gate.clock().clone())?
+        admin_service.watch(
+            gate.shared.stats.feed.clone(),
+            gate.shared.admission.flagged.clone(),
+            gate.clock().clone(),
+        )?
     };
     let keeper = gate.keep_learned(watch.state_dir.as_deref());
     gate.open()?;
@@ -211,16 +215,19 @@ fn serve_requests(
 const SIGXFSZ: i32 = 25;
 
 /// Signal handlers. They are installed before anything else starts, because an unhandled signal ends the process.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hang_up: Signal,
+pub(super) struct Signals {
+    pub(super) terminate: Signal,
+    pub(super) interrupt: Signal,
+    pub(super) hang_up: Signal,
     user_1: Signal,
 }
 
 impl Signals {
-    fn listen() -> io::Result<Self> {
-        outlive_file_size_limit()?;
+    /// Handles the signals, and ignores SIGXFSZ, so that a write beyond the limit on file sizes (`LimitFSIZE` of
+    /// systemd) fails like one on a full disk instead of ending the process.
+    pub(super) fn listen() -> io::Result<Self> {
+        // The handler stays installed although nothing waits for the signal.
+        signal(SignalKind::from_raw(SIGXFSZ)).map(drop)?;
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -228,13 +235,6 @@ impl Signals {
             user_1: signal(SignalKind::user_defined1())?,
         })
     }
-}
-
-/// Ignores SIGXFSZ, so that a write beyond the limit on file sizes (`LimitFSIZE` of systemd) fails like one on a full
-/// disk instead of ending the process.
-pub(super) fn outlive_file_size_limit() -> io::Result<()> {
-    // The handler stays installed although nothing waits for the signal.
-    signal(SignalKind::from_raw(SIGXFSZ)).map(drop)
 }
 
 /// Serves until SIGTERM, SIGINT or the end of its terminal, reloads on SIGHUP, and drains at the end.

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use prometheus_client::registry::Registry;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use tollgate_core::class::Class;
@@ -20,6 +19,7 @@ use tollgate_gatekeeper::shared::FencedPages;
 use tollgate_wire::zmtp::Identity;
 
 use super::admin_service::AdminService;
+use super::command::Signals;
 use super::monitored_master::MonitoredMaster;
 use super::planning::Planning;
 use super::run::run_role;
@@ -58,26 +58,26 @@ impl MasterOptions {
 pub(super) struct PlannedMaster {
     options: MasterOptions,
     plan: MasterPlan,
-    metrics: master::MasterMetrics,
 }
 
 impl PlannedMaster {
     /// Reads the settings of the master.
     pub(super) fn plan(options: &MasterOptions) -> Result<Self, String> {
         let plan = MasterPlan { admin_service: None, ..plan(options)? };
-        Ok(Self { options: options.clone(), plan, metrics: master::MasterMetrics::default() })
+        Ok(Self { options: options.clone(), plan })
     }
 
     /// Starts the master on a separate thread. A failure ends the process, because a gate without its master is not
     /// what the settings ask for.
     pub(super) fn open(self) -> io::Result<RunningMaster> {
-        let (metrics, (stop, stopped)) = (self.metrics.clone(), oneshot::channel::<()>());
+        let (metrics, (stop, stopped)) = (master::MasterMetrics::default(), oneshot::channel::<()>());
         let (options, startup) = (self.options, self.plan.startup.clone());
         let options_for_reload = options.clone();
         let plan_again = move || Self::plan(&options_for_reload).map(|planned| planned.plan);
+        let own_metrics = metrics.clone();
         let run = move || {
             let stopped = async { drop(stopped.await) };
-            if let Err(error) = serve(plan_again, self.plan, self.metrics, stopped, false) {
+            if let Err(error) = serve(plan_again, self.plan, own_metrics, stopped, false) {
                 tracing::error!(%error, "the master failed");
                 log::finish();
                 std::process::exit(1);
@@ -137,10 +137,7 @@ fn serve(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         let startup = running.startup.clone();
-        super::command::outlive_file_size_limit()?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hang_up = signal(SignalKind::hangup())?;
+        let Signals { mut terminate, mut interrupt, mut hang_up, .. } = Signals::listen()?;
         if is_alone && let Some(every) = systemd::watchdog() {
             // On the master's own thread, so that a master that hangs sends no heartbeat.
             tokio::task::spawn_local(async move {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tollgate_core::band::Band;
 use tollgate_core::class::Class;
 use tollgate_core::decision::{Decision, Verdict};
@@ -11,14 +11,12 @@ use tollgate_core::queue::Fate;
 use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::histogram::HistogramSnapshot;
-use tollgate_gatekeeper::names::{NAME_BYTES_MAX, Throttled};
+use tollgate_gatekeeper::names::NAME_BYTES_MAX;
 use tollgate_gatekeeper::shared::Authority;
 
 use super::observe_log::ObserveLog;
 use crate::admin::{BoxFuture, CurrentValues, ExplainRequest, KeyRef, MonitoredRole, Totals};
-use crate::gate::{
-    BackendInfo, Bucket, KeyText, ObservedCounts, Other, PastRefusal, QueueForecast, Running, Spent, Standing,
-};
+use crate::gate::{BackendInfo, Bucket, KeyText, ObservedCounts, PastRefusal, QueueForecast, Running, Standing};
 use crate::mask;
 use crate::watch::{Calendar, escape_key, rfc3339};
 
@@ -53,7 +51,7 @@ impl MonitoredGate {
 
     /// Median and 99th percentile of the latency in the last seconds.
     fn percentiles(&self) -> (Option<f64>, Option<f64>) {
-        let now = self.gate.answer_times();
+        let now = self.gate.shared.stats.answers.read();
         let mut answers = self.answers.lock();
         let lately = answers.first().map(|then| now.since(then));
         answers.push(now);
@@ -74,10 +72,10 @@ impl MonitoredGate {
         let last = bucket.throttled.iter().map(|key| key.last).chain(rates.map(|rates| rates.last)).max();
         let first = bucket.throttled.iter().map(|key| key.first).chain(rates.and_then(|rates| rates.first)).min();
         // The rules of a key know its counts even if its requests are not counted.
-        let times = |by_rules: fn(&Throttled) -> u64, in_all: fn(&Spent) -> u64| {
-            let by_rules = bucket.throttled.iter().map(by_rules).sum::<u64>();
-            rates.map_or(by_rules, |rates| in_all(&rates.total).max(by_rules))
-        };
+        let [held, refused, would_hold, would_refuse] = std::array::from_fn(|act| {
+            let by_rules = bucket.throttled.iter().map(|key| key.acts[act]).sum::<u64>();
+            rates.map_or(by_rules, |rates| rates.total.acts[act].max(by_rules))
+        });
         let request = ExplainRequest::of_key(class, &bucket.key).filter(|_| !bucket.cut);
         let standings = match request {
             Some(request) => self.gate.standings(class, &request),
@@ -93,10 +91,10 @@ impl MonitoredGate {
             "wait_ms": rates.map(|rates| thousandths(rates.wait_secs() * 1000.0)),
             "cpu_ms": rates.map(|rates| rates.total.toll_ns / 1_000_000),
             "requests": rates.map(|rates| rates.total.requests),
-            "held": times(|key| key.held, |total| total.held),
-            "refused": times(|key| key.refused, |total| total.refused),
-            "would_hold": times(|key| key.would_hold, |total| total.would_hold),
-            "would_refuse": times(|key| key.would_refuse, |total| total.would_refuse),
+            "held": held,
+            "refused": refused,
+            "would_hold": would_hold,
+            "would_refuse": would_refuse,
             "first_seen": first.map(|first| self.date(first)),
             "last_seen": last.map(|last| self.date(last)),
             "idle_ms": last.map(|last| now.since(last).as_nanos() / 1_000_000),
@@ -108,7 +106,8 @@ impl MonitoredGate {
     fn observed(&self, observed: &ObservedCounts) -> Value {
         let clients = if observed.requests > 0 { self.gate.would_throttle(OBSERVED_CLIENTS) } else { Vec::new() };
         let clients = clients.into_iter().map(|(key, rates)| {
-            json!({ "key": escape_key(&key), "would_hold": rates.total.would_hold, "would_refuse": rates.total.would_refuse })
+            let [_, _, would_hold, would_refuse] = rates.total.acts;
+            json!({ "key": escape_key(&key), "would_hold": would_hold, "would_refuse": would_refuse })
         });
         json!({
             "requests": observed.requests,
@@ -149,7 +148,7 @@ impl MonitoredGate {
             let message = format!("backend {} is down: {}", backend.url, effect_of_outage(backend, &backends));
             json!({ "name": "backend-down", "message": message, "setting": "" })
         });
-        let proxy = self.gate.proxy_notice().into_iter().map(
+        let proxy = self.gate.shared.proxy_detector.notice().into_iter().map(
             |notice| json!({ "name": "untrusted-proxy", "message": notice.to_string(), "setting": notice.setting() }),
         );
         down.chain(proxy).collect()
@@ -227,35 +226,8 @@ impl MonitoredRole for MonitoredGate {
 
     fn status(&self) -> Value {
         let figures = self.gate.figures();
-        let backends = self.gate.backends().into_iter().map(|backend| {
-            json!({
-                "url": backend.url,
-                "sites": backend.sites,
-                "up": backend.is_up,
-                "in_flight": backend.in_flight,
-                "in_flight_max": backend.in_flight_max,
-                "waiting": backend.waiting,
-                "cores": thousandths(backend.cores),
-            })
-        });
-        let backends: Vec<_> = backends.collect();
-        let rules = self.gate.rule_figures().into_iter().map(|rule| {
-            let [held, refused, would_hold, would_refuse] = rule.counts;
-            json!({
-                "name": rule.name, "class": rule.class, "held": held, "refused": refused,
-                "would_hold": would_hold, "would_refuse": would_refuse,
-            })
-        });
-        let fleet = self.gate.others().into_iter();
-        let fleet: Vec<_> = fleet
-            .map(|Other { kind, name, up, state, lag_ms, figures }| {
-                let figures: Map<_, _> =
-                    figures.into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect();
-                json!({ "kind": kind, "name": name, "up": up, "state": state, "lag_ms": lag_ms, "figures": figures })
-            })
-            .collect();
         json!({
-            "fleet": fleet,
+            "fleet": self.gate.others(),
             "band": {
                 "name": figures.band,
                 "sustained_ms": figures.sustained_ms,
@@ -280,8 +252,8 @@ impl MonitoredRole for MonitoredGate {
             "cpu_seconds": thousandths(figures.toll_seconds),
             "exemptions": figures.exemptions,
             "callers_unnamed": figures.unnamed,
-            "backends": backends,
-            "rules": rules.collect::<Vec<_>>(),
+            "backends": self.gate.backends(),
+            "rules": self.gate.rule_figures(),
         })
     }
 
@@ -326,7 +298,8 @@ impl MonitoredRole for MonitoredGate {
             return None;
         }
         let buckets = self.gate.buckets(class, SEARCHED_MAX).unwrap_or_default();
-        let keys = buckets.into_iter().map(|bucket| bucket.key).chain(self.gate.exempt_keys(class));
+        let keys =
+            buckets.into_iter().map(|bucket| bucket.key).chain(self.gate.shared.admission.exemptions.keys(class));
         keys.into_iter().find(|key| mask::is_shown_as(class, key, shown))
     }
 
@@ -376,7 +349,9 @@ impl MonitoredRole for MonitoredGate {
                 _ => self.gate.standings_throttled(bucket.as_ref().map_or(&[], |bucket| &bucket.throttled)),
             };
             let cores = self.gate.figures().cores;
-            let until = key_of(key_ref).and_then(|key| self.gate.exempt_until(&key_ref.class, key.as_bytes()));
+            let exemptions = &self.gate.shared.admission.exemptions;
+            let until = key_of(key_ref)
+                .and_then(|key| exemptions.until(&key_ref.class, key.as_bytes(), self.gate.clock().now()));
             Some(json!({
                 "bucket": bucket.map(|bucket| self.bucket(&key_ref.class, &bucket, cores)),
                 "cut": cut,
@@ -396,7 +371,7 @@ impl MonitoredRole for MonitoredGate {
             }
             let forgotten =
                 self.gate.forget_throttled(&self.find(key_ref).map_or(Vec::new(), |bucket| bucket.throttled));
-            let elsewhere = forgotten > 0 && self.gate.shares_rules();
+            let elsewhere = forgotten > 0 && self.gate.shared.admission.rules().remote_state.redis.is_some();
             if elsewhere {
                 Err("the key is too long: only a truncated form of it is stored here")
             } else {
@@ -407,7 +382,7 @@ impl MonitoredRole for MonitoredGate {
 
     fn exempt(&self, key_ref: &KeyRef, span: Option<Span>) -> Result<(), &'static str> {
         // An exemption that was granted before a reload can be ended even if no rule has its class any more.
-        if span.is_some() && !self.gate.has_class(&key_ref.class) {
+        if span.is_some() && !self.gate.shared.admission.rules().has_class(&key_ref.class) {
             return Err("no rule has that class: there is nothing to exempt the key from");
         }
         if self.is_cut(key_ref) {

@@ -64,7 +64,7 @@ impl GateProcess<'_> {
     /// Applies a plan. An invalid plan changes nothing.
     pub(super) fn reload(&mut self, planned: Result<GatePlan, String>, file: Option<&Path>) {
         let outcome = planned.and_then(|plan| self.take_over(plan));
-        self.gate.reloads().note(&outcome);
+        self.gate.shared.reloads.note(&outcome);
         self.console.reloaded(log_outcome(outcome, file));
         systemd::ready();
     }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::admin_service::AdminService;
+use super::command::Signals;
 use super::run::run_role;
 use super::{reload, systemd};
 use crate::admin::{self, Console, MonitoredRole};
@@ -39,17 +39,15 @@ pub(super) fn run_watch(path: &Path) -> ExitCode {
 fn serve(path: &Path, mut admin_service: AdminService) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hang_up = signal(SignalKind::hangup())?;
+        let mut signals = Signals::listen()?;
         let console = admin_service.serve(Registry::default(), Arc::new(MonitoredWatch), Some(path)).await?;
         let mut heartbeat = tokio::time::interval(systemd::watchdog().unwrap_or(Duration::from_secs(3600)));
         systemd::ready();
         loop {
             tokio::select! {
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
-                _ = hang_up.recv() => {
+                _ = signals.terminate.recv() => break,
+                _ = signals.interrupt.recv() => break,
+                _ = signals.hang_up.recv() => {
                     systemd::reloading();
                     console.reloaded(reload::log_outcome(take_over(path, &mut admin_service, &console), Some(path)));
                     systemd::ready();

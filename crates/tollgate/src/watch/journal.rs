@@ -113,12 +113,8 @@ impl Journal {
         self.file.is_none()
     }
 
-    /// Replaces all records.
-    pub(super) fn replace(&mut self, records: &[u8]) -> io::Result<()> {
-        self.rewrite(&[records])
-    }
-
-    fn rewrite(&mut self, records: &[&[u8]]) -> io::Result<()> {
+    /// Replaces the content by these records.
+    pub(super) fn rewrite(&mut self, records: &[&[u8]]) -> io::Result<()> {
         let parts: Vec<&[u8]> = [MARK].into_iter().chain(records.iter().copied()).collect();
         let file = durable::replace_prepared(&self.path, &parts, lock)?;
         self.bytes = parts.iter().map(|part| part.len() as u64).sum();
@@ -231,7 +227,7 @@ mod tests {
         drop(journal);
         let (mut journal, records) = open(folder.path());
         assert_eq!(records, ["a", "b", "c"].map(record));
-        journal.replace(&bytes(&["d"])).unwrap();
+        journal.rewrite(&[&bytes(&["d"])]).unwrap();
         journal.append(&bytes(&["e"])).unwrap();
         drop(journal);
         assert_eq!(open(folder.path()).1, ["d", "e"].map(record));
@@ -318,9 +314,9 @@ mod tests {
         let (mut journal, _) = open(&directory);
         fs::remove_dir_all(&directory).unwrap();
         assert!(journal.append(&bytes(&["a"])).is_err());
-        assert!(journal.is_broken() && journal.replace(&[]).is_err() && journal.append(&[]).is_err());
+        assert!(journal.is_broken() && journal.rewrite(&[&[]]).is_err() && journal.append(&[]).is_err());
         fs::create_dir(&directory).unwrap();
-        journal.replace(&bytes(&["b"])).unwrap();
+        journal.rewrite(&[&bytes(&["b"])]).unwrap();
         journal.append(&bytes(&["c"])).unwrap();
         drop(journal);
         assert_eq!(open(&directory).1, ["b", "c"].map(record));
@@ -334,7 +330,7 @@ mod tests {
         let modes =
             || [&directory, &directory.join("watch.journal")].map(|path| fs::metadata(path).unwrap().mode() & 0o777);
         assert_eq!(modes(), [0o700, 0o600]);
-        journal.replace(&bytes(&["a"])).unwrap();
+        journal.rewrite(&[&bytes(&["a"])]).unwrap();
         assert_eq!(modes(), [0o700, 0o600]);
     }
 
@@ -370,7 +366,7 @@ mod tests {
         assert!(Journal::open(&link("watch.journal"), |_| {}).is_err());
         let (mut journal, _) = open(&link("watch.journal.new"));
         // The link itself is replaced, not its target.
-        journal.replace(&bytes(&["a"])).unwrap();
+        journal.rewrite(&[&bytes(&["a"])]).unwrap();
         let directory = link("watch.damaged");
         fs::write(directory.join("watch.journal"), b"damaged").unwrap();
         drop(open(&directory));

@@ -51,7 +51,7 @@ fn writer_that_is_killed() {
         journal.append(&bytes(number..=number)).unwrap();
         println!("\n{ACKNOWLEDGED}{number}");
         if number == 2 {
-            journal.replace(&bytes(0..3)).unwrap();
+            journal.rewrite(&[&bytes(0..3)]).unwrap();
         }
     }
 }
@@ -194,13 +194,13 @@ fn writer_whose_disk_is_full() {
         assert!(acknowledged < 1_000_000, "the disk is not full");
     }
     assert!(acknowledged > 0 && journal.is_broken() && journal.append(&bytes(0..1)).is_err());
-    assert!(journal.replace(&bytes(0..acknowledged)).is_err(), "there is no room for a second file");
+    assert!(journal.rewrite(&[&bytes(0..acknowledged)]).is_err(), "there is no room for a second file");
     assert!(!directory.join("watch.journal.new").exists(), "nothing is left behind");
     drop(journal);
     let (mut journal, records) = read(&directory);
     assert_eq!(records, (0..acknowledged).map(record).collect::<Vec<_>>());
     fs::remove_file(directory.parent().unwrap().join("ballast")).unwrap();
-    journal.replace(&bytes(0..10)).unwrap();
+    journal.rewrite(&[&bytes(0..10)]).unwrap();
     journal.append(&bytes(10..11)).unwrap();
     drop(journal);
     assert_eq!(read(&directory).1, (0..11).map(record).collect::<Vec<_>>());

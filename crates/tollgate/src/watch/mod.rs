@@ -261,7 +261,7 @@ impl Watch {
     pub(crate) fn report(&self, id: &str, entries: &[Entry<'_>]) -> Result<ReportOutcome, NotPersisted> {
         let now = self.calendar.now();
         let mut journaled = self.lock();
-        if journaled.state.has_report(id) {
+        if journaled.state.reports.by_id.contains(id) {
             self.count(&self.counts.reports_repeated);
             return Ok(ReportOutcome { repeated: true, flagged: Vec::new() });
         }
@@ -304,7 +304,7 @@ impl Watch {
 
     /// Announces flags that a crash left unannounced, and rewrites the journal if it is incomplete or too long.
     fn catch_up(&self, journaled: &mut JournaledState) {
-        let unwritten = journaled.state.take_unwritten();
+        let unwritten: Vec<_> = std::mem::take(&mut journaled.state.unwritten).into_values().collect();
         self.announce(journaled, &unwritten);
         if journaled.has_unwritten || journaled.journal.as_ref().is_some_and(Journal::has_grown) {
             let _ = self.rewrite_journal(journaled);
@@ -418,7 +418,7 @@ impl Watch {
         let JournaledState { state, journal: Some(journal), has_unwritten, .. } = journaled else { return Ok(()) };
         let mut bytes = Vec::new();
         state.write(&mut bytes);
-        journal.replace(&bytes).map_err(|error| self.failed(error))?;
+        journal.rewrite(&[&bytes]).map_err(|error| self.failed(error))?;
         *has_unwritten = false;
         Ok(())
     }

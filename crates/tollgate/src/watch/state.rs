@@ -85,10 +85,10 @@ pub(super) struct WatchState {
     pub(super) past: VecDeque<Flag>,
     /// Changes by operators, the latest first.
     pub(super) changes: VecDeque<Change>,
-    reports: Reports,
+    pub(super) reports: Reports,
     /// Flags that follow from reports in the journal but are not in the journal themselves, because the process ended
     /// in between.
-    unwritten: BTreeMap<String, Flag>,
+    pub(super) unwritten: BTreeMap<String, Flag>,
     /// Pending announcements, the oldest first.
     pub(crate) announcements: VecDeque<(u64, String)>,
     /// Number of the next announcement.
@@ -113,10 +113,6 @@ impl WatchState {
     pub(super) fn set_flagging(&mut self, threshold: u64, window: Span, account_class: &str) {
         self.account_class = account_class.into();
         self.core.set_flagging(threshold, window, account_class);
-    }
-
-    pub(super) fn has_report(&self, id: &str) -> bool {
-        self.reports.by_id.contains(id)
     }
 
     /// Counts a report and returns the accounts that it flagged.
@@ -193,11 +189,6 @@ impl WatchState {
         }
     }
 
-    /// Flags that have to be written to the journal and announced now.
-    pub(super) fn take_unwritten(&mut self) -> Vec<Flag> {
-        std::mem::take(&mut self.unwritten).into_values().collect()
-    }
-
     /// Current flag of an account, or the last one that was cleared.
     pub(super) fn latest_flag_of(&self, account: &str) -> Option<Flag> {
         self.flag_of(account).or_else(|| self.past.iter().find(|past| past.account == account).cloned())
@@ -251,9 +242,9 @@ fn active_flag(account: String, flag: &core::Flag) -> Flag {
 
 /// IDs of the latest reports.
 #[derive(Default)]
-struct Reports {
+pub(super) struct Reports {
     in_order: VecDeque<Arc<str>>,
-    by_id: HashSet<Arc<str>>,
+    pub(super) by_id: HashSet<Arc<str>>,
 }
 
 impl Reports {

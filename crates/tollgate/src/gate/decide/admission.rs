@@ -42,12 +42,13 @@ use super::routes::RouteHasher;
 use super::rule_engagement::by_rule;
 use super::rules::Rules;
 use super::uploads::{Upload, UploadFate, Uploads};
-use crate::gate::observe::engagement::{Act, Engagement};
+use crate::gate::observe::engagement::Engagement;
 use crate::gate::observe::engagement_log::EngagementLog;
 use crate::settings::{Domain, Gate as Settings};
 use crate::watch::Flagged;
 use ticket::Sending;
 pub(crate) use ticket::Ticket;
+use tollgate_core::decision::Act;
 
 /// Decides about requests, for all workers.
 pub(crate) struct Admission {
@@ -440,7 +441,7 @@ impl Admission {
             account: None,
             queued: None,
             toll: None,
-            would: Act::of(&decision).filter(|act| matches!(act, Act::WouldHold | Act::WouldRefuse)),
+            would: decision.act().filter(|act| matches!(act, Act::WouldHold | Act::WouldRefuse)),
         });
         Ok(waiting)
     }

@@ -1,35 +1,27 @@
 //! The file that keeps the in-flight limits and prices of the backends while the gate is not running.
 //!
-//! | bytes | content |
-//! |---|---|
-//! | 19 | `tollgate learned 1` and a line feed |
-//! | 16 | the secret key of the routes' hash |
-//! | 2 | the number of backends, then for each of them: |
-//! | 2, n | the length of its address, the address |
-//! | 4 | the in-flight limit, in requests |
-//! | 4 | the number of prices, then for each of them: |
-//! | 24 | the hash of the route, the mean cost and its deviation in nanoseconds |
-//! | 8 | SipHash-1-3 of everything before, to find damage |
+//! After the line `tollgate learned 2`, the file has a JSON array: the secret key of the routes' hash, and for each
+//! backend its address, its in-flight limit in requests, and its prices. A price is the hash of a route, the mean cost
+//! and its deviation, in nanoseconds. SipHash-1-3 of everything before ends the file, to find damage.
 //!
-//! Numbers are big-endian. The file is private, because of the key, and is replaced atomically. A file with an error is
-//! copied, and the gate learns everything again. The numbers are validated ([`tollgate_core::queue::Queue::restore`]).
+//! The file is private, because of the key, and is replaced atomically. A file with an error is copied, and the gate
+//! learns everything again. The numbers are validated ([`tollgate_core::queue::Queue::restore`]).
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use bytes::Buf as _;
 use tollgate_core::queue::{Learned, LearnedPrice, Queue};
 use tollgate_core::time::Span;
 
 use crate::durable;
 
-const MARK: &[u8] = b"tollgate learned 1\n";
-/// Backends in the file: each takes up to 100 KB.
+const MARK: &[u8] = b"tollgate learned 2\n";
+/// Backends in the file: each takes up to 250 KB.
 const BACKENDS_MAX: usize = 64;
 /// The largest valid file, in bytes.
-const BYTES_MAX: u64 = 8 << 20;
+const BYTES_MAX: u64 = 16 << 20;
 
 /// The learned state of a gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,51 +32,36 @@ pub(crate) struct LearnedState {
     pub(crate) backends: Vec<(String, Learned)>,
 }
 
+/// A backend in the file: its address, its in-flight limit and its prices.
+type SavedBackend = (String, u32, Vec<[u64; 3]>);
+
 impl LearnedState {
     fn encode(&self) -> Vec<u8> {
+        let saved = |(url, learned): &(String, Learned)| -> SavedBackend {
+            let price = |price: &LearnedPrice| [price.key, price.mean.as_nanos(), price.deviation.as_nanos()];
+            (url.clone(), learned.in_flight, learned.prices.iter().take(Queue::PRICES_MAX).map(price).collect())
+        };
+        let backends: Vec<_> = self.backends.iter().take(BACKENDS_MAX).map(saved).collect();
         let mut bytes = MARK.to_vec();
-        self.key.iter().for_each(|half| bytes.extend(half.to_be_bytes()));
-        let is_short = |(url, _): &&(String, Learned)| u16::try_from(url.len()).is_ok();
-        let backends: Vec<_> = self.backends.iter().filter(is_short).take(BACKENDS_MAX).collect();
-        bytes.extend((backends.len() as u16).to_be_bytes());
-        for (url, learned) in backends {
-            let prices = &learned.prices[..learned.prices.len().min(Queue::PRICES_MAX)];
-            bytes.extend((url.len() as u16).to_be_bytes());
-            bytes.extend(url.as_bytes());
-            bytes.extend(learned.in_flight.to_be_bytes());
-            bytes.extend((prices.len() as u32).to_be_bytes());
-            for LearnedPrice { key, mean, deviation } in prices {
-                for number in [*key, mean.as_nanos(), deviation.as_nanos()] {
-                    bytes.extend(number.to_be_bytes());
-                }
-            }
-        }
+        serde_json::to_writer(&mut bytes, &(self.key, backends)).expect("writing into memory cannot fail");
         durable::seal(&mut bytes);
         bytes
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut reader = durable::unseal(bytes, MARK)?;
-        let key = [reader.try_get_u64().ok()?, reader.try_get_u64().ok()?];
-        let count = usize::from(reader.try_get_u16().ok()?);
-        if count > BACKENDS_MAX {
+        let (key, backends): (_, Vec<SavedBackend>) = serde_json::from_slice(durable::unseal(bytes, MARK)?).ok()?;
+        if backends.len() > BACKENDS_MAX || backends.iter().any(|(_, _, prices)| prices.len() > Queue::PRICES_MAX) {
             return None;
         }
-        let mut backends = Vec::new();
-        for _ in 0..count {
-            let length = usize::from(reader.try_get_u16().ok()?);
-            let url = String::from_utf8(reader.split_off(..length)?.to_vec()).ok()?;
-            let in_flight = reader.try_get_u32().ok()?;
-            let count = usize::try_from(reader.try_get_u32().ok()?).ok()?;
-            let prices = 0..Some(count).filter(|count| *count <= Queue::PRICES_MAX)?;
-            let prices = prices.map(|_| {
-                let key = reader.try_get_u64().ok()?;
-                let mean = Span::from_nanos(reader.try_get_u64().ok()?);
-                Some(LearnedPrice { key, mean, deviation: Span::from_nanos(reader.try_get_u64().ok()?) })
-            });
-            backends.push((url, Learned { in_flight, prices: prices.collect::<Option<_>>()? }));
-        }
-        reader.is_empty().then_some(Self { key, backends })
+        let learned = |(url, in_flight, prices): SavedBackend| {
+            let price = |[key, mean, deviation]: [u64; 3]| LearnedPrice {
+                key,
+                mean: Span::from_nanos(mean),
+                deviation: Span::from_nanos(deviation),
+            };
+            (url, Learned { in_flight, prices: prices.into_iter().map(price).collect() })
+        };
+        Some(Self { key, backends: backends.into_iter().map(learned).collect() })
     }
 }
 
@@ -177,17 +154,22 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_promise_more_than_there_is_or_may_be_are_refused() {
-        let head = [MARK, &[0; 16]].concat();
-        let with = |rest: &[u8]| LearnedState::decode(&sealed([&head[..], rest].concat()));
-        assert!(with(&[0, 0]).is_some());
-        assert_eq!(with(&[0xFF, 0xFF]), None);
-        assert_eq!(with(&[0, 1, 0xFF, 0xFF]), None);
-        assert_eq!(with(&[0, 1, 0, 1, b'a', 0, 0, 0, 8, 0xFF, 0xFF, 0xFF, 0xFF]), None);
-        assert_eq!(with(&[0, 1, 0, 1, 0xFF, 0, 0, 0, 8, 0, 0, 0, 0]), None, "no text");
-        assert_eq!(with(&[0, 0, 9]), None, "something follows");
-        let newer = [b"tollgate learned 2\n", &head[MARK.len()..], &[0, 0]].concat();
-        assert_eq!(LearnedState::decode(&sealed(newer)), None, "another version");
+    fn contents_with_more_than_there_may_be_or_of_another_form_are_refused() {
+        let with = |content: &str| LearnedState::decode(&sealed([MARK, content.as_bytes()].concat()));
+        assert!(with(r#"[[1, 2], [["a", 8, [[1, 2, 3]]]]]"#).is_some());
+        assert_eq!(with("[[1, 2]]"), None);
+        assert_eq!(with("[[1, 2], [], 9]"), None, "something follows");
+        assert_eq!(with(r#"[[1, 2], [["a", -1, []]]]"#), None);
+        assert_eq!(with(r#"[[1, 2], [["a", 8, [[1, 2]]]]]"#), None);
+        let many = |count: usize, one: &str| vec![one; count].join(",");
+        assert_eq!(with(&format!("[[1, 2], [{}]]", many(BACKENDS_MAX + 1, r#"["a", 8, []]"#))), None);
+        let prices = many(Queue::PRICES_MAX + 1, "[1, 2, 3]");
+        assert_eq!(with(&format!(r#"[[1, 2], [["a", 8, [{prices}]]]]"#)), None);
+        assert_eq!(
+            LearnedState::decode(&sealed(b"tollgate learned 3\n[[1, 2], []]".to_vec())),
+            None,
+            "another version"
+        );
     }
 
     proptest! {

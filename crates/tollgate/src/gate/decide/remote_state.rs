@@ -13,9 +13,9 @@ use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::BuildError;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::limiter::Limiter;
+use tollgate_gatekeeper::link::Link;
 use tollgate_gatekeeper::shared::{Authority, Explained, Share, SharedTicket, Sharing, Unanswered};
 
-use super::masters::Masters;
 use super::redis::RedisLink;
 use crate::settings::{Domain, RuleSettings, StateLocation};
 
@@ -28,7 +28,7 @@ pub(crate) struct RemoteState {
     /// The rules with state in a shared store, if any.
     pub(crate) redis: Option<Sharing>,
     /// The masters that receive reports, if any.
-    pub(crate) masters: Option<Arc<Masters>>,
+    pub(crate) masters: Option<Arc<Link>>,
 }
 
 /// The links to shared state.
@@ -37,7 +37,7 @@ pub(crate) struct RemoteLinks<'a> {
     /// The shared store.
     pub(crate) redis: Option<&'a RedisLink>,
     /// The masters.
-    pub(crate) masters: Option<&'a Arc<Masters>>,
+    pub(crate) masters: Option<&'a Arc<Link>>,
 }
 
 impl RemoteState {
@@ -56,11 +56,7 @@ impl RemoteState {
         let names = (link.settings.prefix.as_str(), domain.name.as_str());
         let rules = domain.rules.iter().map(|settings| (settings.rule.clone(), share(settings)));
         let before = before.and_then(|before| before.redis.as_ref());
-        let sharing = match before.filter(|before| before.store().is_same(&link.store)) {
-            Some(before) => before.succeeded_by(names, rules),
-            None => Sharing::new(link.store.clone(), clock.clone(), names, rules),
-        };
-        Ok(Self { redis: Some(sharing?), masters })
+        Ok(Self { redis: Some(Sharing::new(&link.store, clock, names, rules, before)?), masters })
     }
 
     /// Whether the shared store must decide about `request`.

@@ -8,7 +8,8 @@ use tollgate_gatekeeper::names::Name;
 use tollgate_wire::rate_limit_headers::LimitStatus;
 
 use super::rules::Rules;
-use crate::gate::observe::engagement::{Act, Engagement};
+use crate::gate::observe::engagement::Engagement;
+use tollgate_core::decision::Act;
 
 /// The engagement of a rule with a request; none if the request passed.
 pub(crate) fn by_rule<'a>(
@@ -17,7 +18,7 @@ pub(crate) fn by_rule<'a>(
     decision: &Decision,
     now: Moment,
 ) -> Option<Engagement<'a>> {
-    let act = Act::of(decision)?;
+    let act = decision.act()?;
     let rule = rules.limiter.rule(decision.rule?)?;
     let (face, standing) = (rules.face(decision)?, rules.figures(decision)?);
     let key = Name::of(|writer| {

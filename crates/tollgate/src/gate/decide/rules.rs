@@ -23,9 +23,9 @@ use tollgate_wire::rate_limit_headers::LimitStatus;
 
 use super::remote_state::{Charge, RemoteLinks, RemoteState};
 use super::scaled_limiters::ScaledLimiters;
-use crate::gate::observe::engagement::Act;
 use crate::settings::{Domain, Gate as Settings, Hold};
 use crate::watch::Flagged;
+use tollgate_core::decision::Act;
 
 /// Names of throttled keys that are kept for the console.
 const NAMES_MAX: usize = 4096;
@@ -122,7 +122,7 @@ impl Rules {
             None => Limiter::new(plan(domain, started))?,
         };
         if let Some(masters) = &remote_state.masters {
-            limiter.report_to(&masters.link.relay);
+            limiter.report_to(&masters.relay);
         }
         let is_open = |limit: &Limit| matches!(limit, Limit::InFlight(_) | Limit::Budget(_));
         Ok(Self {
@@ -185,7 +185,7 @@ impl Rules {
     /// Counts the act on a request. It can differ from the decision: a request without room to be held is refused, and
     /// an exempt key passes.
     pub(crate) fn count(&self, decision: &Decision) {
-        if let (Some(face), Some(act)) = (self.face(decision), Act::of(decision)) {
+        if let (Some(face), Some(act)) = (self.face(decision), decision.act()) {
             face.counters.counts[act as usize].fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -228,6 +228,11 @@ impl Rules {
         if let Some(face) = self.face(decision) {
             face.counters.toll_ns.fetch_add(toll.as_nanos(), Ordering::Relaxed);
         }
+    }
+
+    /// Whether a rule has this class.
+    pub(crate) fn has_class(&self, class: &str) -> bool {
+        self.faces.iter().any(|face| face.class == class)
     }
 
     /// The rule that decided.

@@ -11,7 +11,7 @@ use super::halves::Sent;
 use super::worker::Worker;
 use crate::gate::decide::admission::Ticket;
 use crate::gate::decide::refusal::Refusal;
-use crate::gate::observe::engagement::Act;
+use tollgate_core::decision::Act;
 
 /// The status of a request whose client left before the response. nginx uses the same.
 const CLIENT_LEFT: u16 = 499;

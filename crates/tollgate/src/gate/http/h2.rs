@@ -268,7 +268,7 @@ async fn next_event(
         }
         if !parked.is_empty() {
             prune_parked(parked, session, idle, cx);
-            session.budget.wake_with(cx.waker());
+            *session.budget.waker.borrow_mut() = Some(cx.waker().clone());
             if std::mem::replace(&mut has_waited, true) {
                 return Poll::Ready(Some(Ok(None)));
             }
@@ -343,7 +343,7 @@ async fn serve_one(
     let reader = StreamReader::new(request.into_body(), pace);
     let mut body = StreamBody { reader, line: &line, timer: &timer, charge };
     if websocket {
-        body.reader.hold_back();
+        body.reader.ended = true;
     }
     let meter = PaceMeter::new(paced(settings.timeouts.write));
     let mut reply = StreamReply {
@@ -376,7 +376,7 @@ async fn serve_one(
         After::Tunnel(backend, slot) => {
             let _counted = worker.count_tunnel();
             let idle_max = settings.timeouts.upgraded_idle;
-            body.reader.release();
+            body.reader.ended = body.reader.stream.is_end_stream();
             reply.open(idle_max);
             tunnel::run_stream(&mut body, &mut reply, *backend, slot, idle_max).await;
             if !reply.ended {
@@ -426,7 +426,7 @@ impl Source for StreamBody<'_> {
 impl ClientBody for StreamBody<'_> {
     async fn gather(&mut self, length: Length, is_awaited: bool) -> Result<bool, PeerError> {
         if let Length::Fixed(length) = length {
-            self.reader.expect(length);
+            self.reader.length = Some(length);
         }
         match length {
             Length::Fixed(length) if length > GATHERED_MAX as u64 => Ok(false),
@@ -442,7 +442,7 @@ impl ClientBody for StreamBody<'_> {
     }
 
     fn gathered(&self) -> Vec<u8> {
-        self.reader.gathered().to_vec()
+        self.reader.ahead.clone()
     }
 
     async fn departure(&mut self) -> PeerError {
@@ -457,7 +457,7 @@ impl ClientBody for StreamBody<'_> {
     }
 
     fn has_ended(&self) -> bool {
-        self.reader.has_ended()
+        self.reader.ended
     }
 
     fn forwarded(&mut self) {

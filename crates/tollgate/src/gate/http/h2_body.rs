@@ -26,17 +26,19 @@ impl From<h2::Error> for PeerError {
 
 /// Reads one body from a stream.
 pub(crate) struct StreamReader {
-    stream: RecvStream,
+    pub(super) stream: RecvStream,
     /// Bytes that were buffered and are not returned yet, and the piece that was returned last. The peer may send as
     /// many bytes again already: other streams of the connection must not wait for this one.
-    ahead: Vec<u8>,
+    pub(super) ahead: Vec<u8>,
     given: Vec<u8>,
     lent: Bytes,
     trailers: Fields,
-    ended: bool,
+    /// Whether the whole body has been read. It is also set while the stream is to become a tunnel, so that nothing
+    /// is read from it.
+    pub(super) ended: bool,
     meter: PaceMeter,
-    /// The length of the body, if known.
-    length: Option<u64>,
+    /// The length of the body, if known. The body ends there, even if the peer does not end the stream.
+    pub(super) length: Option<u64>,
 }
 
 impl StreamReader {
@@ -52,26 +54,6 @@ impl StreamReader {
             meter: PaceMeter::new(pace),
             length: None,
         }
-    }
-
-    /// Sets the length of the body: it ends there, even if the peer does not end the stream.
-    pub(crate) fn expect(&mut self, length: u64) {
-        self.length = Some(length);
-    }
-
-    /// Reads nothing from the stream until [`Self::release`], because it is to become a tunnel.
-    pub(crate) fn hold_back(&mut self) {
-        self.ended = true;
-    }
-
-    /// Reads from the stream again.
-    pub(crate) fn release(&mut self) {
-        self.ended = self.stream.is_end_stream();
-    }
-
-    /// Whether the whole body has been read.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended
     }
 
     /// The next piece.
@@ -98,11 +80,6 @@ impl StreamReader {
                 Ok(Piece::End((!self.trailers.is_empty()).then_some(&self.trailers)))
             }
         }
-    }
-
-    /// The bytes that were read ahead.
-    pub(crate) fn gathered(&self) -> &[u8] {
-        &self.ahead
     }
 
     /// Buffers the whole body, if it is no longer than `bytes_max`, and returns whether it is complete.
@@ -135,7 +112,7 @@ impl StreamReader {
         while !self.ended {
             let began_ms = timer.now_ms();
             timer.set(Way::In, self.meter.patience());
-            let complete = self.length.is_some_and(|length| self.meter.bytes() >= length);
+            let complete = self.length.is_some_and(|length| self.meter.bytes >= length);
             let data = poll_fn(|cx| timed(timer, Way::In, cx, |cx| self.stream.poll_data(cx)));
             let data = if complete {
                 // Trailers may follow, but not much later.

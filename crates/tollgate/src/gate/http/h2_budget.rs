@@ -66,7 +66,7 @@ pub(crate) struct ConnectionBudget {
     unsent_heads: Arc<AtomicUsize>,
     received: Rc<Cell<u64>>,
     /// The task of the connection, which starts parked requests.
-    waker: RefCell<Option<Waker>>,
+    pub(crate) waker: RefCell<Option<Waker>>,
 }
 
 /// The memory of a request.
@@ -129,11 +129,6 @@ impl ConnectionBudget {
         }
         self.parked.set(parked);
         Some(MemoryCharge { budget: self.clone(), size, phase: ChargePhase::Parked })
-    }
-
-    /// Wakes the task of the connection once, when the next request has been forwarded or has ended.
-    pub(crate) fn wake_with(&self, waker: &Waker) {
-        *self.waker.borrow_mut() = Some(waker.clone());
     }
 
     /// Charges the head of a response until the `h2` crate has encoded it. `is_blocked`: the client reads nothing at

@@ -6,9 +6,8 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use tollgate_gatekeeper::link::MasterReport;
+use tollgate_gatekeeper::link::{Link, MasterReport};
 
-use crate::gate::decide::masters::Masters;
 use crate::metric::counter;
 
 /// Name, help text, and the values by label.
@@ -52,14 +51,14 @@ const COUNTERS: [Counter; 4] = [
 ];
 
 /// Writes the metrics.
-pub(crate) fn encode(masters: &Masters, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+pub(crate) fn encode(masters: &Link, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     for ((name, help, places), kind) in GAUGES
         .iter()
         .map(|gauge| (gauge, MetricType::Gauge))
         .chain(COUNTERS.iter().map(|counter| (counter, MetricType::Counter)))
     {
         let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-        for (settings, report) in masters.link.masters() {
+        for (settings, report) in masters.masters() {
             let master = settings.accounting.to_string();
             for (what, read) in *places {
                 let labels = [("master", master.as_str()), ("what", *what)];
@@ -71,8 +70,8 @@ pub(crate) fn encode(masters: &Masters, encoder: &mut DescriptorEncoder<'_>) -> 
         }
     }
     let lost: [(&str, &str, u64); 2] = [
-        ("displaced", "by newer ones before the link took them", masters.link.relay.dropped()),
-        ("untold", "because the caller's key is empty", masters.link.relay.unreported()),
+        ("displaced", "by newer ones before the link took them", masters.relay.dropped()),
+        ("untold", "because the caller's key is empty", masters.relay.unreported()),
     ];
     for (what, why, count) in lost {
         let name = format!("tollgate_master_decisions_{what}");

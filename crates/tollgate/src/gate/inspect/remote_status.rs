@@ -1,12 +1,15 @@
 //! The status of the masters and of the shared store.
 
+use std::collections::BTreeMap;
+
+use serde::Serialize;
 use tollgate_gatekeeper::link::MasterReport;
 use tollgate_gatekeeper::shared::StoreHealth;
 
 use crate::gate::serve::running::Running;
 
 /// The status of one remote part.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Other {
     /// Its kind.
     pub(crate) kind: &'static str,
@@ -19,7 +22,7 @@ pub(crate) struct Other {
     /// The 99th percentile of its response times, if it responds to requests.
     pub(crate) lag_ms: Option<f64>,
     /// Its counters.
-    pub(crate) figures: Vec<(&'static str, u64)>,
+    pub(crate) figures: BTreeMap<&'static str, u64>,
 }
 
 impl Running {
@@ -27,9 +30,7 @@ impl Running {
     pub(crate) fn others(&self) -> Vec<Other> {
         let (rules, mut others) = (self.shared.admission.rules(), Vec::new());
         if let Some(masters) = &rules.remote_state.masters {
-            others.extend(
-                masters.link.masters().map(|(settings, report)| master(settings.accounting.to_string(), report)),
-            );
+            others.extend(masters.masters().map(|(settings, report)| master(settings.accounting.to_string(), report)));
         }
         if let Some(sharing) = &rules.remote_state.redis {
             others.push(redis(self.redis_name(), sharing.store().health()));
@@ -52,12 +53,12 @@ fn master(name: String, report: MasterReport) -> Other {
         up: report.accounting_up && report.control_up,
         state: state.to_owned(),
         lag_ms: None,
-        figures: vec![
+        figures: BTreeMap::from([
             ("reports_sent", report.reports_sent),
             ("reports_dropped", report.reports_dropped_away + report.reports_dropped_behind),
             ("orders", report.orders),
             ("connections", report.connections),
-        ],
+        ]),
     }
 }
 
@@ -71,7 +72,7 @@ fn redis(name: String, vitals: &StoreHealth) -> Other {
     } else {
         "connected".to_owned()
     };
-    let figures = vec![("decisions", counts.answered), ("fallbacks", counts.unanswered())];
+    let figures = BTreeMap::from([("decisions", counts.answered), ("fallbacks", counts.unanswered())]);
     let lag_ms = vitals.times().percentile(99).map(|time| time.as_nanos() as f64 / 1e6);
     Other { kind: "Redis", name, up: gone < 1.0, state, lag_ms, figures }
 }

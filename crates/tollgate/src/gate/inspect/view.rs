@@ -3,15 +3,17 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use serde::Serialize;
+use serde_json::{Value, json};
 use tollgate_core::class::Class;
-use tollgate_core::decision::Decision;
+use tollgate_core::decision::{Act, Decision};
 use tollgate_core::network::Network;
 use tollgate_core::request::Request;
 use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
-use tollgate_gatekeeper::histogram::HistogramSnapshot;
 use tollgate_gatekeeper::names::{NAME_BYTES_MAX, Throttled};
 use tollgate_gatekeeper::shared::{Authority, Explained, Unanswered};
 use tollgate_gatekeeper::truncation::is_cut;
@@ -19,7 +21,7 @@ use tollgate_gatekeeper::truncation::is_cut;
 use super::metrics::named_in;
 use crate::gate::decide::admission::ObservedCounts;
 use crate::gate::decide::queue::QueueForecast;
-use crate::gate::decide::rules::{RuleCounters, Rules};
+use crate::gate::decide::rules::{Face, Rules};
 use crate::gate::observe::counters::WorkerCounters;
 use crate::gate::observe::rates::Rates;
 use crate::gate::observe::refusal_history::PastRefusal;
@@ -50,15 +52,6 @@ pub(crate) struct Figures {
     pub(crate) observed: ObservedCounts,
 }
 
-/// Totals of a rule.
-#[derive(Clone, Debug)]
-pub(crate) struct RuleFigures {
-    pub(crate) name: String,
-    pub(crate) class: String,
-    /// Requests that it held and refused, and that it would have held and refused if it did not only observe.
-    pub(crate) counts: [u64; RuleCounters::KINDS.len()],
-}
-
 /// The statistics of one key.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
@@ -73,13 +66,15 @@ pub(crate) struct Bucket {
 }
 
 /// One backend, as operators see it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct BackendInfo {
     pub(crate) url: String,
     /// The names of the sites that it serves.
     pub(crate) sites: Vec<String>,
+    #[serde(rename = "up")]
     pub(crate) is_up: bool,
     /// Whether it is out of service. Unlike `is_up`, this does not change between a failed probe and the next one.
+    #[serde(skip)]
     pub(crate) is_down: bool,
     /// Requests in flight.
     pub(crate) in_flight: u32,
@@ -169,29 +164,18 @@ impl Running {
     }
 
     /// Totals of each rule.
-    pub(crate) fn rule_figures(&self) -> Vec<RuleFigures> {
-        let rules = self.shared.all_rules();
-        let shown = |domain: &str, face: &crate::gate::decide::rules::Face| RuleFigures {
-            name: named_in(domain, &face.name).into_owned(),
-            class: face.class.clone(),
-            counts: std::array::from_fn(|kind| face.counters.read(kind)),
+    pub(crate) fn rule_figures(&self) -> Vec<Value> {
+        let shown = |(domain, rules): &(String, Arc<Rules>)| {
+            let of_face = |face: &Face| {
+                let [held, refused, would_hold, would_refuse] = std::array::from_fn(|kind| face.counters.read(kind));
+                json!({
+                    "name": named_in(domain, &face.name), "class": face.class, "held": held, "refused": refused,
+                    "would_hold": would_hold, "would_refuse": would_refuse,
+                })
+            };
+            rules.faces.iter().map(of_face).collect::<Vec<_>>()
         };
-        rules.iter().flat_map(|(domain, rules)| rules.faces.iter().map(|face| shown(domain, face))).collect()
-    }
-
-    /// The response times so far, including the wait at the gate.
-    pub(crate) fn answer_times(&self) -> HistogramSnapshot {
-        self.shared.stats.answers.read()
-    }
-
-    /// The feed of refusals for the watch.
-    pub(crate) fn feed(&self) -> std::sync::Arc<crate::watch::Feed> {
-        self.shared.stats.feed.clone()
-    }
-
-    /// The set of flagged accounts, which the watch updates.
-    pub(crate) fn flagged(&self) -> std::sync::Arc<crate::watch::Flagged> {
-        self.shared.admission.flagged.clone()
+        self.shared.all_rules().iter().flat_map(shown).collect()
     }
 
     /// Whether the account of a request is flagged, if any rule uses flags.
@@ -271,8 +255,9 @@ impl Running {
         let stats = &self.shared.stats;
         let callers = stats.spenders.top("ip/32", usize::MAX, stats.clock.now()).unwrap_or_default();
         let mut callers: Vec<_> = callers.into_iter().map(|shown| (shown.key, shown.rates)).collect();
-        callers.retain(|(_, rates)| rates.total.would_refuse + rates.total.would_hold > 0);
-        callers.sort_by_key(|(_, rates)| std::cmp::Reverse((rates.total.would_refuse, rates.total.would_hold)));
+        let would = |rates: &Rates| [Act::WouldRefuse, Act::WouldHold].map(|act| rates.total.acts[act as usize]);
+        callers.retain(|(_, rates)| would(rates) != [0, 0]);
+        callers.sort_by_key(|(_, rates)| std::cmp::Reverse(would(rates)));
         callers.truncate(most);
         callers
     }
@@ -363,16 +348,6 @@ impl Running {
         callers.iter().filter(|caller| rules.limiter.forget_throttled(caller, now)).count()
     }
 
-    /// Whether any rule has its state in a shared store.
-    pub(crate) fn shares_rules(&self) -> bool {
-        self.shared.admission.rules().remote_state.redis.is_some()
-    }
-
-    /// Whether a rule has this class.
-    pub(crate) fn has_class(&self, class: &str) -> bool {
-        self.shared.admission.rules().faces.iter().any(|face| face.class == class)
-    }
-
     /// Exempts a key from the rules of a class for a while, or ends the exemption. Returns false if there are too many
     /// exemptions.
     pub(crate) fn exempt(&self, class: &str, key: &[u8], span: Option<Span>) -> bool {
@@ -384,16 +359,6 @@ impl Running {
                 true
             }
         }
-    }
-
-    /// The keys of a class that are exempt.
-    pub(crate) fn exempt_keys(&self, class: &str) -> Vec<Vec<u8>> {
-        self.shared.admission.exemptions.keys(class)
-    }
-
-    /// The end of the exemption of a key.
-    pub(crate) fn exempt_until(&self, class: &str, key: &[u8]) -> Option<Moment> {
-        self.shared.admission.exemptions.until(class, key, self.now())
     }
 
     fn now(&self) -> Moment {

@@ -24,7 +24,7 @@ impl Pace {
 pub(crate) struct PaceMeter {
     pace: Pace,
     waited_ms: u64,
-    bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl PaceMeter {
@@ -35,11 +35,6 @@ impl PaceMeter {
     /// Starts again, for the next message.
     pub(crate) fn reset(&mut self) {
         *self = Self::new(self.pace);
-    }
-
-    /// The bytes moved so far.
-    pub(crate) const fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// The longest permitted wait for the next bytes.

@@ -9,6 +9,8 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
+use slab::Slab;
+
 /// Idle connections that are closed at once when there is no room for a new one. More would close connections that are
 /// about to be used.
 pub(crate) const CLOSED_AT_ONCE: usize = 8;
@@ -30,15 +32,9 @@ pub(crate) enum Way {
 pub(crate) struct Timers {
     began: Instant,
     now_ms: Cell<u64>,
-    slots: RefCell<TimerSlots>,
+    cells: RefCell<Slab<Rc<TimerCell>>>,
     /// The number of closing cells. It is counted, because every connection that is accepted without room reads it.
     closing: Cell<usize>,
-}
-
-#[derive(Default)]
-struct TimerSlots {
-    cells: Vec<Option<Rc<TimerCell>>>,
-    free: Vec<usize>,
 }
 
 struct TimerCell {
@@ -60,7 +56,7 @@ pub(crate) struct Timer {
 
 impl Timers {
     pub(crate) fn new() -> Rc<Self> {
-        Rc::new(Self { began: Instant::now(), now_ms: Cell::new(0), slots: RefCell::default(), closing: Cell::new(0) })
+        Rc::new(Self { began: Instant::now(), now_ms: Cell::new(0), cells: RefCell::default(), closing: Cell::new(0) })
     }
 
     /// Milliseconds since the start of the worker, as of the last tick.
@@ -77,12 +73,7 @@ impl Timers {
             has_asked: Cell::new(false),
             closing: Cell::new(false),
         });
-        let mut slots = self.slots.borrow_mut();
-        let index = slots.free.pop().unwrap_or_else(|| {
-            slots.cells.push(None);
-            slots.cells.len() - 1
-        });
-        slots.cells[index] = Some(cell.clone());
+        let index = self.cells.borrow_mut().insert(cell.clone());
         Timer { timers: self.clone(), cell, index }
     }
 
@@ -93,7 +84,7 @@ impl Timers {
 
     fn advance_to(&self, now_ms: u64) {
         self.now_ms.set(now_ms);
-        for cell in self.slots.borrow().cells.iter().flatten() {
+        for (_, cell) in self.cells.borrow().iter() {
             if cell.due_ms.iter().any(|due| due.get() <= now_ms) {
                 cell.wake();
             }
@@ -102,7 +93,7 @@ impl Timers {
 
     /// Wakes every waiting task, so that it checks the state of the worker.
     pub(crate) fn wake_all(&self) {
-        for cell in self.slots.borrow().cells.iter().flatten() {
+        for (_, cell) in self.cells.borrow().iter() {
             cell.wake();
         }
     }
@@ -113,13 +104,9 @@ impl Timers {
         if count == 0 {
             return 0;
         }
-        let slots = self.slots.borrow();
-        let mut idle: Vec<&Rc<TimerCell>> = slots
-            .cells
-            .iter()
-            .flatten()
-            .filter(|cell| cell.idle_since_ms.get() != NEVER && !cell.closing.get())
-            .collect();
+        let cells = self.cells.borrow();
+        let is_idle = |cell: &&Rc<TimerCell>| cell.idle_since_ms.get() != NEVER && !cell.closing.get();
+        let mut idle: Vec<_> = cells.iter().map(|(_, cell)| cell).filter(is_idle).collect();
         if idle.len() > count {
             let now_ms = self.now_ms();
             idle.select_nth_unstable_by_key(count, |cell| (!cell.is_shy(now_ms), cell.idle_since_ms.get()));
@@ -214,9 +201,7 @@ impl Drop for Timer {
     fn drop(&mut self) {
         // Remove this timer from the closing count.
         self.set_idle(false);
-        let mut slots = self.timers.slots.borrow_mut();
-        slots.cells[self.index] = None;
-        slots.free.push(self.index);
+        self.timers.cells.borrow_mut().remove(self.index);
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use tollgate_core::band::Band;
 use tollgate_core::class::KeySink;
-use tollgate_core::decision::{Decision, Reason, Verdict};
+use tollgate_core::decision::Act;
 use tollgate_core::network::Network;
 use tollgate_core::time::Span;
 use tollgate_gatekeeper::names::Name;
@@ -29,50 +29,6 @@ pub(crate) struct Engagement<'a> {
     /// The time until the request goes on, or may be sent again.
     pub(crate) backoff: Span,
     pub(crate) level: u8,
-}
-
-/// The act on a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Act {
-    Hold,
-    Refuse,
-    WouldHold,
-    WouldRefuse,
-}
-
-impl Act {
-    pub(crate) const ALL: [Self; 4] = [Self::Hold, Self::Refuse, Self::WouldHold, Self::WouldRefuse];
-
-    /// The act of a decision; none if the request passes.
-    pub(crate) fn of(decision: &Decision) -> Option<Self> {
-        match (decision.verdict, decision.reason) {
-            (Verdict::Hold(_), _) => Some(Self::Hold),
-            (verdict, _) if verdict.is_refusal() => Some(Self::Refuse),
-            (_, Reason::WouldHold) => Some(Self::WouldHold),
-            (_, Reason::WouldRefuse) => Some(Self::WouldRefuse),
-            _ => None,
-        }
-    }
-
-    /// The name in logs and metrics.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Hold => "hold",
-            Self::Refuse => "refuse",
-            Self::WouldHold => "would-hold",
-            Self::WouldRefuse => "would-refuse",
-        }
-    }
-
-    /// The act in the log's sentences.
-    pub(crate) fn done(self) -> &'static str {
-        match self {
-            Self::Hold => "held",
-            Self::Refuse => "refused",
-            Self::WouldHold => "would have held",
-            Self::WouldRefuse => "would have refused",
-        }
-    }
 }
 
 impl Engagement<'_> {

@@ -14,10 +14,11 @@ use std::sync::Arc;
 use foldhash::quality::RandomState;
 use tollgate_core::time::{Moment, Span};
 
-use super::engagement::{Act, Engagement, EngagementSum};
+use super::engagement::{Engagement, EngagementSum};
 use super::refusal_history::RefusalHistory;
 use crate::mask;
 use crate::watch::Feed;
+use tollgate_core::decision::Act;
 
 /// The interval after which counts are written.
 const INTERVAL: Span = Span::from_secs(30);
@@ -149,14 +150,17 @@ impl LogLine {
 impl fmt::Display for LogLine {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sum = match self {
-            Self::Others(act, count) => return write!(formatter, "{} others, {count} times", act.done()),
+            Self::Others(act, count) => return write!(formatter, "{} others, {count} times", DONE[*act as usize]),
             Self::Key(sum) => sum,
         };
         let (rule, count) = (sum.rule.as_deref().unwrap_or("the queue"), sum.count);
-        write!(formatter, "{} {} {} by {rule}", sum.act.done(), sum.class, shown(sum))?;
+        write!(formatter, "{} {} {} by {rule}", DONE[sum.act as usize], sum.class, shown(sum))?;
         if count > 1 { write!(formatter, ", {count} times") } else { Ok(()) }
     }
 }
+
+/// The acts in a message.
+const DONE: [&str; Act::ALL.len()] = ["held", "refused", "would have held", "would have refused"];
 
 /// A key in printable characters, masked if it is secret: control characters would let a client forge lines.
 fn shown(sum: &EngagementSum) -> String {

@@ -3,6 +3,7 @@
 //! An average that starts at zero takes as long as its memory to become correct. So sums are divided by the time that
 //! they can cover so far.
 
+use tollgate_core::decision::{Act, ActCounts};
 use tollgate_core::time::{Moment, Span};
 
 /// The memory of the averages, in seconds.
@@ -14,10 +15,7 @@ const IDLE: Span = Span::from_secs(3600);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
     pub(crate) requests: u64,
-    pub(crate) refused: u64,
-    pub(crate) held: u64,
-    pub(crate) would_hold: u64,
-    pub(crate) would_refuse: u64,
+    pub(crate) acts: ActCounts,
     pub(crate) toll_ns: u64,
     pub(crate) wait_ns: u64,
 }
@@ -41,10 +39,7 @@ pub(crate) struct Rates {
 impl Spent {
     pub(crate) fn add(&mut self, other: Self) {
         self.requests += other.requests;
-        self.refused += other.refused;
-        self.held += other.held;
-        self.would_hold += other.would_hold;
-        self.would_refuse += other.would_refuse;
+        self.acts.iter_mut().zip(other.acts).for_each(|(sum, count)| *sum += count);
         self.toll_ns = self.toll_ns.saturating_add(other.toll_ns);
         self.wait_ns = self.wait_ns.saturating_add(other.wait_ns);
     }
@@ -60,7 +55,7 @@ impl Rates {
         self.toll += spent.toll_ns as f64 / 1e9;
         self.count += spent.requests as f64;
         self.wait += spent.wait_ns as f64 / 1e9;
-        self.served += spent.requests.saturating_sub(spent.refused) as f64;
+        self.served += spent.requests.saturating_sub(spent.acts[Act::Refuse as usize]) as f64;
     }
 
     /// The rates as of `now`.
@@ -120,15 +115,7 @@ fn secs(span: Span) -> f64 {
 mod tests {
     use super::*;
 
-    const SPENT: Spent = Spent {
-        requests: 10,
-        refused: 0,
-        held: 0,
-        would_hold: 0,
-        would_refuse: 0,
-        toll_ns: 500_000_000,
-        wait_ns: 100_000_000,
-    };
+    const SPENT: Spent = Spent { requests: 10, acts: [0; Act::ALL.len()], toll_ns: 500_000_000, wait_ns: 100_000_000 };
 
     #[test]
     fn an_average_is_right_from_the_first_second_and_follows() {
@@ -161,7 +148,7 @@ mod tests {
             rates.add(spent, Moment::from_millis(1000));
             rates
         };
-        let asks = |requests| rates(Spent { requests, refused: requests, ..Spent::default() });
+        let asks = |requests| rates(Spent { requests, acts: [0, requests, 0, 0], ..Spent::default() });
         assert!(rates(SPENT).order() > asks(1_000_000).order());
         assert!(asks(3).order() > asks(2).order() && asks(2).order() > Rates::default().order());
     }

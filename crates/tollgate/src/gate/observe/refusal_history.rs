@@ -14,9 +14,10 @@ use foldhash::fast::RandomState;
 use tollgate_core::network::Network;
 use tollgate_core::time::{Moment, Span};
 
-use super::engagement::{Act, Engagement, EngagementSum};
+use super::engagement::{Engagement, EngagementSum};
 use super::spenders::Spenders;
 use crate::per_thread::PerThread;
+use tollgate_core::decision::Act;
 
 /// Clients per thread.
 const CLIENTS_MAX: usize = 512;

@@ -9,10 +9,10 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::histogram::Histogram;
 
-use super::engagement::Act;
 use super::refusal_history::RefusalHistory;
 use super::spenders::{Spender, Spenders};
 use crate::watch::Feed;
+use tollgate_core::decision::Act;
 
 /// The statistics of all workers.
 pub(crate) struct RequestStats {

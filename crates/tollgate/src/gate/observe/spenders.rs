@@ -20,9 +20,9 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::names::Name;
 use tollgate_gatekeeper::sample::Sample;
 
-use super::engagement::Act;
 use super::rates::{Rates, Spent};
 use crate::per_thread::PerThread;
+use tollgate_core::decision::Act;
 
 /// Addresses, and user agents, in one book. Further ones are counted as unnamed.
 const BOOK_NAMES_MAX: usize = 16_384;
@@ -109,7 +109,7 @@ impl Spenders {
         let Some(times) = times_to_write_down(now) else { return };
         let (agent, mut book) = (agent(), self.books.own());
         let spender = self.spender(client, agent);
-        let spent = Spent { requests: times, refused: times, ..Spent::default() };
+        let spent = Spent { requests: times, acts: [0, times, 0, 0], ..Spent::default() };
         if let Some(known) = book.meet(spender.agent, agent) {
             known.add(spent);
         }
@@ -127,10 +127,9 @@ impl Spenders {
 
     /// Adds a finished request: its cost, its wait, and what a gate that only observes would have done.
     pub(crate) fn served(&self, spender: Spender, toll: Span, wait: Span, would: Option<Act>) {
-        let (toll_ns, wait_ns, held) = (toll.as_nanos(), wait.as_nanos(), u64::from(wait >= HELD_MIN));
-        let (would_hold, would_refuse) =
-            (u64::from(would == Some(Act::WouldHold)), u64::from(would == Some(Act::WouldRefuse)));
-        let spent = Spent { requests: 0, refused: 0, held, would_hold, would_refuse, toll_ns, wait_ns };
+        let held = (wait >= HELD_MIN).then_some(Act::Hold);
+        let acts = Act::ALL.map(|act| u64::from(held == Some(act) || would == Some(act)));
+        let spent = Spent { requests: 0, acts, toll_ns: toll.as_nanos(), wait_ns: wait.as_nanos() };
         let mut book = self.books.own();
         self.charge(&mut book, spender.network, Spent { requests: 1, ..spent });
         // Its name may be in a book that was moved in the meantime.
@@ -310,7 +309,7 @@ mod tests {
         assert!((crawler.cores() - 0.7).abs() < 0.05, "{}", crawler.cores());
         assert!((crawler.requests_per_sec() - 2.0).abs() < 0.1, "{}", crawler.requests_per_sec());
         assert!((crawler.wait_secs() - 0.02).abs() < 0.001);
-        assert_eq!((crawler.total.requests, crawler.total.held), (40, 40));
+        assert_eq!((crawler.total.requests, crawler.total.acts[0]), (40, 40));
         assert!(spenders.top("cookie:sid", 10, second(20)).is_none());
     }
 
@@ -352,8 +351,8 @@ mod tests {
         }
         for class in ["ip/32", "ip/16", "user-agent"] {
             let [caller] = &spenders.top(class, 10, second(3)).unwrap()[..] else { panic!("one caller") };
-            let Spent { requests, refused, held, toll_ns, .. } = caller.rates.total;
-            assert_eq!((requests, refused, held, toll_ns), (15, 12, 3, 300_000_000), "{class}");
+            let Spent { requests, acts, toll_ns, .. } = caller.rates.total;
+            assert_eq!((requests, acts, toll_ns), (15, [3, 12, 0, 0], 300_000_000), "{class}");
         }
     }
 
@@ -368,11 +367,11 @@ mod tests {
         }
         let addresses = spenders.top("ip/32", 100, second(3)).unwrap();
         assert_eq!(addresses.len(), 32);
-        let all: u64 = addresses.iter().map(|shown| shown.rates.total.refused).sum();
+        let all: u64 = addresses.iter().map(|shown| shown.rates.total.acts[1]).sum();
         assert!((285_000..315_000).contains(&all), "{all}");
         for SpenderRates { rates, .. } in addresses {
             assert!(
-                rates.total.requests == rates.total.refused && (8_000..11_000).contains(&rates.total.refused),
+                rates.total.requests == rates.total.acts[1] && (8_000..11_000).contains(&rates.total.acts[1]),
                 "{rates:?}"
             );
         }

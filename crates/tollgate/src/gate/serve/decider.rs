@@ -13,7 +13,6 @@ use tollgate_core::class::KeySink;
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::inputs::Inputs;
 use tollgate_core::limit::{Factor, Limit};
-use tollgate_core::network::Network;
 use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
 use tollgate_core::rule::Mode;
@@ -170,15 +169,8 @@ impl Ruling {
 /// The charge and the permit of a request until it ends.
 pub(crate) struct DoorTicket {
     ruling: Ruling,
-    permit: Option<Permit>,
+    pub(crate) permit: Option<Permit>,
     account: Option<PendingStats>,
-}
-
-impl DoorTicket {
-    /// Whether the request has a permit of the queue, which measures its cost.
-    pub(crate) fn has_permit(&self) -> bool {
-        self.permit.is_some()
-    }
 }
 
 impl Decider {
@@ -394,7 +386,7 @@ impl Decider {
         let claim = {
             let claims = admission.claims();
             let is_flagged = claims.looks_at_flags && ticket.ruling.open.rules.is_flagged(request, &admission.flagged);
-            claims.of(&Marked { request, is_flagged }, tenant_of(request))
+            claims.of(&Marked { request, is_flagged }, hash_of(user_agent_of(request)))
         };
         let entering = Entering { address: client, claim, route: admission.route_hasher.key(request), bytes: 0 };
         let queue = {
@@ -474,21 +466,11 @@ fn user_agent_of(request: &impl Request) -> &[u8] {
     request.header("user-agent").unwrap_or_default()
 }
 
-/// Distinguishes users behind one address by their user agent: their connections end at the proxy, so the gate cannot
-/// use those.
-fn tenant_of(request: &impl Request) -> u64 {
-    hash_of(user_agent_of(request))
-}
-
 /// Discards a key.
 struct NoSink;
 
 impl KeySink for NoSink {
-    fn network(&mut self, _: Network) {}
-
     fn write(&mut self, _: &[u8]) {}
-
-    fn end_part(&mut self) {}
 }
 
 /// A request with the result of the flag lookup.

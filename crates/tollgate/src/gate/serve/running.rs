@@ -11,7 +11,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tollgate_gatekeeper::clock::Clock;
-use tollgate_gatekeeper::link::LinkSettings;
+use tollgate_gatekeeper::link::{Link, LinkSettings};
 
 use super::decider::Decider;
 use super::listener;
@@ -19,7 +19,7 @@ use super::worker_thread::{self, Phase};
 use crate::gate::decide::admission::Admission;
 use crate::gate::decide::domains::{self, OtherDomains};
 use crate::gate::decide::keeper::Keeper;
-use crate::gate::decide::masters::Masters;
+use crate::gate::decide::masters;
 use crate::gate::decide::queue::IN_FLIGHT_MAX;
 use crate::gate::decide::redis::RedisLink;
 use crate::gate::decide::remote_state::RemoteLinks;
@@ -31,7 +31,7 @@ use crate::gate::net::caps::Caps;
 use crate::gate::net::tls::{CertificatePlan, Certificates};
 use crate::gate::observe::access_log::{LogCounts, LogWriter};
 use crate::gate::observe::counters::WorkerCounters;
-use crate::gate::observe::proxy_detector::{ProxyDetector, ProxyNotice};
+use crate::gate::observe::proxy_detector::ProxyDetector;
 use crate::gate::observe::reloads::Reloads;
 use crate::gate::observe::request_stats::RequestStats;
 use crate::mask;
@@ -48,7 +48,7 @@ pub(crate) struct Running {
     pub(crate) shared: Arc<Shared>,
     certificates: ArcSwapOption<Certificates>,
     redis: Mutex<Option<RedisLink>>,
-    masters: Mutex<Option<Arc<Masters>>>,
+    masters: Mutex<Option<Arc<Link>>>,
     phase: watch::Sender<Phase>,
     /// The listeners of each worker, until it starts.
     listeners: Vec<Vec<TcpListener>>,
@@ -95,7 +95,7 @@ impl Running {
     pub(crate) fn new(orders: Orders, handed_over: Vec<TcpListener>, tracer: Option<Arc<Tracer>>) -> io::Result<Self> {
         let clock = Clock::start();
         let redis = orders.redis().map(RedisLink::open).transpose()?;
-        let masters = orders.link().map(|link| Masters::open(link, &clock)).transpose()?;
+        let masters = orders.link().map(|link| masters::open(link, &clock)).transpose()?;
         let Orders { gate: settings, domain, other_domains, door_threads, .. } = orders;
         let workers = settings.workers.max(1);
         let connections_max = connections_max(&settings);
@@ -111,7 +111,7 @@ impl Running {
         let domains = domains::load(&other_domains, &settings, links, &clock, &OtherDomains::default());
         let domains = ArcSwap::from_pointee(domains.map_err(io::Error::other)?);
         if let Some(masters) = &masters {
-            masters.serve(admission.apply_orders());
+            masters.begin(admission.apply_orders());
         }
         mask::set_off(settings.show_values);
         let counts = Arc::<LogCounts>::default();
@@ -222,20 +222,10 @@ impl Running {
         }
     }
 
-    /// The notice about an untrusted proxy in front of the gate, if there is one.
-    pub(crate) fn proxy_notice(&self) -> Option<Arc<ProxyNotice>> {
-        self.shared.proxy_detector.notice()
-    }
-
     /// The address of the store, without secrets.
     pub(crate) fn redis_name(&self) -> String {
         let redis = self.redis.lock();
         redis.as_ref().map(RedisLink::name).unwrap_or_default()
-    }
-
-    /// The results of reloads.
-    pub(crate) fn reloads(&self) -> &Reloads {
-        &self.shared.reloads
     }
 
     /// Applies new rules, on the same store if that has not changed.
@@ -263,7 +253,7 @@ impl Running {
             *redis = link;
         }
         if let Some(masters) = &wanted {
-            masters.serve(admission.apply_orders());
+            masters.begin(admission.apply_orders());
         }
         *masters = wanted;
         Ok(())
@@ -272,14 +262,14 @@ impl Running {
     /// The link to the masters of the settings: the same, if they have not changed.
     fn wanted_masters(
         &self,
-        before: Option<&Arc<Masters>>,
+        before: Option<&Arc<Link>>,
         wanted: Option<&LinkSettings>,
-    ) -> io::Result<Option<Arc<Masters>>> {
+    ) -> io::Result<Option<Arc<Link>>> {
         let Some(wanted) = wanted else { return Ok(None) };
-        if let Some(same) = before.filter(|masters| masters.link.settings == *wanted) {
+        if let Some(same) = before.filter(|masters| masters.settings == *wanted) {
             return Ok(Some(same.clone()));
         }
-        Masters::open(wanted, &self.shared.admission.clock).map(Some)
+        masters::open(wanted, &self.shared.admission.clock).map(Some)
     }
 
     /// Reads certificates again if their files have changed.

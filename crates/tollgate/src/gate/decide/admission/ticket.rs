@@ -18,8 +18,8 @@ use crate::gate::decide::queue::{Permit, Queue};
 use crate::gate::decide::remote_state::Charge;
 use crate::gate::decide::rules::Rules;
 use crate::gate::decide::uploads::Upload;
-use crate::gate::observe::engagement::Act;
 use crate::gate::observe::request_stats::PendingStats;
+use tollgate_core::decision::Act;
 
 /// The upload of a body that was not complete when the request was forwarded.
 pub(super) struct Sending {
@@ -67,7 +67,7 @@ impl Ticket {
     /// The decision and its reason for the access log, with the generation and the index of the rule. An act that was
     /// carried out ranks above one that was only observed.
     pub(crate) fn outcome(&self) -> (&'static str, &'static str, Option<(u64, usize)>) {
-        let by_rule = Act::of(&self.decision);
+        let by_rule = self.decision.act();
         let rank = |act: Act| [Act::WouldHold, Act::WouldRefuse, Act::Hold].iter().position(|other| *other == act);
         if let Some((act, reason)) = self.queued.filter(|(act, _)| by_rule.is_none_or(|rule| rank(*act) > rank(rule))) {
             return (act.as_str(), reason, None);
