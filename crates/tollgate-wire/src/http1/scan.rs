@@ -74,11 +74,6 @@ impl Scan {
         Ok(Found::More)
     }
 
-    /// Whether only empty lines have been seen.
-    pub fn is_blank(&self) -> bool {
-        self.lines == 0 && self.line_start == self.seen
-    }
-
     fn check(&self, bounds: Bounds) -> Result<(), Fault> {
         let read = self.seen - self.head_start;
         if self.lines == 0 && read > bounds.line_bytes_max + 2 {
