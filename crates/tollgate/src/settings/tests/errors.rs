@@ -166,6 +166,8 @@ fn a_rule_needs_a_name_a_class_and_one_limit() {
     class("headr:x-api-key", "did you mean `header:NAME`?");
     class("header:", "needs a name");
     class("colour", "classes are ip/32");
+    class("colour", "query:NAME, json:/POINTER");
+    class("ip", "did you mean `ip/32`?");
     let twice = "[[rule]]\nname = \"a\"\nclass = \"path\"\nin_flight = 1\n";
     check(&twice.repeat(2), &[("6:8", "another rule of this domain has this name")]);
     check("[[rule]]\nname = \"a\"\nclass = \"path\"\n", &[("1:1", "a rule needs a limit")]);
