@@ -1,4 +1,4 @@
-//! Runs one gate for long at 80 % of its capacity, with keys that never repeat, and checks that memory and latency stay
+//! Runs one gate for long with its cores 80 % busy, with keys that never repeat, and checks that memory and latency stay
 //! constant: `soak BINARY SECONDS KEYS`. `./test soak` builds and calls it.
 //!
 //! Each request has four keys that no request had before: an API key, a user agent, a session cookie and an IPv6 /64.
@@ -174,6 +174,55 @@ impl Interval {
     }
 }
 
+/// The part of the time in which the cores that this process may use have been busy since the last call.
+struct Busy {
+    cores: Vec<String>,
+    /// Idle and total clock ticks.
+    ticks: (u64, u64),
+}
+
+impl Busy {
+    fn new() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+        let cores = list.trim().split(',').flat_map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            (first.parse::<u32>().unwrap()..=last.parse().unwrap()).map(|core| format!("cpu{core}"))
+        });
+        let mut busy = Self { cores: cores.collect(), ticks: (0, 0) };
+        busy.take();
+        busy
+    }
+
+    fn take(&mut self) -> f64 {
+        let stat = std::fs::read_to_string("/proc/stat").unwrap();
+        let mut ticks = (0, 0);
+        for line in stat.lines() {
+            let mut fields = line.split_whitespace();
+            if fields.next().is_some_and(|name| self.cores.iter().any(|core| core == name)) {
+                let values: Vec<u64> = fields.map(|field| field.parse().unwrap()).collect();
+                ticks = (ticks.0 + values[3] + values[4], ticks.1 + values[..8].iter().sum::<u64>());
+            }
+        }
+        let (idle, total) = (ticks.0 - self.ticks.0, ticks.1 - self.ticks.1);
+        self.ticks = ticks;
+        1.0 - idle as f64 / total.max(1) as f64
+    }
+}
+
+/// The rate at which the cores are as busy as [`LOAD`] says. A request on a schedule costs more CPU time than one
+/// without a pause before it, so the cost is measured on a schedule, at half of the capacity.
+fn rate_of_load(address: SocketAddr, capacity: f64, numbers: &AtomicU64) -> f64 {
+    let (rate, mut busy, discarded) = (capacity / 2.0, Busy::new(), Mutex::new(Interval::default()));
+    let end = Instant::now() + MEASURE_CAPACITY;
+    thread::scope(|scope| {
+        for _ in 0..CONNECTIONS {
+            scope.spawn(|| send(address, rate / f64::from(CONNECTIONS), end, numbers, &discarded));
+        }
+    });
+    (rate * LOAD / busy.take()).min(capacity * LOAD)
+}
+
 /// Requests per second without pauses.
 fn capacity(address: SocketAddr, numbers: &AtomicU64) -> f64 {
     let begin = Instant::now();
@@ -227,9 +276,9 @@ fn main() -> ExitCode {
     let (seconds, keys): (u64, u64) = (seconds.parse().unwrap(), keys.parse().unwrap());
     let (gate, numbers) = (Gate::start(binary), AtomicU64::new(0));
     let capacity = capacity(gate.address, &numbers);
-    let rate = capacity * LOAD;
-    println!("capacity {capacity:.0} requests/s; sending {rate:.0} for {seconds} s");
-    let (interval, begin) = (Mutex::new(Interval::default()), Instant::now());
+    let rate = rate_of_load(gate.address, capacity, &numbers);
+    println!("{capacity:.0} requests/s without pauses; sending {rate:.0} for {seconds} s");
+    let (interval, mut busy, begin) = (Mutex::new(Interval::default()), Busy::new(), Instant::now());
     let end = begin + Duration::from_secs(seconds);
     let every = Duration::from_secs_f64((seconds as f64 / 60.0).clamp(1.0, 30.0));
     let (mut memory, mut p99s, mut failed) = (Vec::new(), Vec::new(), 0);
@@ -248,6 +297,7 @@ fn main() -> ExitCode {
             p99s.push(p99);
         }
     });
+    let busy_percent = busy.take() * 100.0;
     let distinct = numbers.load(Ordering::Relaxed) * KEYS_PER_REQUEST;
     let judged = (memory.len() as f64 * WARM_UP) as usize;
     let third = (memory.len() - judged) / 3;
@@ -272,8 +322,9 @@ fn main() -> ExitCode {
     if let Ok(file) = std::env::var("TOLLGATE_RESULT") {
         let facts: Vec<_> = checks.iter().map(|(_, fact)| format!("- {fact}\n")).collect();
         let verdict = if checks.iter().all(|check| check.0) { "passed" } else { "failed" };
-        let head =
-            format!("Last recorded run: {seconds} s at {rate:.0} requests/s (80 % of {capacity:.0}), {verdict}.\n\n");
+        let head = format!(
+            "Last recorded run: {seconds} s at {rate:.0} requests/s ({capacity:.0} without pauses), cores {busy_percent:.0} % busy, {verdict}.\n\n"
+        );
         std::fs::write(file, head + &facts.concat()).unwrap();
     }
     if checks.iter().all(|check| check.0) { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -1,5 +1,7 @@
 //! The `traceparent` field (W3C Trace Context).
 
+use std::io::Write as _;
+
 /// The parent of a request's trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
@@ -36,10 +38,10 @@ impl TraceParent {
 
     /// The value of the field.
     pub fn write(&self) -> [u8; TEXT_LENGTH] {
-        let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
-        write_hex(&self.trace, &mut text[3..35]);
-        write_hex(&self.span, &mut text[36..52]);
-        write_hex(&[u8::from(self.sampled)], &mut text[53..55]);
+        let (trace, span) = (u128::from_be_bytes(self.trace), u64::from_be_bytes(self.span));
+        let mut text = [0; TEXT_LENGTH];
+        write!(&mut text[..], "00-{trace:032x}-{span:016x}-{:02x}", u8::from(self.sampled))
+            .expect("it has this length");
         text
     }
 }
@@ -54,13 +56,6 @@ fn hex(text: &[u8], bytes: &mut [u8]) -> Option<()> {
         *byte = digit(pair[0])? << 4 | digit(pair[1])?;
     }
     Some(())
-}
-
-fn write_hex(bytes: &[u8], text: &mut [u8]) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for (byte, pair) in bytes.iter().zip(text.chunks_exact_mut(2)) {
-        pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-    }
 }
 
 #[cfg(test)]

@@ -23,9 +23,7 @@ fn a_cache_buster_gains_no_more_than_a_few_requests_once() {
             exposed.add(results.in_flight_ns_max[CRAWLER] as f64 / SEC as f64, || format!("{storm:?}"));
         }
     }
-    // The limit of 8, and one request a second of clients that are ahead. Not met yet: pages of the first seconds wait
-    // for them.
-    check([exposed.not_met(2.7, 0.0), early.not_met(16.0, 0.0), late.not_met(2.5, 0.2)]);
+    check([exposed, early, late]);
 }
 
 /// The crawler's expensive requests have the route of people's pages: the price of the route is between the two, and
@@ -67,7 +65,7 @@ fn light_requests_pass_requests_that_overrun() {
         early.add(pages(&results, 10, 15) / calm, || format!("{storm:?}"));
         late.add(pages(&results, 15, 40) / calm, || format!("{storm:?}"));
     }
-    check([early.not_met(4.8, 0.7), late.not_met(2.4, 0.2)]);
+    check([early.not_met(4.8, 0.7), late.not_met(2.4, 0.8)]);
 }
 
 /// Four workers that wait for a database for 2 s each, on a machine that is idle. A newcomer waits for the requests

@@ -58,6 +58,10 @@ impl Sweep {
         let line =
             format!("{}: {bound} {}; worst of {count}: {value:.3} ({run}); {missed} missed", self.law, self.bound);
         print(&line);
+        if std::env::var_os("TOLLGATE_MISSES").is_some() {
+            let misses = self.all.iter().filter(|(beyond, ..)| *beyond > 1.0 + 1e-9);
+            misses.for_each(|(_, value, run)| print(&format!("  missed: {}: {value:.3} ({run})", self.law)));
+        }
         let (is_bounded, is_met) =
             (*beyond <= self.beyond(self.worst) + 1e-9, missed as f64 <= (1.0 - self.met) * count as f64);
         if !is_bounded {

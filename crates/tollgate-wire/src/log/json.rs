@@ -166,7 +166,7 @@ impl Findings {
         let mut first = true;
         while let Some(name) = scanner.next_field(first, scratch)? {
             first = false;
-            let path = parent.join(scratch.bytes(name, scanner.line()));
+            let path = parent.join(scratch.bytes(name, scanner.line));
             let Some(meaning) = path.as_ref().and_then(|path| meaning(path.bytes())) else {
                 self.other(name, scanner, scratch)?;
                 continue;
@@ -181,7 +181,7 @@ impl Findings {
     }
 
     fn field(&mut self, meaning: Meaning, scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<(), LineError> {
-        let column = scanner.index();
+        let column = scanner.at;
         let Some(scalar) = scalar(scanner, scratch)? else {
             if let Meaning::Cost(COST_OF_GATE, _) = meaning {
                 // A gate writes `null` for a request that did not reach a backend. Its duration is not its cost.
@@ -189,7 +189,7 @@ impl Findings {
             }
             return Ok(());
         };
-        let line = scanner.line();
+        let line = scanner.line;
         match (meaning, scalar) {
             (Meaning::Time(rank), scalar) if rank > self.time_rank => self.time(rank, scalar, line, scratch, column),
             (Meaning::Client(rank), Scalar::Text(text)) if rank > self.client_rank => {
@@ -215,8 +215,8 @@ impl Findings {
                     self.cost_rank = rank;
                 }
             }
-            (Meaning::Ticket, Scalar::Text(text)) => scratch.add_attribute("ticket", text, column)?,
-            (Meaning::Header(name), Scalar::Text(text)) => scratch.add_header(name, text, column)?,
+            (Meaning::Ticket, Scalar::Text(text)) => scratch.add_named(List::Attributes, "ticket", text, column)?,
+            (Meaning::Header(name), Scalar::Text(text)) => scratch.add_named(List::Headers, name, text, column)?,
             _ => {}
         }
         Ok(())
@@ -239,18 +239,18 @@ impl Findings {
     /// Handles a field that is not in the table: `http_user_agent` (nginx) and `request_User-Agent` (Traefik)
     /// are headers; others are skipped.
     fn other(&mut self, name: Text, scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<(), LineError> {
-        let bytes = scratch.bytes(name, scanner.line());
+        let bytes = scratch.bytes(name, scanner.line);
         let prefix = match bytes {
             [b'h', b't', b't', b'p', b'_', _, ..] => 5,
             [b'r', b'e', b'q', b'u', b'e', b's', b't', b'_', b'A'..=b'Z', ..] => 8,
             _ => return scanner.skip_value(),
         };
         let header = name.slice(prefix, bytes.len());
-        let column = scanner.index();
+        let column = scanner.at;
         if let Some(Scalar::Text(value)) = scalar(scanner, scratch)?
-            && scratch.bytes(value, scanner.line()) != b"-"
+            && scratch.bytes(value, scanner.line) != b"-"
         {
-            let header = scratch.dashed(header, scanner.line());
+            let header = scratch.dashed(header, scanner.line);
             scratch.add(List::Headers, header, value, column)?;
         }
         Ok(())
@@ -281,23 +281,18 @@ fn whole(scalar: Scalar, line: &[u8], scratch: &Scratch) -> Option<u64> {
 /// The duration. A text may include its unit. nginx quotes its numbers and lists one per backend that it
 /// tried.
 fn cost(scalar: Scalar, unit: Unit, line: &[u8], scratch: &Scratch) -> Option<Span> {
-    let number = match scalar {
-        Scalar::Number(number) => number,
-        Scalar::Text(text) => {
-            let bytes = scratch.bytes(text, line);
-            let Some((number, length)) = Decimal::prefix(bytes) else {
-                return seconds(bytes);
-            };
-            let unit = match &bytes[length..] {
-                b"" => unit,
-                b"s" => Unit::Seconds,
-                b"ms" => Unit::Millis,
-                b"us" | b"\xc2\xb5s" => Unit::Micros,
-                b"ns" => Unit::Nanos,
-                _ => return seconds(bytes),
-            };
-            return unit.span(number);
-        }
+    let text = match scalar {
+        Scalar::Number(number) => return unit.span(number),
+        Scalar::Text(text) => scratch.bytes(text, line),
+    };
+    let Some((number, length)) = Decimal::prefix(text) else { return seconds(text) };
+    let unit = match &text[length..] {
+        b"" => unit,
+        b"s" => Unit::Seconds,
+        b"ms" => Unit::Millis,
+        b"us" | b"\xc2\xb5s" => Unit::Micros,
+        b"ns" => Unit::Nanos,
+        _ => return seconds(text),
     };
     unit.span(number)
 }
@@ -309,13 +304,8 @@ impl Unit {
             Self::Millis => 6,
             Self::Micros => 3,
             Self::Nanos => 0,
-            Self::Ambiguous => {
-                if number.is_whole() {
-                    6
-                } else {
-                    9
-                }
-            }
+            Self::Ambiguous if number.is_whole() => 6,
+            Self::Ambiguous => 9,
         };
         number.scaled(shift).map(Span::from_nanos)
     }

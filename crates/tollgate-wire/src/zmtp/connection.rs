@@ -236,21 +236,19 @@ impl Connection {
 
     /// Subscribes to messages whose first frame starts with `topic`, in the form of the peer's version.
     pub fn subscribe(&mut self, topic: &[u8]) {
-        if self.peer_minor == 0 {
-            let body: Vec<u8> = [&[1], topic].concat();
-            self.put(false, &body);
-        } else {
-            self.put_command(SUBSCRIBE, topic);
-        }
+        self.change_subscription(1, SUBSCRIBE, topic);
     }
 
     /// Cancels the subscription to `topic`.
     pub fn cancel(&mut self, topic: &[u8]) {
-        if self.peer_minor == 0 {
-            let body: Vec<u8> = [&[0], topic].concat();
-            self.put(false, &body);
-        } else {
-            self.put_command(CANCEL, topic);
+        self.change_subscription(0, CANCEL, topic);
+    }
+
+    /// Sends a message that begins with `flag` to a peer of version 3.0, a command to a later one.
+    fn change_subscription(&mut self, flag: u8, name: &[u8], topic: &[u8]) {
+        match self.peer_minor {
+            0 => self.put(false, &[&[flag], topic].concat()),
+            _ => self.put_command(name, topic),
         }
     }
 
@@ -281,26 +279,24 @@ impl Connection {
     }
 
     fn put(&mut self, more: bool, body: &[u8]) {
-        match &mut self.curve {
+        match &self.curve {
             None => frame::put(&mut self.output, more, body),
-            Some(curve) => {
-                self.encrypted.clear();
-                curve.put_message(&mut self.encrypted, if more { INNER_MORE } else { 0 }, body);
-                frame::put(&mut self.output, false, &self.encrypted);
-            }
+            Some(_) => self.put_encrypted(if more { INNER_MORE } else { 0 }, body),
         }
     }
 
     fn put_command(&mut self, name: &[u8], data: &[u8]) {
-        match &mut self.curve {
+        match &self.curve {
             None => frame::put_command(&mut self.output, name, data),
-            Some(curve) => {
-                let body = [&[name.len() as u8], name, data].concat();
-                self.encrypted.clear();
-                curve.put_message(&mut self.encrypted, INNER_COMMAND, &body);
-                frame::put(&mut self.output, false, &self.encrypted);
-            }
+            Some(_) => self.put_encrypted(INNER_COMMAND, &[&[name.len() as u8], name, data].concat()),
         }
+    }
+
+    fn put_encrypted(&mut self, flags: u8, body: &[u8]) {
+        let Some(curve) = &mut self.curve else { return };
+        self.encrypted.clear();
+        curve.put_message(&mut self.encrypted, flags, body);
+        frame::put(&mut self.output, false, &self.encrypted);
     }
 
     /// Checks the received part of the peer's greeting, and answers it when it is complete.
