@@ -325,7 +325,7 @@ mod tests {
         let (talkers, total) = talkers(&crowd);
         let suggestion = suggest(&talkers, total, true, None).unwrap();
         assert_eq!((suggestion.class, suggestion.outliers.len()), ("ip/24", 1));
-        assert_eq!(suggestion.outliers[0].name, "203.0.113.0/24");
+        assert_eq!(suggestion.outliers[0].key, "203.0.113.0/24");
     }
 
     #[test]
