@@ -57,7 +57,7 @@ export function overview() {
     { name: "In flight", of: (row) => format.count(row.in_flight), num: true },
     { name: "Limit", of: (row) => format.count(row.in_flight_max), num: true },
     { name: "Waiting", of: (row) => format.count(row.waiting), num: true },
-    { name: "Cores", of: (row) => format.rate(row.cores), num: true },
+    { name: "Cores in use", of: (row) => format.rate(row.cores), num: true },
   ], "Backends", (row) => row.url);
   const rules = table([
     { name: "Rule", of: (row) => row.name, class: "key" },
@@ -186,5 +186,5 @@ function bandInWords(band) {
   const wait = `requests wait ${format.span(band.sustained_ms)} for the backend`;
   if (band.name === "normal") return `Normal: ${wait}. Elevated starts at ${format.span(band.elevated_ms)}.`;
   if (band.name === "elevated") return `Elevated: ${wait}. Critical starts at ${format.span(band.critical_ms)}.`;
-  return `Critical: ${wait}. Penalties for clients over a limit are longer; other clients are not affected.`;
+  return `Critical: ${wait}. Clients below their share are served first. Penalties for clients over a limit are longer.`;
 }

@@ -26,7 +26,7 @@ mod watch_access;
 mod wrong_tokens;
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -135,8 +135,19 @@ pub(crate) async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address).await.map_err(|error| {
         io::Error::new(error.kind(), format!("cannot listen on the admin address {address}: {error}"))
     })?;
-    tracing::info!(address = %listener.local_addr()?, "operators may connect");
+    let bound = listener.local_addr()?;
+    tracing::info!(address = %bound, console = %console_url(bound), "operators may connect");
     Ok(listener)
+}
+
+/// The URL of the console for a browser on this machine.
+fn console_url(mut bound: SocketAddr) -> String {
+    match bound.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => bound.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => bound.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    format!("http://{bound}/")
 }
 
 /// Serves the admin address until the process ends.

@@ -25,7 +25,7 @@ use crate::admin;
 use crate::bounded_file;
 use crate::doors::{BoundDoors, OpenDoors};
 use crate::gate::{CERTIFICATE_BYTES_MAX, Orders, Running};
-use crate::settings::{self, BackendUrl, CertificateFiles, DoorTls, Settings, StateLocation};
+use crate::settings::{self, BackendUrl, CertificateFiles, DoorTls, ListenAddress, Settings, StateLocation};
 use crate::telemetry::TelemetryExporter;
 
 /// How often the certificate files are checked for changes.
@@ -38,10 +38,10 @@ pub(crate) struct GateOptions {
     #[arg(long, value_name = "URL", value_parser = BackendUrl::parse)]
     backend: Vec<BackendUrl>,
     /// Address to listen on for clients [default: 127.0.0.1:8888]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = ListenAddress::parse)]
     listen: Option<SocketAddr>,
     /// Address to listen on for the console, metrics and health checks [default: 127.0.0.1:8889]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = ListenAddress::parse)]
     admin: Option<SocketAddr>,
     /// Settings file
     #[arg(long, value_name = "FILE")]

@@ -31,7 +31,7 @@ use crate::{master, settings};
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct MasterOptions {
     /// Address to listen on for metrics and health checks [default: none]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = settings::ListenAddress::parse)]
     admin: Option<SocketAddr>,
     /// Settings file
     #[arg(long, value_name = "FILE")]

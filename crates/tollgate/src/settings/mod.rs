@@ -64,7 +64,7 @@ pub(crate) use rule::{RuleSettings, StateLocation};
 pub(crate) use schema::schema;
 pub(crate) use site::Site;
 pub(crate) use telemetry::TelemetrySettings;
-pub(crate) use value::{BackendProtocol, BackendUrl};
+pub(crate) use value::{BackendProtocol, BackendUrl, ListenAddress};
 
 use domain::{Domains, Rules};
 use error::ErrorCollector;

@@ -30,6 +30,7 @@ fn a_gate_and_a_master_run_in_one_process() {
     let line = lines.find(|line| line.contains("operators may connect")).unwrap();
     let line: serde_json::Value = serde_json::from_str(&line).unwrap();
     let admin = line["address"].as_str().unwrap().parse().unwrap();
+    assert_eq!(line["console"], format!("http://{admin}/"), "a browser can open it");
     std::thread::spawn(move || lines.for_each(drop));
     let metrics = ask(admin, "GET", "/metrics", &[], "").body;
     assert!(metrics.contains("tollgate_master_subscribers") && metrics.contains("tollgate_band"), "{metrics}");

@@ -146,6 +146,15 @@ fn wrong_arguments_exit_2_and_help_exits_0() {
 }
 
 #[test]
+fn an_incomplete_address_in_the_arguments_is_answered_with_a_complete_one() {
+    for (option, written) in [("--listen", "9000"), ("--admin", "localhost:9000")] {
+        let run = tollgate(["gate", "--backend", "http://127.0.0.1:1", option, written]);
+        assert_eq!(run.code, Some(2));
+        assert!(run.stderr.contains("write one such as \"127.0.0.1:9000\""), "{}", run.stderr);
+    }
+}
+
+#[test]
 fn a_note_mentions_observe_mode() {
     let (run, _) = check_file("observe", b"[gate]\nmode = 'observe'\n");
     assert!(run.code == Some(0) && run.stdout.contains("note: `gate.mode` is \"observe\""), "{}", run.stdout);

@@ -170,12 +170,46 @@ fn a_missing_handshake_times_out() {
     let gate = Gate::with(&backend, &tls);
     let silent = gate.connect();
     assert!(crate::support::client::is_closed(&silent));
-    let mut plain = gate.connect();
-    std::io::Write::write_all(&mut plain, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut garbage = gate.connect();
+    std::io::Write::write_all(&mut garbage, b"\0\0\0\0\0\0\0\0").unwrap();
     let mut answer = Vec::new();
-    let _ = std::io::Read::read_to_end(&mut plain, &mut answer);
+    let _ = std::io::Read::read_to_end(&mut garbage, &mut answer);
     assert!(!answer.starts_with(b"HTTP"), "no HTTP without TLS on a TLS port");
     assert!(backend.requests().is_empty());
+}
+
+#[test]
+fn plain_http_on_a_tls_port_gets_a_readable_error() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "site", &certificate(&["site"]));
+    let backend = Backend::saying("ok");
+    let tls = format!("tls = [{{ cert = \"{0}/site.pem\", key = \"{0}/site.key\" }}]", folder.path().display());
+    let gate = Gate::with(&backend, &tls);
+    let answer_to = |request: &[u8]| {
+        let mut plain = gate.connect();
+        std::io::Write::write_all(&mut plain, request).unwrap();
+        let mut answer = String::new();
+        // The client may still be sending, and must not lose the response to a reset.
+        std::io::Read::read_to_string(&mut plain, &mut answer).unwrap();
+        answer
+    };
+    let upload = format!("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n{}", "x".repeat(100_000));
+    for request in ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &upload] {
+        let answer = answer_to(request.as_bytes());
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{head}");
+        assert!(head.contains("connection: close") && head.contains(&format!("content-length: {}", body.len())));
+        assert!(body.contains("Use https://"), "{body}");
+    }
+    assert!(answer_to(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n").ends_with("\r\n\r\n"), "no body after HEAD");
+    assert!(backend.requests().is_empty());
+    assert_eq!(gate.metric("tollgate_connections_unopened_total"), 4);
+    // A client that does not close the connection holds it for a bounded time.
+    let mut open = gate.connect();
+    std::io::Write::write_all(&mut open, b"G").unwrap();
+    let connections = || gate.metric("tollgate_connections");
+    eventually("it is answered", || gate.metric("tollgate_connections_unopened_total") == 5);
+    eventually("it is closed", || connections() == 0);
 }
 
 /// A TLS backend with this certificate. Returns its port.

@@ -243,7 +243,7 @@ const BLOCKS: &[RunBlock] = &[
         PROXY_TESTS,
         "fn behind_nginx_behind_the_headers_of_cloudflare_clients_are_distinguished",
     ),
-    ("docs/behind-a-proxy.md", "sh", "tollgate doctor --once", PROXY_TESTS, "fn doctor_shows_both"),
+    ("docs/behind-a-proxy.md", "sh", "tollgate doctor --once --class ip/32", PROXY_TESTS, "fn doctor_shows_both"),
     ("docs/recipes.md", "toml", "[gate]", RECIPE_TESTS, "fn crawlers_get_their_share_and_people_are_not_delayed"),
     ("docs/recipes.md", "toml", "[gate]", RECIPE_TESTS, "fn guesses_of_a_password_are_limited"),
     ("docs/recipes.md", "toml", "[gate]", RECIPE_TESTS, "fn an_api_key_gets_its_documented_limit"),

@@ -1,7 +1,7 @@
 //! Opens a connection: PROXY header, TLS, and the choice between HTTP/1.1 and HTTP/2.
 
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -23,6 +23,9 @@ use crate::gate::net::socket::{Socket, Transport};
 use crate::gate::net::timer::{Timer, Way};
 use crate::settings::Gate as Settings;
 
+/// The body of the response to HTTP without TLS.
+const NOT_TLS: &str = "A plain HTTP request was sent to an HTTPS port. Use https:// in the URL.\n";
+
 /// Serves a connection until it ends. `counted` counts it for the address of the TCP peer, and in the total.
 ///
 /// The future of this function is the memory of an idle connection, so it stays small: steps that need more memory are
@@ -40,6 +43,7 @@ pub(crate) async fn serve(
     }
     let timer = worker.timers.timer();
     let tls = worker.shared.server_tls.load_full();
+    let needs_tls = tls.is_some();
     let (stream, source) = if settings.proxy_protocol || tls.is_some() {
         let opened = Box::pin(open(stream, address, tls, &settings));
         match in_time(opened, &timer, settings.timeouts.head, &counted.eviction).await {
@@ -60,20 +64,23 @@ pub(crate) async fn serve(
     let eviction = counted.eviction.clone();
     let socket = Socket::new(stream, timer);
     // Constructed where it is polled, because a future that is moved takes its memory twice.
-    let mut served = pin!(speak(socket, peer, counted, secure, &settings, &worker));
+    let mut served = pin!(speak(socket, peer, counted, (needs_tls, secure), &settings, &worker));
     eviction.register_task().await;
     poll_fn(|cx| if eviction.is_evicted() { Poll::Ready(()) } else { served.as_mut().poll(cx) }).await;
 }
 
-/// Serves requests in the protocol of the client.
+/// Serves requests in the protocol of the client. A client without TLS on a port with TLS gets an error.
 async fn speak(
     socket: Socket,
     peer: ConnectionPeer,
     counted: CountedConnection,
-    secure: bool,
+    (needs_tls, secure): (bool, bool),
     settings: &Settings,
     worker: &Rc<Worker>,
 ) {
+    if needs_tls && !secure {
+        return Box::pin(reject_plain_http(&socket, worker)).await;
+    }
     let mut buffer = ReadBuffer::default();
     if socket.speaks_h2() || (settings.h2c && !secure && begins_h2(&socket, &mut buffer, settings).await) {
         Box::pin(h2::serve(socket, buffer, peer, counted, worker.clone())).await;
@@ -121,7 +128,8 @@ async fn in_time<T>(
     outcome
 }
 
-/// Performs the steps before HTTP. Returns the transport, and the client that the PROXY header names.
+/// Performs the steps before HTTP. Returns the transport, and the client that the PROXY header names. The transport is
+/// plain in spite of `tls` if the client sends HTTP without it.
 async fn open(
     mut stream: TcpStream,
     address: SocketAddr,
@@ -137,10 +145,36 @@ async fn open(
     }
     match tls {
         None => Ok((Transport::Plain(stream), source)),
+        Some(_) if sends_plain_http(&stream).await? => Ok((Transport::Plain(stream), source)),
         Some(config) => {
             let acceptor = tokio_rustls::TlsAcceptor::from(config);
             Ok((Transport::ServerTls(Box::new(acceptor.accept(stream).await?)), source))
         }
+    }
+}
+
+/// Whether the first byte is that of an HTTP method. No TLS record starts with a letter.
+async fn sends_plain_http(stream: &TcpStream) -> io::Result<bool> {
+    let mut first = [0];
+    Ok(stream.peek(&mut first).await? == 1 && first[0].is_ascii_alphabetic())
+}
+
+/// Answers HTTP without TLS on a port with TLS, where a failed handshake would give the client no readable error.
+async fn reject_plain_http(socket: &Socket, worker: &Worker) {
+    worker.counters.unopened();
+    let mut buffer = ReadBuffer::default();
+    // The first byte has arrived, so this does not wait.
+    if !matches!(socket.read(&mut buffer).await, Ok(1..)) {
+        return;
+    }
+    let body = if buffer.bytes().starts_with(b"HEAD ") { "" } else { NOT_TLS };
+    let head = format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        NOT_TLS.len()
+    );
+    let mut parts = [IoSlice::new(head.as_bytes()), IoSlice::new(body.as_bytes())];
+    if socket.write_all(&mut parts, worker.settings().timeouts.head).await.is_ok() {
+        h1::linger(socket, &mut buffer).await;
     }
 }
 

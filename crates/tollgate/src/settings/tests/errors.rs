@@ -18,14 +18,6 @@ fn check_rule(line: &str, column: usize, words: &str) {
 }
 
 #[test]
-fn the_error_of_a_removed_key_names_its_replacement() {
-    check(
-        "[gate]\nhold = { per_key = 16 }\n",
-        &[("2:10", "`per_key` was removed: requests are refused by estimated wait (`max`)")],
-    );
-}
-
-#[test]
 fn invalid_values_of_a_limit_are_errors() {
     for (rate, words) in [
         ("\"0/s\"", "above 0"),
@@ -166,6 +158,8 @@ fn a_rule_needs_a_name_a_class_and_one_limit() {
     class("headr:x-api-key", "did you mean `header:NAME`?");
     class("header:", "needs a name");
     class("colour", "classes are ip/32");
+    class("colour", "query:NAME, json:/POINTER");
+    class("ip", "did you mean `ip/32`?");
     let twice = "[[rule]]\nname = \"a\"\nclass = \"path\"\nin_flight = 1\n";
     check(&twice.repeat(2), &[("6:8", "another rule of this domain has this name")]);
     check("[[rule]]\nname = \"a\"\nclass = \"path\"\n", &[("1:1", "a rule needs a limit")]);

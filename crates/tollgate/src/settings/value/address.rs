@@ -9,7 +9,8 @@ use super::text_value;
 pub(crate) enum ListenAddress {}
 
 impl ListenAddress {
-    fn parse(text: &str) -> Result<SocketAddr, String> {
+    /// Parses an address and port. The error is a message for the operator.
+    pub(crate) fn parse(text: &str) -> Result<SocketAddr, String> {
         text.parse().map_err(|_| {
             let instead = match text.rsplit_once(':') {
                 Some(("localhost", port)) => format!("127.0.0.1:{port}"),

@@ -90,9 +90,10 @@ text_value!(Class, "a class", "ip/32", |text| {
 });
 
 fn unknown_class(part: &str) -> String {
-    const NAMED: [&str; 3] = ["header:NAME", "cookie:NAME", "descriptor:NAME"];
+    const NAMED: [&str; 5] = ["header:NAME", "cookie:NAME", "query:NAME", "json:/POINTER", "descriptor:NAME"];
     let kind = part.split_once(':').map_or(part, |(kind, _)| kind);
-    let plain = did_you_mean(part, PLAIN_CLASSES);
+    // An address without a prefix length is too short for a suggestion.
+    let plain = did_you_mean(if part == "ip" { "ip/32" } else { part }, PLAIN_CLASSES);
     let hint = if plain.is_empty() { did_you_mean(&format!("{kind}:NAME"), NAMED) } else { plain };
     let hint = match hint.as_str() {
         "" => format!("; classes are {}, {}, and several joined by `+`", PLAIN_CLASSES.join(", "), NAMED.join(", ")),
