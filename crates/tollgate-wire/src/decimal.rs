@@ -11,6 +11,22 @@ pub fn parse(text: &[u8]) -> Option<u64> {
     is_number.then(|| text.iter().fold(0, |number: u64, digit| number * 10 + u64::from(digit - b'0')))
 }
 
+/// Parses digits and an optional point with further digits as a multiple of 10^-`places`, rounded down. There are at
+/// most `digits_max` digits before and after the point. The first number and `places` are at most 19 together, so that
+/// the result always fits.
+pub fn parse_fixed(text: &[u8], digits_max: (usize, usize), places: usize) -> Option<u64> {
+    let (whole, fraction) = match memchr::memchr(b'.', text) {
+        Some(point) => (&text[..point], &text[point + 1..]),
+        None => (text, &b"0"[..]),
+    };
+    let is_number = |text: &[u8], max: usize| (1..=max).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
+    if !is_number(whole, digits_max.0) || !is_number(fraction, digits_max.1) {
+        return None;
+    }
+    let kept = fraction.iter().chain(core::iter::repeat(&b'0')).take(places);
+    Some(whole.iter().chain(kept).fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -130,24 +130,14 @@ fn value(text: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// Writes one element of `Forwarded`: `for=203.0.113.7;host="site:80";proto=https`.
 pub fn write_forwarded(out: &mut Vec<u8>, client: IpAddr, client_text: &str, host: &[u8], secure: bool) {
-    match client {
-        IpAddr::V4(_) => {
-            out.extend_from_slice(b"for=");
-            out.extend_from_slice(client_text.as_bytes());
-        }
-        IpAddr::V6(_) => {
-            out.extend_from_slice(b"for=\"[");
-            out.extend_from_slice(client_text.as_bytes());
-            out.extend_from_slice(b"]\"");
-        }
-    }
+    let (before, after): (&[u8], &[u8]) = if client.is_ipv4() { (b"for=", b"") } else { (b"for=\"[", b"]\"") };
+    [before, client_text.as_bytes(), after].iter().for_each(|part| out.extend_from_slice(part));
     // A host that is not a token must be quoted. It has no quotes or backslashes, because such requests are
     // rejected.
     if !host.is_empty() {
         let plain = host.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'));
-        out.extend_from_slice(if plain { b";host=" } else { b";host=\"" });
-        out.extend_from_slice(host);
-        out.extend_from_slice(if plain { b"" } else { b"\"" });
+        let quote: &[u8] = if plain { b"" } else { b"\"" };
+        [b";host=", quote, host, quote].iter().for_each(|part| out.extend_from_slice(part));
     }
     out.extend_from_slice(if secure { b";proto=https" } else { b";proto=http" });
 }

@@ -20,27 +20,17 @@ pub fn find(body: &[u8], pointer: &str) -> Option<Vec<u8>> {
     let segments: Vec<String> =
         pointer.split('/').skip(1).map(|segment| segment.replace("~1", "/").replace("~0", "~")).collect();
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let mut found = PointedValue::Nothing;
+    let mut found = None;
     let seed = Seed { segments: &segments, found: &mut found };
     // serde_json limits the depth to 128.
     let is_valid = seed.deserialize(&mut deserializer).and_then(|()| deserializer.end()).is_ok();
-    match found {
-        _ if !is_valid => Some(AMBIGUOUS.to_vec()),
-        PointedValue::Nothing => None,
-        PointedValue::Value(value) => Some(value),
-        PointedValue::Several => Some(AMBIGUOUS.to_vec()),
-    }
-}
-
-enum PointedValue {
-    Nothing,
-    Value(Vec<u8>),
-    Several,
+    if is_valid { found } else { Some(AMBIGUOUS.to_vec()) }
 }
 
 struct Seed<'a> {
     segments: &'a [String],
-    found: &'a mut PointedValue,
+    /// The value, if there is one; [`AMBIGUOUS`] if there are several.
+    found: &'a mut Option<Vec<u8>>,
 }
 
 impl<'de> DeserializeSeed<'de> for Seed<'_> {
@@ -52,13 +42,11 @@ impl<'de> DeserializeSeed<'de> for Seed<'_> {
 }
 
 impl Seed<'_> {
-    fn value(self, value: Vec<u8>) {
+    fn value<E>(self, value: impl ToString) -> Result<(), E> {
         if self.segments.is_empty() {
-            *self.found = match self.found {
-                PointedValue::Nothing => PointedValue::Value(value),
-                _ => PointedValue::Several,
-            };
+            *self.found = Some(if self.found.is_none() { value.to_string().into_bytes() } else { AMBIGUOUS.to_vec() });
         }
+        Ok(())
     }
 }
 
@@ -70,28 +58,23 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {
-        self.value(value.as_bytes().to_vec());
-        Ok(())
+        self.value(value)
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
-        self.value(value.to_string().into_bytes());
-        Ok(())
+        self.value(value)
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
-        self.value(value.to_string().into_bytes());
-        Ok(())
+        self.value(value)
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
-        self.value(value.to_string().into_bytes());
-        Ok(())
+        self.value(value)
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
-        self.value(value.to_string().into_bytes());
-        Ok(())
+        self.value(value)
     }
 
     fn visit_unit<E: Error>(self) -> Result<(), E> {
@@ -101,21 +84,21 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let wanted = self.segments.split_first();
         if wanted.is_none() {
-            *self.found = PointedValue::Several;
+            *self.found = Some(AMBIGUOUS.to_vec());
         }
         let mut is_seen = false;
         while let Some(name) = map.next_key::<String>()? {
             match wanted {
                 Some((first, rest)) if *first == name => {
                     if is_seen {
-                        *self.found = PointedValue::Several;
+                        *self.found = Some(AMBIGUOUS.to_vec());
                     }
                     is_seen = true;
                     map.next_value_seed(Seed { segments: rest, found: self.found })?;
                 }
                 _ => {
                     if wanted.is_some_and(|(first, _)| is_equal_when_folded(first, &name)) {
-                        *self.found = PointedValue::Several;
+                        *self.found = Some(AMBIGUOUS.to_vec());
                     }
                     map.next_value::<IgnoredAny>()?;
                 }
@@ -127,10 +110,9 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
         let wanted = self.segments.split_first().and_then(|(first, rest)| Some((first.parse::<usize>().ok()?, rest)));
         if wanted.is_none() {
-            *self.found = PointedValue::Several;
+            *self.found = Some(AMBIGUOUS.to_vec());
         }
-        let mut index = 0;
-        loop {
+        for index in 0.. {
             let more = match wanted {
                 Some((at, rest)) if at == index => {
                     seq.next_element_seed(Seed { segments: rest, found: self.found })?.is_some()
@@ -138,10 +120,10 @@ impl<'de> Visitor<'de> for Seed<'_> {
                 _ => seq.next_element::<IgnoredAny>()?.is_some(),
             };
             if !more {
-                return Ok(());
+                break;
             }
-            index += 1;
         }
+        Ok(())
     }
 }
 

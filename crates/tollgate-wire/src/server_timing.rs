@@ -14,21 +14,8 @@ pub struct InvalidDuration;
 
 /// Parses milliseconds such as `12` or `12.3`.
 pub fn milliseconds(text: &[u8]) -> Result<Span, InvalidDuration> {
-    let (whole, fraction) = match memchr::memchr(b'.', text) {
-        Some(point) => (&text[..point], &text[point + 1..]),
-        None => (text, &b"0"[..]),
-    };
-    let digits = |text: &[u8], max: usize| !text.is_empty() && text.len() <= max && text.iter().all(u8::is_ascii_digit);
     // Twelve digits of milliseconds are 30 years.
-    if !digits(whole, 12) || !digits(fraction, 32) {
-        return Err(InvalidDuration);
-    }
-    let number = |text: &[u8]| decimal::parse(text).unwrap_or_default();
-    // Six decimals of milliseconds are nanoseconds; further digits are ignored.
-    let mut nanos = [b'0'; 6];
-    let kept = fraction.len().min(6);
-    nanos[..kept].copy_from_slice(&fraction[..kept]);
-    Ok(Span::from_nanos(number(whole) * 1_000_000 + number(&nanos)))
+    decimal::parse_fixed(text, (12, 32), 6).map(Span::from_nanos).ok_or(InvalidDuration)
 }
 
 /// The `cpu` metric of a `Server-Timing` value, if there is one.

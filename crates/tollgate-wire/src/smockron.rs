@@ -26,6 +26,8 @@ pub const NOTE_BYTES_MAX: usize = 1024;
 const TOLLGATE_TOPIC: &[u8] = b"\0tollgate\0";
 /// The valid numbers of frames in a report. An original peer sends six, a Tollgate peer seven.
 const REPORT_FRAMES: core::ops::RangeInclusive<usize> = 5..=8;
+const STATUSES: [(Status, &[u8]); 3] =
+    [(Status::Accepted, b"ACCEPTED"), (Status::Delayed, b"DELAYED"), (Status::Rejected, b"REJECTED")];
 const DELAY_UNTIL: &[u8] = b"DELAY_UNTIL";
 const DELAY: &[u8] = b"DELAY";
 const PARDON: &[u8] = b"PARDON";
@@ -105,7 +107,8 @@ pub fn read_report<'a>(frames: &[&'a [u8]]) -> Result<Report<'a>, MessageError> 
 /// Appends a report to `output`, as the frames of an accounting message.
 pub fn put_report(output: &mut Vec<u8>, report: &Report<'_>) {
     put_domain(output, &[], report.domain);
-    frame::put(output, true, status_word(report.status));
+    let word = STATUSES.into_iter().find(|(status, _)| *status == report.status).map_or(&b""[..], |(_, word)| word);
+    frame::put(output, true, word);
     frame::put(output, true, report.identifier);
     put_time(output, true, Some(report.received_ms));
     put_time(output, true, report.delayed_until_ms);
@@ -179,46 +182,17 @@ pub fn topic_covers(subscription: &[u8], domain: &[u8]) -> bool {
 }
 
 fn read_status(word: &[u8]) -> Result<Status, MessageError> {
-    match word {
-        b"ACCEPTED" => Ok(Status::Accepted),
-        b"DELAYED" => Ok(Status::Delayed),
-        b"REJECTED" => Ok(Status::Rejected),
-        _ => Err(MessageError::Word),
-    }
-}
-
-const fn status_word(status: Status) -> &'static [u8] {
-    match status {
-        Status::Accepted => b"ACCEPTED",
-        Status::Delayed => b"DELAYED",
-        Status::Rejected => b"REJECTED",
-    }
+    STATUSES.into_iter().find(|(_, known)| *known == word).map(|(status, _)| status).ok_or(MessageError::Word)
 }
 
 /// A log info may start with the CPU time of a request in seconds. An original master parses it as a number,
 /// too.
 fn split_note(note: &[u8]) -> (Option<Span>, &[u8]) {
     let end = note.iter().position(|&byte| byte == b' ').unwrap_or(note.len());
-    match read_seconds(&note[..end]) {
-        Some(cpu) => (Some(cpu), note.get(end + 1..).unwrap_or_default()),
+    match decimal::parse_fixed(&note[..end], (9, 9), 9) {
+        Some(nanos) => (Some(Span::from_nanos(nanos)), note.get(end + 1..).unwrap_or_default()),
         None => (None, note),
     }
-}
-
-/// Up to nine digits of whole seconds, and up to nine decimals.
-fn read_seconds(text: &[u8]) -> Option<Span> {
-    let (whole, parts) = match text.iter().position(|&byte| byte == b'.') {
-        Some(point) => (&text[..point], &text[point + 1..]),
-        None => (text, &[][..]),
-    };
-    if whole.is_empty() || whole.len() > 9 || parts.len() > 9 {
-        return None;
-    }
-    let digits = whole
-        .iter()
-        .chain(parts)
-        .try_fold(0_u64, |number, byte| byte.is_ascii_digit().then(|| number * 10 + u64::from(byte - b'0')))?;
-    Some(Span::from_nanos(digits * 10_u64.pow(9 - parts.len() as u32)))
 }
 
 fn put_note(output: &mut Vec<u8>, report: &Report<'_>) {

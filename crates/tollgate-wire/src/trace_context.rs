@@ -1,6 +1,8 @@
 //! The `traceparent` field (W3C Trace Context).
 
-/// The parent of a request's trace.
+use std::io::Write as _;
+
+/// The span in which a request was sent: the parent of the spans that its receiver adds to the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
     /// The trace identifier.
@@ -15,11 +17,11 @@ pub struct TraceParent {
 pub const TEXT_LENGTH: usize = 55;
 
 impl TraceParent {
-    /// Parses a value of the field. `None` if it is invalid; a new trace then starts.
+    /// Parses a value of the field; `None` if it is invalid. The receiver then starts a new trace.
     pub fn read(value: &[u8]) -> Option<Self> {
         let (head, rest) = value.split_at_checked(TEXT_LENGTH)?;
         let mut version = [0];
-        hex(&head[..2], &mut version)?;
+        parse_hex(&head[..2], &mut version)?;
         // Later versions may append data; version 255 is invalid.
         if version[0] == 255 || (version[0] == 0 && !rest.is_empty()) || !matches!(rest, [] | [b'-', ..]) {
             return None;
@@ -28,23 +30,23 @@ impl TraceParent {
             return None;
         }
         let (mut trace, mut span, mut flags) = ([0; 16], [0; 8], [0]);
-        hex(&head[3..35], &mut trace)?;
-        hex(&head[36..52], &mut span)?;
-        hex(&head[53..55], &mut flags)?;
+        parse_hex(&head[3..35], &mut trace)?;
+        parse_hex(&head[36..52], &mut span)?;
+        parse_hex(&head[53..55], &mut flags)?;
         (trace != [0; 16] && span != [0; 8]).then_some(Self { trace, span, sampled: flags[0] & 1 == 1 })
     }
 
     /// The value of the field.
     pub fn write(&self) -> [u8; TEXT_LENGTH] {
-        let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
-        write_hex(&self.trace, &mut text[3..35]);
-        write_hex(&self.span, &mut text[36..52]);
-        write_hex(&[u8::from(self.sampled)], &mut text[53..55]);
+        let (trace, span) = (u128::from_be_bytes(self.trace), u64::from_be_bytes(self.span));
+        let mut text = [0; TEXT_LENGTH];
+        write!(&mut text[..], "00-{trace:032x}-{span:016x}-{:02x}", u8::from(self.sampled))
+            .expect("it has this length");
         text
     }
 }
 
-fn hex(text: &[u8], bytes: &mut [u8]) -> Option<()> {
+fn parse_hex(text: &[u8], bytes: &mut [u8]) -> Option<()> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),
@@ -54,13 +56,6 @@ fn hex(text: &[u8], bytes: &mut [u8]) -> Option<()> {
         *byte = digit(pair[0])? << 4 | digit(pair[1])?;
     }
     Some(())
-}
-
-fn write_hex(bytes: &[u8], text: &mut [u8]) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for (byte, pair) in bytes.iter().zip(text.chunks_exact_mut(2)) {
-        pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-    }
 }
 
 #[cfg(test)]

@@ -212,8 +212,9 @@ bounds   = { connections = 65536, connections_per_address = 4096 }
 "#;
 
 const APP_RULES: &str = r#"
-# No rule is needed to protect the backend: while it is overloaded, the gate shares it fairly between clients. Rules add limits
-# that also apply while it is idle. These two are common; `mode = "observe"` in a rule tries it without effect.
+# No rule is needed to protect the backend: while it is overloaded, the gate shares it fairly between clients. Rules
+# add limits that also apply while it is idle. These two are common; `mode = "observe"` in a rule tries it without
+# effect.
 
 [[rule]]
 name  = "login"                     # passwords can only be guessed slowly
@@ -251,8 +252,9 @@ flag_window    = "10min"
 "#;
 
 const DEVICE_RULES: &str = r#"
-# A device may reconnect five times in ten seconds. After that it is refused for 10, 20, 40 and at most 60 seconds, longer while the
-# backend is loaded. In the first 30 seconds after a start, when all devices reconnect, only the ceiling applies.
+# A device may reconnect five times in ten seconds. After that it is refused for 10, 20, 40 and at most 60 seconds,
+# longer while the backend is loaded. In the first 30 seconds after a start, when all devices reconnect, only the
+# ceiling applies.
 [[rule]]
 name       = "reconnect"
 when       = { upgrade = "websocket" }

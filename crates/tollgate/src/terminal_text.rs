@@ -1,4 +1,4 @@
-//! Untrusted text on a terminal.
+//! Text on a terminal: escapes untrusted text, and fits lines to a width.
 
 use std::fmt::Write;
 
@@ -33,6 +33,44 @@ pub(crate) fn escape(text: &(impl AsRef<[u8]> + ?Sized)) -> String {
     text
 }
 
+/// The characters of a line and their widths in columns. Control sequences, which change the colour, have none.
+fn columns(line: &str) -> impl Iterator<Item = (char, usize)> {
+    let mut is_control = false;
+    line.chars().map(move |c| {
+        is_control |= c == '\x1b';
+        let width = if is_control { 0 } else { c.width().unwrap_or(0) };
+        is_control &= !c.is_ascii_alphabetic();
+        (c, width)
+    })
+}
+
+/// The number of columns of a line.
+pub(crate) fn width(line: &str) -> usize {
+    columns(line).map(|(_, width)| width).sum()
+}
+
+/// The line up to this column, with all its colours.
+pub(crate) fn cut(line: &str, columns_max: usize) -> String {
+    let mut used = 0;
+    let fits = |(_, width): &(char, usize)| {
+        used += width;
+        *width == 0 || used <= columns_max
+    };
+    columns(line).filter(fits).map(|(c, _)| c).collect()
+}
+
+/// The words of a text in lines of this many columns. A longer word is a line of its own.
+pub(crate) fn wrapped(text: &str, columns_max: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if width(line) + 1 + width(word) <= columns_max => *line += &format!(" {word}"),
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,5 +79,14 @@ mod tests {
     fn escaped_texts_contain_no_control_sequences() {
         assert_eq!(escape("a\x1b[31mb\r\n\u{202e}c é"), r"a\x1b[31mb\r\n\u{202e}c é");
         assert_eq!(escape(b"\xff\0"), r"\xff\0");
+    }
+
+    #[test]
+    fn colours_have_no_width_and_stay_when_a_line_is_cut() {
+        let line = "\x1b[31m名前\x1b[0mab";
+        assert_eq!(width(line), 6);
+        assert_eq!(cut(line, 6), line);
+        assert_eq!(cut(line, 3), "\x1b[31m名\x1b[0m");
+        assert_eq!(wrapped("one  two\nthree", 7), ["one two", "three"]);
     }
 }

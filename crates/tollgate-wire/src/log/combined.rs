@@ -16,7 +16,7 @@ use super::date;
 use super::decimal::Decimal;
 use super::request::{Draft, Request};
 use super::scanner::plain_length;
-use super::text::{Scratch, Text};
+use super::text::{List, Scratch, Text};
 use super::{Expected, LineError};
 
 /// Parses one line.
@@ -36,10 +36,10 @@ pub(super) fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Requ
     if !(size == b"-" || (!size.is_empty() && size.iter().all(u8::is_ascii_digit))) {
         return Err(LineError::at(column, Expected::Size));
     }
-    draft.body_bytes = Decimal::whole(size).and_then(|bytes| bytes.scaled(0));
+    draft.body_bytes = Decimal::parse(size).and_then(|bytes| bytes.scaled(0));
     for name in ["referer", "user-agent"] {
-        if let Some(value) = cursor.quoted(scratch) {
-            add_header(name, value, line, scratch)?;
+        if let Some(value) = cursor.quoted(scratch).filter(|value| scratch.bytes(*value, line) != b"-") {
+            scratch.add_named(List::Headers, name, value, line.len())?;
         }
     }
     (draft.cost, draft.is_measured) = appended(&mut cursor, scratch)?;
@@ -108,13 +108,6 @@ pub(super) fn request_line(request: Text, line: &[u8], scratch: &Scratch, draft:
     }
 }
 
-fn add_header(name: &str, value: Text, line: &[u8], scratch: &mut Scratch) -> Result<(), LineError> {
-    match scratch.bytes(value, line) {
-        b"-" => Ok(()),
-        _ => scratch.add_header(name, value, line.len()),
-    }
-}
-
 /// The certainty that a field after the user agent is the duration of the request, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Certainty {
@@ -145,7 +138,7 @@ fn appended(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<(Option<Sp
         }
         if word.starts_with(b"ticket=") {
             let ticket = text.slice(7, word.len());
-            scratch.add_attribute("ticket", ticket, cursor.line.len())?;
+            scratch.add_named(List::Attributes, "ticket", ticket, cursor.line.len())?;
             continue;
         }
         if let Some(found) = time_taken(word).filter(|found| best.is_none_or(|best| found.0 > best.0)) {
@@ -155,7 +148,7 @@ fn appended(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<(Option<Sp
                 .split(|byte| matches!(byte, b',' | b' '))
                 .any(|part| matches!(Client::parse(part), Client::Address(_)))
         {
-            scratch.add_header("x-forwarded-for", text, cursor.line.len())?;
+            scratch.add_named(List::Headers, "x-forwarded-for", text, cursor.line.len())?;
         }
     }
     if let Some(cost) = measured {
@@ -192,7 +185,7 @@ pub(super) fn seconds(text: &[u8]) -> Option<Span> {
     let mut sum = None;
     for part in text.split(|byte| matches!(byte, b',' | b':')).map(<[u8]>::trim_ascii) {
         if !matches!(part, b"-" | b"") {
-            sum = Some(sum.unwrap_or(Span::ZERO) + Span::from_nanos(Decimal::whole(part)?.scaled(9)?));
+            sum = Some(sum.unwrap_or(Span::ZERO) + Span::from_nanos(Decimal::parse(part)?.scaled(9)?));
         }
     }
     sum

@@ -1,9 +1,10 @@
 //! Access logs with one JSON object per line: nginx with any `log_format`, Caddy, Traefik, Envoy, and loggers
 //! that follow ECS, Google's `httpRequest` or pino.
 //!
-//! There is no standard, but there are conventions. A table maps field names to meanings. If several fields
-//! have the same meaning, the better one wins: a start over an end, the backend's time over the total time.
-//! Only objects that the table contains are entered, so the table bounds the depth.
+//! There is no standard, but there are conventions. A table, [`meaning`], maps field names to meanings. If several
+//! fields have the same meaning, the better one wins: the time at which the request started over the time at which
+//! it ended, and the backend's duration over the total one. Only objects that the table contains are entered, so the
+//! table bounds the depth.
 
 use tollgate_core::time::Span;
 
@@ -29,15 +30,15 @@ enum Meaning {
     Status,
     /// The size of the response body.
     BodyBytes,
-    /// The duration: rank and unit.
+    /// The cost: a duration at the backend, or a total one. Its rank and unit.
     Cost(u8, Unit),
-    /// The ticket of the request at a door of a gate.
+    /// The ticket that a gate's door returned for the request, when the proxy that wrote this log asked it.
     Ticket,
     /// A header with this name.
     Header(&'static str),
     /// An object of headers.
     Headers,
-    /// An object with fields of the table.
+    /// An object whose fields are in the table; it has no meaning of its own.
     Inside,
 }
 
@@ -52,9 +53,10 @@ enum Unit {
     Ambiguous,
 }
 
-/// The rank of a cost that a gate has measured.
+/// The rank of a cost that a gate has measured and written to its own log. It wins over all others.
 const COST_OF_GATE: u8 = 3;
 
+/// The meaning of a field. `path` is its name, after the names of the objects that contain it, joined by dots.
 fn meaning(path: &[u8]) -> Option<Meaning> {
     use Meaning::{BodyBytes, Client, Cost, Header, Headers, Inside, Method, Request, Status, Target, Ticket, Time};
     Some(match path {
@@ -166,7 +168,7 @@ impl Findings {
         let mut first = true;
         while let Some(name) = scanner.next_field(first, scratch)? {
             first = false;
-            let path = parent.join(scratch.bytes(name, scanner.line()));
+            let path = parent.join(scratch.bytes(name, scanner.line));
             let Some(meaning) = path.as_ref().and_then(|path| meaning(path.bytes())) else {
                 self.other(name, scanner, scratch)?;
                 continue;
@@ -181,7 +183,7 @@ impl Findings {
     }
 
     fn field(&mut self, meaning: Meaning, scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<(), LineError> {
-        let column = scanner.index();
+        let column = scanner.at;
         let Some(scalar) = scalar(scanner, scratch)? else {
             if let Meaning::Cost(COST_OF_GATE, _) = meaning {
                 // A gate writes `null` for a request that did not reach a backend. Its duration is not its cost.
@@ -189,7 +191,7 @@ impl Findings {
             }
             return Ok(());
         };
-        let line = scanner.line();
+        let line = scanner.line;
         match (meaning, scalar) {
             (Meaning::Time(rank), scalar) if rank > self.time_rank => self.time(rank, scalar, line, scratch, column),
             (Meaning::Client(rank), Scalar::Text(text)) if rank > self.client_rank => {
@@ -215,8 +217,8 @@ impl Findings {
                     self.cost_rank = rank;
                 }
             }
-            (Meaning::Ticket, Scalar::Text(text)) => scratch.add_attribute("ticket", text, column)?,
-            (Meaning::Header(name), Scalar::Text(text)) => scratch.add_header(name, text, column)?,
+            (Meaning::Ticket, Scalar::Text(text)) => scratch.add_named(List::Attributes, "ticket", text, column)?,
+            (Meaning::Header(name), Scalar::Text(text)) => scratch.add_named(List::Headers, name, text, column)?,
             _ => {}
         }
         Ok(())
@@ -239,18 +241,18 @@ impl Findings {
     /// Handles a field that is not in the table: `http_user_agent` (nginx) and `request_User-Agent` (Traefik)
     /// are headers; others are skipped.
     fn other(&mut self, name: Text, scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<(), LineError> {
-        let bytes = scratch.bytes(name, scanner.line());
+        let bytes = scratch.bytes(name, scanner.line);
         let prefix = match bytes {
             [b'h', b't', b't', b'p', b'_', _, ..] => 5,
             [b'r', b'e', b'q', b'u', b'e', b's', b't', b'_', b'A'..=b'Z', ..] => 8,
             _ => return scanner.skip_value(),
         };
         let header = name.slice(prefix, bytes.len());
-        let column = scanner.index();
+        let column = scanner.at;
         if let Some(Scalar::Text(value)) = scalar(scanner, scratch)?
-            && scratch.bytes(value, scanner.line()) != b"-"
+            && scratch.bytes(value, scanner.line) != b"-"
         {
-            let header = scratch.dashed(header, scanner.line());
+            let header = scratch.dashed(header, scanner.line);
             scratch.add(List::Headers, header, value, column)?;
         }
         Ok(())
@@ -273,7 +275,7 @@ fn scalar(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option<Sca
 fn whole(scalar: Scalar, line: &[u8], scratch: &Scratch) -> Option<u64> {
     let number = match scalar {
         Scalar::Number(number) => number,
-        Scalar::Text(text) => Decimal::whole(scratch.bytes(text, line))?,
+        Scalar::Text(text) => Decimal::parse(scratch.bytes(text, line))?,
     };
     number.scaled(0)
 }
@@ -281,23 +283,18 @@ fn whole(scalar: Scalar, line: &[u8], scratch: &Scratch) -> Option<u64> {
 /// The duration. A text may include its unit. nginx quotes its numbers and lists one per backend that it
 /// tried.
 fn cost(scalar: Scalar, unit: Unit, line: &[u8], scratch: &Scratch) -> Option<Span> {
-    let number = match scalar {
-        Scalar::Number(number) => number,
-        Scalar::Text(text) => {
-            let bytes = scratch.bytes(text, line);
-            let Some((number, length)) = Decimal::prefix(bytes) else {
-                return seconds(bytes);
-            };
-            let unit = match &bytes[length..] {
-                b"" => unit,
-                b"s" => Unit::Seconds,
-                b"ms" => Unit::Millis,
-                b"us" | b"\xc2\xb5s" => Unit::Micros,
-                b"ns" => Unit::Nanos,
-                _ => return seconds(bytes),
-            };
-            return unit.span(number);
-        }
+    let text = match scalar {
+        Scalar::Number(number) => return unit.span(number),
+        Scalar::Text(text) => scratch.bytes(text, line),
+    };
+    let Some((number, length)) = Decimal::prefix(text) else { return seconds(text) };
+    let unit = match &text[length..] {
+        b"" => unit,
+        b"s" => Unit::Seconds,
+        b"ms" => Unit::Millis,
+        b"us" | b"\xc2\xb5s" => Unit::Micros,
+        b"ns" => Unit::Nanos,
+        _ => return seconds(text),
     };
     unit.span(number)
 }
@@ -309,13 +306,8 @@ impl Unit {
             Self::Millis => 6,
             Self::Micros => 3,
             Self::Nanos => 0,
-            Self::Ambiguous => {
-                if number.is_whole() {
-                    6
-                } else {
-                    9
-                }
-            }
+            Self::Ambiguous if number.is_whole() => 6,
+            Self::Ambiguous => 9,
         };
         number.scaled(shift).map(Span::from_nanos)
     }

@@ -8,7 +8,7 @@ use tollgate_core::request::host_of;
 use tollgate_core::time::{Moment, Span};
 
 use super::client::Client;
-use super::text::{Scratch, Text};
+use super::text::{List, Scratch, Text};
 use super::{Expected, LineError};
 
 /// One line of a recording.
@@ -168,7 +168,7 @@ impl Draft {
             scratch.read_path(target, line, |target| split_authority(target).1);
         }
         let scratch = &*scratch;
-        let decoded = scratch.decoded();
+        let decoded = &scratch.decoded[..];
         let text = |text: Text| text.bytes(line, decoded);
         let at = self.at.ok_or(LineError::at(line.len(), time))?;
         let client =
@@ -180,8 +180,8 @@ impl Draft {
             method: self.method.map(text),
             target: self.target.map(text),
             normal_path: self.target.and_then(|_| scratch.normal_path()),
-            headers: LineFields { line, decoded, texts: scratch.headers() },
-            attributes: LineFields { line, decoded, texts: scratch.attributes() },
+            headers: LineFields { line, decoded, texts: scratch.fields(List::Headers) },
+            attributes: LineFields { line, decoded, texts: scratch.fields(List::Attributes) },
             cost: self.cost,
             is_measured: self.is_measured,
             body_bytes: self.body_bytes,

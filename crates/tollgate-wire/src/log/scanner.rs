@@ -11,23 +11,15 @@ use super::{DEPTH_MAX, Expected, LineError};
 /// The position in a line.
 #[derive(Debug)]
 pub(super) struct Scanner<'a> {
-    line: &'a [u8],
-    at: usize,
+    /// The line.
+    pub(super) line: &'a [u8],
+    /// The index of the next byte.
+    pub(super) at: usize,
 }
 
 impl<'a> Scanner<'a> {
     pub(super) const fn new(line: &'a [u8]) -> Self {
         Self { line, at: 0 }
-    }
-
-    /// The line.
-    pub(super) const fn line(&self) -> &'a [u8] {
-        self.line
-    }
-
-    /// The index of the next byte.
-    pub(super) const fn index(&self) -> usize {
-        self.at
     }
 
     /// An error at this position.

@@ -21,9 +21,10 @@ const DECODED: u32 = 1 << 31;
 /// Buffers that are reused for every line.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    bytes: Vec<u8>,
-    headers: Vec<(Text, Text)>,
-    attributes: Vec<(Text, Text)>,
+    /// The decoded text so far.
+    pub(super) decoded: Vec<u8>,
+    /// Names and values, by list.
+    fields: [Vec<(Text, Text)>; 2],
     normal_path: NormalPath,
 }
 
@@ -59,19 +60,13 @@ impl Text {
 impl Scratch {
     /// Removes the last line and keeps the memory.
     pub(super) fn clear(&mut self) {
-        self.bytes.clear();
-        self.headers.clear();
-        self.attributes.clear();
-    }
-
-    /// The decoded text so far.
-    pub(super) fn decoded(&self) -> &[u8] {
-        &self.bytes
+        self.decoded.clear();
+        self.fields.iter_mut().for_each(Vec::clear);
     }
 
     /// Normalizes the path of the target, without its authority.
     pub(super) fn read_path(&mut self, target: Text, line: &[u8], without_authority: impl Fn(&[u8]) -> &[u8]) {
-        let target = without_authority(target.bytes(line, &self.bytes));
+        let target = without_authority(target.bytes(line, &self.decoded));
         self.normal_path.read(target.split(|&byte| byte == b'?').next().unwrap_or_default());
     }
 
@@ -80,46 +75,38 @@ impl Scratch {
         self.normal_path.differing()
     }
 
-    /// The headers of the line so far, as names and values.
-    pub(super) fn headers(&self) -> &[(Text, Text)] {
-        &self.headers
-    }
-
-    /// The attributes of the line so far.
-    pub(super) fn attributes(&self) -> &[(Text, Text)] {
-        &self.attributes
+    /// The fields of the line so far, as names and values.
+    pub(super) fn fields(&self, list: List) -> &[(Text, Text)] {
+        &self.fields[list as usize]
     }
 
     /// The bytes of a text while the line is being parsed.
     pub(super) fn bytes<'a>(&'a self, text: Text, line: &'a [u8]) -> &'a [u8] {
-        text.bytes(line, &self.bytes)
+        text.bytes(line, &self.decoded)
     }
 
     /// Writes a text that cannot be borrowed from the line.
     pub(super) fn decode(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Text {
-        let start = self.bytes.len();
-        write(&mut self.bytes);
-        Text { start: start as u32, end: self.bytes.len() as u32 | DECODED }
+        let start = self.decoded.len();
+        write(&mut self.decoded);
+        Text { start: start as u32, end: self.decoded.len() as u32 | DECODED }
     }
 
     /// The text with dashes instead of underscores.
     pub(super) fn dashed(&mut self, text: Text, line: &[u8]) -> Text {
-        let start = self.bytes.len();
+        let start = self.decoded.len();
         if text.end & DECODED == 0 {
-            self.bytes.extend_from_slice(text.bytes(line, &[]));
+            self.decoded.extend_from_slice(text.bytes(line, &[]));
         } else {
-            self.bytes.extend_from_within(text.start as usize..(text.end & !DECODED) as usize);
+            self.decoded.extend_from_within(text.start as usize..(text.end & !DECODED) as usize);
         }
-        self.bytes[start..].iter_mut().filter(|byte| **byte == b'_').for_each(|byte| *byte = b'-');
-        Text { start: start as u32, end: self.bytes.len() as u32 | DECODED }
+        self.decoded[start..].iter_mut().filter(|byte| **byte == b'_').for_each(|byte| *byte = b'-');
+        Text { start: start as u32, end: self.decoded.len() as u32 | DECODED }
     }
 
     /// Adds a field to a list; `column` is the position for the error if there are too many.
     pub(super) fn add(&mut self, list: List, name: Text, value: Text, column: usize) -> Result<(), LineError> {
-        let fields = match list {
-            List::Headers => &mut self.headers,
-            List::Attributes => &mut self.attributes,
-        };
+        let fields = &mut self.fields[list as usize];
         if fields.len() >= FIELDS_MAX {
             return Err(LineError::at(column, Expected::FewerFields));
         }
@@ -129,33 +116,19 @@ impl Scratch {
 
     /// Joins a value to the last field of a list.
     pub(super) fn join_last(&mut self, list: List, value: Text, line: &[u8]) {
-        let fields = match list {
-            List::Headers => &self.headers,
-            List::Attributes => &self.attributes,
-        };
-        let Some(&(name, before)) = fields.last() else { return };
+        let Some(&(name, before)) = self.fields(list).last() else { return };
         // This is rare, so it may allocate.
         let lower_case = self.bytes(name, line).to_ascii_lowercase();
         let joined = [self.bytes(before, line), separator(&lower_case), self.bytes(value, line)].concat();
         let joined = self.decode(|bytes| bytes.extend_from_slice(&joined));
-        let fields = match list {
-            List::Headers => &mut self.headers,
-            List::Attributes => &mut self.attributes,
-        };
-        if let Some(last) = fields.last_mut() {
+        if let Some(last) = self.fields[list as usize].last_mut() {
             last.1 = joined;
         }
     }
 
-    /// Adds a header with a fixed name.
-    pub(super) fn add_header(&mut self, name: &str, value: Text, column: usize) -> Result<(), LineError> {
+    /// Adds a field with a fixed name.
+    pub(super) fn add_named(&mut self, list: List, name: &str, value: Text, column: usize) -> Result<(), LineError> {
         let name = self.decode(|bytes| bytes.extend_from_slice(name.as_bytes()));
-        self.add(List::Headers, name, value, column)
-    }
-
-    /// Adds an attribute with a fixed name.
-    pub(super) fn add_attribute(&mut self, name: &str, value: Text, column: usize) -> Result<(), LineError> {
-        let name = self.decode(|bytes| bytes.extend_from_slice(name.as_bytes()));
-        self.add(List::Attributes, name, value, column)
+        self.add(list, name, value, column)
     }
 }

@@ -77,11 +77,7 @@ fn named_band(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option
         return Ok(None);
     };
     let bands = [Band::Normal, Band::Elevated, Band::Critical];
-    bands
-        .into_iter()
-        .find(|band| band.as_str().as_bytes() == scratch.bytes(name, scanner.line()))
-        .map(Some)
-        .ok_or(error)
+    bands.into_iter().find(|band| band.as_str().as_bytes() == scratch.bytes(name, scanner.line)).map(Some).ok_or(error)
 }
 
 /// Adds the fields of an object. Values are strings, or arrays of strings for repeated headers, which are
@@ -102,14 +98,14 @@ pub(super) fn fields(list: List, scanner: &mut Scanner<'_>, scratch: &mut Scratc
                 }
                 let value = scanner.string(scratch)?;
                 match values {
-                    0 => scratch.add(list, name, value, scanner.index())?,
-                    1..FIELDS_MAX => scratch.join_last(list, value, scanner.line()),
+                    0 => scratch.add(list, name, value, scanner.at)?,
+                    1..FIELDS_MAX => scratch.join_last(list, value, scanner.line),
                     _ => return Err(scanner.error(Expected::FewerFields)),
                 }
                 values += 1;
             }
         } else if let Some(value) = string(scanner, scratch)? {
-            scratch.add(list, name, value, scanner.index())?;
+            scratch.add(list, name, value, scanner.at)?;
         }
     }
     Ok(())

@@ -54,15 +54,10 @@ pub(super) enum NodeKind<'t> {
 
 /// A list or a map whose end has not been read.
 struct Open<'t> {
-    kind: OpenKind<'t>,
-    at: Position,
+    node: Node<'t>,
+    /// A key whose value has not been read.
+    key: Option<Node<'t>>,
     anchor: usize,
-}
-
-enum OpenKind<'t> {
-    List(Vec<Node<'t>>),
-    /// The pairs, and a key whose value has not been read.
-    Map(Vec<(Node<'t>, Node<'t>)>, Option<Node<'t>>),
 }
 
 #[derive(Default)]
@@ -105,8 +100,8 @@ impl<'t> Builder<'t> {
                 let is_plain = style == ScalarStyle::Plain;
                 self.add(Node { kind: NodeKind::Scalar { text, is_plain }, at, size: 1 }, anchor)
             }
-            Event::SequenceStart(anchor, _) => self.begin(OpenKind::List(Vec::new()), at, anchor),
-            Event::MappingStart(anchor, _) => self.begin(OpenKind::Map(Vec::new(), None), at, anchor),
+            Event::SequenceStart(anchor, _) => self.begin(NodeKind::List(Vec::new()), at, anchor),
+            Event::MappingStart(anchor, _) => self.begin(NodeKind::Map(Vec::new()), at, anchor),
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             Event::Alias(anchor) => {
                 let node = self.anchors.get(&anchor);
@@ -118,29 +113,19 @@ impl<'t> Builder<'t> {
         }
     }
 
-    fn begin(&mut self, kind: OpenKind<'t>, at: Position, anchor: usize) -> Result<(), ConfigMessage> {
+    fn begin(&mut self, kind: NodeKind<'t>, at: Position, anchor: usize) -> Result<(), ConfigMessage> {
         if self.open.len() == DEPTH_MAX {
             return Err(at.message(format!("the nesting is deeper than {DEPTH_MAX} levels")));
         }
-        self.open.push(Open { kind, at, anchor });
+        self.open.push(Open { node: Node { kind, at, size: 1 }, key: None, anchor });
         Ok(())
     }
 
     fn end(&mut self) -> Result<(), ConfigMessage> {
-        let Some(Open { kind, at, anchor }) = self.open.pop() else { return Ok(()) };
-        let (kind, size) = match kind {
-            OpenKind::List(nodes) => {
-                let size = nodes.iter().map(|node| node.size).sum::<usize>();
-                (NodeKind::List(nodes), size)
-            }
-            OpenKind::Map(pairs, _) => {
-                let size = pairs.iter().map(|(key, value)| key.size + value.size).sum::<usize>();
-                (NodeKind::Map(pairs), size)
-            }
-        };
+        let Some(Open { node, anchor, .. }) = self.open.pop() else { return Ok(()) };
         // The nodes inside were counted when they were added.
-        self.nodes = self.nodes.saturating_sub(size);
-        self.add(Node { kind, at, size: size + 1 }, anchor)
+        self.nodes = self.nodes.saturating_sub(node.size - 1);
+        self.add(node, anchor)
     }
 
     fn add(&mut self, node: Node<'t>, anchor: usize) -> Result<(), ConfigMessage> {
@@ -153,13 +138,15 @@ impl<'t> Builder<'t> {
             self.nodes += node.size;
             self.anchors.insert(anchor, node.clone());
         }
-        match self.open.last_mut().map(|open| &mut open.kind) {
-            None => self.root = Some(node),
-            Some(OpenKind::List(nodes)) => nodes.push(node),
-            Some(OpenKind::Map(pairs, key)) => match key.take() {
-                Some(key) => pairs.push((key, node)),
-                None => *key = Some(node),
-            },
+        let Some(open) = self.open.last_mut() else {
+            self.root = Some(node);
+            return Ok(());
+        };
+        open.node.size += node.size;
+        match (&mut open.node.kind, open.key.take()) {
+            (NodeKind::List(nodes), _) => nodes.push(node),
+            (NodeKind::Map(pairs), Some(key)) => pairs.push((key, node)),
+            _ => open.key = Some(node),
         }
         Ok(())
     }

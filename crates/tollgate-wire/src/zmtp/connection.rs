@@ -46,7 +46,7 @@ pub struct Connection {
     curve: Option<Box<Curve>>,
     /// The decrypted frames of the current message, encoded as plain frames.
     decrypted: Vec<u8>,
-    /// Whether those frames are a complete message that was returned.
+    /// Whether `decrypted` is a complete message that [`poll`](Self::poll) has returned, and can be cleared.
     is_message_returned: bool,
     /// Reused buffer for encryption.
     encrypted: Vec<u8>,
@@ -64,7 +64,7 @@ enum ConnectionStage {
 const GREETING_BYTES: usize = 64;
 const MAJOR: u8 = 3;
 const MINOR: u8 = 1;
-/// Positions in a greeting: the last byte of the signature, the versions, and the mechanism.
+// Positions in a greeting: the last byte of the signature, the versions, the mechanism, and the flag of a CURVE server.
 const SIGNATURE_END: usize = 9;
 const MAJOR_AT: usize = 10;
 const MINOR_AT: usize = 11;
@@ -236,21 +236,19 @@ impl Connection {
 
     /// Subscribes to messages whose first frame starts with `topic`, in the form of the peer's version.
     pub fn subscribe(&mut self, topic: &[u8]) {
-        if self.peer_minor == 0 {
-            let body: Vec<u8> = [&[1], topic].concat();
-            self.put(false, &body);
-        } else {
-            self.put_command(SUBSCRIBE, topic);
-        }
+        self.change_subscription(1, SUBSCRIBE, topic);
     }
 
     /// Cancels the subscription to `topic`.
     pub fn cancel(&mut self, topic: &[u8]) {
-        if self.peer_minor == 0 {
-            let body: Vec<u8> = [&[0], topic].concat();
-            self.put(false, &body);
-        } else {
-            self.put_command(CANCEL, topic);
+        self.change_subscription(0, CANCEL, topic);
+    }
+
+    /// Sends a message that begins with `flag` to a peer of version 3.0, a command to a later one.
+    fn change_subscription(&mut self, flag: u8, name: &[u8], topic: &[u8]) {
+        match self.peer_minor {
+            0 => self.put(false, &[&[flag], topic].concat()),
+            _ => self.put_command(name, topic),
         }
     }
 
@@ -275,35 +273,34 @@ impl Connection {
         }
     }
 
-    /// Whether messages are sent unencrypted, so that [`send`](Self::send) need not copy them.
+    /// Whether messages are sent unencrypted. Encoded messages are then the bytes to send: a caller may move them to
+    /// [`output`](Self::output) instead of copying them with [`send`](Self::send).
     pub fn is_plain(&self) -> bool {
         self.curve.is_none()
     }
 
     fn put(&mut self, more: bool, body: &[u8]) {
-        match &mut self.curve {
+        match &self.curve {
             None => frame::put(&mut self.output, more, body),
-            Some(curve) => {
-                self.encrypted.clear();
-                curve.put_message(&mut self.encrypted, if more { INNER_MORE } else { 0 }, body);
-                frame::put(&mut self.output, false, &self.encrypted);
-            }
+            Some(_) => self.put_encrypted(if more { INNER_MORE } else { 0 }, body),
         }
     }
 
     fn put_command(&mut self, name: &[u8], data: &[u8]) {
-        match &mut self.curve {
+        match &self.curve {
             None => frame::put_command(&mut self.output, name, data),
-            Some(curve) => {
-                let body = [&[name.len() as u8], name, data].concat();
-                self.encrypted.clear();
-                curve.put_message(&mut self.encrypted, INNER_COMMAND, &body);
-                frame::put(&mut self.output, false, &self.encrypted);
-            }
+            Some(_) => self.put_encrypted(INNER_COMMAND, &[&[name.len() as u8], name, data].concat()),
         }
     }
 
-    /// Checks the received part of the peer's greeting, and answers it when it is complete.
+    fn put_encrypted(&mut self, flags: u8, body: &[u8]) {
+        let Some(curve) = &mut self.curve else { return };
+        self.encrypted.clear();
+        curve.put_message(&mut self.encrypted, flags, body);
+        frame::put(&mut self.output, false, &self.encrypted);
+    }
+
+    /// Checks the received part of the peer's greeting. When it is complete, starts the handshake and returns true.
     fn greet(&mut self) -> Result<bool, ZmtpError> {
         let greeting = &self.input[self.consumed..];
         let is = |at: usize, expected: u8| greeting.get(at).is_none_or(|&byte| byte == expected);
@@ -462,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn greeting_and_introduction_are_libzmqs_byte_for_byte() {
+    fn greeting_and_ready_command_are_libzmqs_byte_for_byte() {
         let mut ours = Connection::new(SocketKind::Sub);
         let mut greeting = hex("ff00000000000000017f0301");
         greeting.extend_from_slice(&hex("4e554c4c"));
@@ -527,7 +524,7 @@ mod tests {
         for (bytes, fault) in [
             (&b"GET / HTTP/1.1\r\n"[..], ZmtpError::Greeting),
             (&hex("ff000000000000000100"), ZmtpError::Greeting),
-            // libzmq of 2012 uses ZMTP 2.
+            // ZMTP 2.0, which libzmq used in 2012, has the version number 1.
             (&hex("ff00000000000000017f0100"), ZmtpError::Greeting),
             (&[&hex("ff00000000000000017f0301")[..], b"PLAIN", &[0; 47]].concat(), ZmtpError::Mechanism),
         ] {

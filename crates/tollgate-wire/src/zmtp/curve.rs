@@ -103,9 +103,7 @@ impl core::fmt::Debug for Curve {
 impl Curve {
     pub(super) fn new(identity: Identity, Entropy(entropy): Entropy) -> Self {
         let stage = if matches!(identity, Identity::Server { .. }) { CurveStage::Hello } else { CurveStage::Welcome };
-        let mut own = [0; KEY_BYTES];
-        own.copy_from_slice(&entropy[..KEY_BYTES]);
-        let own = SecretKey::from(own);
+        let own = SecretKey::from(core::array::from_fn(|at| entropy[at]));
         Self { identity, stage, own, entropy, shared: None, theirs: [0; KEY_BYTES], sent: 0, received: 0 }
     }
 
@@ -122,7 +120,7 @@ impl Curve {
         data.extend_from_slice(&[0; PADDING_BYTES]);
         data.extend_from_slice(self.own.public_key().as_bytes());
         data.extend_from_slice(&nonce.to_be_bytes());
-        seal(&encrypted, &short(b"CurveZMQHELLO---", nonce), &[0; SIGNATURE_BYTES], &mut data);
+        seal(&encrypted, &short(b"CurveZMQHELLO---", nonce), &[&[0; SIGNATURE_BYTES]], &mut data);
         Some((b"HELLO", data))
     }
 
@@ -154,11 +152,10 @@ impl Curve {
             return Err(ZmtpError::Unauthenticated);
         }
         self.theirs = theirs;
-        let mut plain = self.own.public_key().to_bytes().to_vec();
-        plain.extend_from_slice(self.cookie());
         let nonce = self.long_nonce(0);
         let mut answer = nonce.to_vec();
-        seal(&encrypted, &long(b"WELCOME-", &nonce), &plain, &mut answer);
+        let own = self.own.public_key().to_bytes();
+        seal(&encrypted, &long(b"WELCOME-", &nonce), &[&own, self.cookie()], &mut answer);
         self.shared = Some(SalsaBox::new(&Point::from(theirs), &self.own));
         self.stage = CurveStage::Initiate;
         Ok(Answer { command: Some((b"WELCOME", answer)), metadata: None })
@@ -177,14 +174,13 @@ impl Curve {
         let mut inside = keys.public().0.to_vec();
         let vouch_nonce = self.long_nonce(1);
         inside.extend_from_slice(&vouch_nonce);
-        let vouched = [self.own.public_key().to_bytes(), server.0].concat();
+        let own = self.own.public_key().to_bytes();
         let to_them = SalsaBox::new(&Point::from(theirs), &keys.secret);
-        seal(&to_them, &long(b"VOUCH---", &vouch_nonce), &vouched, &mut inside);
-        inside.extend_from_slice(metadata);
+        seal(&to_them, &long(b"VOUCH---", &vouch_nonce), &[&own, &server.0], &mut inside);
         let nonce = next(&mut self.sent);
         let mut answer = cookie.to_vec();
         answer.extend_from_slice(&nonce.to_be_bytes());
-        seal(&shared, &short(b"CurveZMQINITIATE", nonce), &inside, &mut answer);
+        seal(&shared, &short(b"CurveZMQINITIATE", nonce), &[&inside, metadata], &mut answer);
         self.shared = Some(shared);
         self.theirs = theirs;
         self.stage = CurveStage::Ready;
@@ -212,7 +208,7 @@ impl Curve {
         }
         let nonce = next(&mut self.sent);
         let mut answer = nonce.to_be_bytes().to_vec();
-        seal(shared, &short(b"CurveZMQREADY---", nonce), metadata, &mut answer);
+        seal(shared, &short(b"CurveZMQREADY---", nonce), &[metadata], &mut answer);
         self.stage = CurveStage::Traffic;
         Ok(Answer { command: Some((b"READY", answer)), metadata: Some(theirs_about_itself.to_vec()) })
     }
@@ -232,15 +228,8 @@ impl Curve {
         let nonce = next(&mut self.sent);
         output.extend_from_slice(MESSAGE);
         output.extend_from_slice(&nonce.to_be_bytes());
-        let tag_at = output.len();
-        output.extend_from_slice(&[0; TAG_BYTES]);
-        output.push(flags);
-        output.extend_from_slice(body);
-        let prefix =
-            if matches!(self.identity, Identity::Server { .. }) { b"CurveZMQMESSAGES" } else { b"CurveZMQMESSAGEC" };
-        let sealed = shared.encrypt_in_place_detached(&short(prefix, nonce), &[], &mut output[tag_at + TAG_BYTES..]);
-        let tag = sealed.expect("a message is shorter than a box can hold");
-        output[tag_at..tag_at + TAG_BYTES].copy_from_slice(&tag);
+        let prefix = if self.is_server() { b"CurveZMQMESSAGES" } else { b"CurveZMQMESSAGEC" };
+        seal(shared, &short(prefix, nonce), &[&[flags], body], output);
     }
 
     /// Decrypts the body of a frame in place. Returns the flags of the inner frame and the start of its body.
@@ -250,8 +239,7 @@ impl Curve {
         let (nonce, sealed) = split::<SHORT_NONCE_BYTES>(sealed)?;
         let (tag, _) = split::<TAG_BYTES>(sealed)?;
         let nonce = later(&mut self.received, nonce)?;
-        let prefix =
-            if matches!(self.identity, Identity::Server { .. }) { b"CurveZMQMESSAGEC" } else { b"CurveZMQMESSAGES" };
+        let prefix = if self.is_server() { b"CurveZMQMESSAGEC" } else { b"CurveZMQMESSAGES" };
         let start = MESSAGE.len() + SHORT_NONCE_BYTES + TAG_BYTES;
         let opened = shared.decrypt_in_place_detached(&short(prefix, nonce), &[], &mut frame[start..], &Tag::from(tag));
         opened.map_err(|_| ZmtpError::Unauthenticated)?;
@@ -263,9 +251,7 @@ impl Curve {
     }
 
     fn long_nonce(&self, place: usize) -> [u8; LONG_NONCE_BYTES] {
-        let mut nonce = [0; LONG_NONCE_BYTES];
-        nonce.copy_from_slice(&self.entropy[KEY_BYTES + place * LONG_NONCE_BYTES..][..LONG_NONCE_BYTES]);
-        nonce
+        core::array::from_fn(|at| self.entropy[KEY_BYTES + place * LONG_NONCE_BYTES + at])
     }
 }
 
@@ -308,13 +294,13 @@ fn long(prefix: &[u8; 8], nonce: &[u8; LONG_NONCE_BYTES]) -> Nonce {
     Nonce::from(whole)
 }
 
-/// Appends `plain` encrypted: the tag, then the ciphertext.
-fn seal(encrypted: &SalsaBox, nonce: &Nonce, plain: &[u8], output: &mut Vec<u8>) {
+/// Appends these parts encrypted: the tag, then the ciphertext.
+fn seal(encrypted: &SalsaBox, nonce: &Nonce, parts: &[&[u8]], output: &mut Vec<u8>) {
     let tag_at = output.len();
     output.extend_from_slice(&[0; TAG_BYTES]);
-    output.extend_from_slice(plain);
+    parts.iter().for_each(|part| output.extend_from_slice(part));
     let sealed = encrypted.encrypt_in_place_detached(nonce, &[], &mut output[tag_at + TAG_BYTES..]);
-    let tag = sealed.expect("a handshake is shorter than a box can hold");
+    let tag = sealed.expect("a message is shorter than a box can hold");
     output[tag_at..tag_at + TAG_BYTES].copy_from_slice(&tag);
 }
 
@@ -456,10 +442,10 @@ mod tests {
         let mut inside = [&keys(2).public().0[..], &[7; LONG_NONCE_BYTES]].concat();
         let vouching = SalsaBox::new(&Point::from(theirs), &keys(2).secret);
         let nonce = long(b"VOUCH---", &[7; LONG_NONCE_BYTES]);
-        seal(&vouching, &nonce, &[session, meant].concat(), &mut inside);
+        seal(&vouching, &nonce, &[&session, &meant], &mut inside);
         let mut initiate = [cookie, &2_u64.to_be_bytes()].concat();
         let shared = SalsaBox::new(&Point::from(theirs), &client.own);
-        seal(&shared, &short(b"CurveZMQINITIATE", 2), &inside, &mut initiate);
+        seal(&shared, &short(b"CurveZMQINITIATE", 2), &[&inside], &mut initiate);
         server.handshake(b"INITIATE", &initiate, b"").map(|_| ())
     }
 

@@ -1,64 +1,43 @@
 //! One half of the demo: a new site, a gate or none, and the storm.
 
-use super::{
-    picture::{StormSample, StormSnapshot},
-    screen::Screen,
-    summary::HalfResult,
-};
-use std::{
-    io,
-    net::SocketAddr,
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
-use tollgate_storm::{
-    child::{Child, free_address},
-    counters::Reading,
-    plan::Plan,
-    site, storm,
-    tally::{Tally, View},
-};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tollgate_storm::child::{Child, free_address};
+use tollgate_storm::counters::Reading;
+use tollgate_storm::plan::Plan;
+use tollgate_storm::tally::Tally;
+use tollgate_storm::{site, storm};
+
+use super::picture::{StormSample, StormSnapshot};
+use super::screen::Screen;
+use super::summary::HalfResult;
 
 const TICK: Duration = Duration::from_millis(250);
 
-/// The result of a half.
-pub(super) struct Half {
-    plan: Plan,
-    views: Vec<View>,
-    /// The site's CPU accounts during the storm.
-    storm: Reading,
-}
-
-impl Half {
-    /// Runs the storm and draws it on `screen`.
-    pub(super) fn play(
-        title: &str,
-        gated: bool,
-        plan: &Plan,
-        site_core: usize,
-        screen: &mut Screen,
-    ) -> io::Result<Self> {
-        let site = free_address()?;
-        let _site = start(&["demo", "--site", &site.to_string(), "--core", &site_core.to_string()], site)?;
-        let (gate, _gate) = if gated { start_gate(site)? } else { (site, None) };
-        let start = Instant::now();
-        let tally = Arc::new(Tally::default());
-        let load = thread::spawn({
-            let (plan, tally) = (Arc::new(plan.clone()), Arc::clone(&tally));
-            move || play_storm(plan, gate, start, tally)
-        });
-        let samples = watch(title, site, plan, &tally, start, screen)?;
-        load.join().map_err(|_| io::Error::other("the load broke"))??;
-        let storm = storm_of(&samples, plan);
-        let views = std::mem::take(&mut *tally.views());
-        Ok(Self { plan: plan.clone(), views, storm })
-    }
-
-    /// The half as a few values.
-    pub(super) fn figures(&self) -> HalfResult {
-        HalfResult::of(&self.plan, &self.views, &self.storm)
-    }
+/// Runs the storm, with a gate or without, and draws it on `screen`.
+pub(super) fn play(
+    title: &str,
+    gated: bool,
+    plan: &Plan,
+    site_core: usize,
+    screen: &mut Screen,
+) -> io::Result<HalfResult> {
+    let site = free_address()?;
+    let _site = start(&["demo", "--site", &site.to_string(), "--core", &site_core.to_string()], site)?;
+    let (gate, _gate) = if gated { start_gate(site)? } else { (site, None) };
+    let start = Instant::now();
+    let tally = Arc::new(Tally::default());
+    let load = thread::spawn({
+        let (plan, tally) = (Arc::new(plan.clone()), Arc::clone(&tally));
+        move || play_storm(plan, gate, start, tally)
+    });
+    let samples = watch(title, site, plan, &tally, start, screen)?;
+    load.join().map_err(|_| io::Error::other("the load broke"))??;
+    Ok(HalfResult::of(plan, &tally.views(), &storm_of(&samples, plan)))
 }
 
 fn start(args: &[&str], address: SocketAddr) -> io::Result<Child> {

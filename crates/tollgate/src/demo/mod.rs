@@ -9,20 +9,16 @@ mod picture;
 mod screen;
 mod summary;
 
-use half::Half;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tollgate_storm::crowd::Origin;
+use tollgate_storm::plan::{Phases, Plan};
+use tollgate_storm::{cpu, site};
+
 use screen::Screen;
-use std::{
-    io,
-    net::{SocketAddr, TcpListener},
-    process::ExitCode,
-    time::Duration,
-};
-use tollgate_storm::{
-    cpu,
-    crowd::Origin,
-    plan::{Phases, Plan},
-    site,
-};
 
 /// A fixed seed, so that every run has the same visitors.
 const SEED: u64 = 20;
@@ -67,9 +63,9 @@ fn show(arguments: &DemoOptions) -> io::Result<()> {
     let site_core = leave_a_core_to_the_site()?;
     println!("{}", summary::introduction(phases));
     let mut screen = Screen::new();
-    let without = Half::play("Without Tollgate", false, &plan, site_core, &mut screen)?;
-    let with = Half::play("With Tollgate", true, &plan, site_core, &mut screen)?;
-    println!("{}", summary::side_by_side(&without.figures(), &with.figures()));
+    let without = half::play("Without Tollgate", false, &plan, site_core, &mut screen)?;
+    let with = half::play("With Tollgate", true, &plan, site_core, &mut screen)?;
+    println!("{}", summary::side_by_side(&without, &with));
     Ok(())
 }
 

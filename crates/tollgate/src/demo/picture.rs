@@ -1,13 +1,13 @@
 //! The state of the storm at one moment, for the screen.
 
-use std::{collections::HashSet, time::Duration};
-use tollgate_storm::{
-    counters::Reading,
-    crowd::Crowd,
-    page::Kind,
-    plan::{Plan, Visit},
-    tally::{View, percentile},
-};
+use std::collections::HashSet;
+use std::time::Duration;
+
+use tollgate_storm::counters::Reading;
+use tollgate_storm::crowd::Crowd;
+use tollgate_storm::page::Kind;
+use tollgate_storm::plan::{Plan, Visit};
+use tollgate_storm::tally::{View, percentile};
 
 /// The time over which a rate is measured.
 const RATE_SPAN: Duration = Duration::from_secs(2);

@@ -3,14 +3,15 @@
 //! A line that is wider than the terminal would wrap, and the next picture would be drawn in the wrong place.
 //! Therefore bars adapt to the width of the terminal, and every line is cut at its edge.
 
-use super::picture::{GroupStatus, StormSnapshot};
+use std::fmt::Write;
+use std::io::{IsTerminal, stdout};
+use std::time::Duration;
+
 use rustix::termios::tcgetwinsize;
-use std::{
-    fmt::Write,
-    io::{IsTerminal, stdout},
-    time::Duration,
-};
 use tollgate_storm::plan::Phases;
+
+use super::picture::{GroupStatus, StormSnapshot};
+use crate::terminal_text::cut;
 
 /// Columns of a terminal whose width is unknown.
 const COLUMNS: usize = 80;
@@ -143,20 +144,6 @@ pub(super) fn time(time: Option<Duration>) -> String {
         Some(time) if time < Duration::from_secs(1) => format!("{} ms", time.as_millis()),
         Some(time) => format!("{:.1} s", time.as_secs_f64()),
     }
-}
-
-/// The line up to this column. Control sequences have no width.
-fn cut(line: &str, columns: usize) -> String {
-    let mut is_control = false;
-    let mut seen = 0;
-    let fits = |letter: &char| {
-        is_control |= *letter == '\x1b';
-        let is_visible = !is_control;
-        is_control &= *letter != 'm';
-        seen += usize::from(is_visible);
-        !is_visible || seen <= columns
-    };
-    line.chars().filter(fits).collect()
 }
 
 /// The CPU time of the site's core, by group of clients.

@@ -1,14 +1,15 @@
 //! The comparison of the two halves, for a reader who knows nothing else about Tollgate.
 
+use std::ops::Range;
+use std::time::Duration;
+
+use tollgate_storm::counters::Reading;
+use tollgate_storm::crowd::Crowd;
+use tollgate_storm::page::Kind;
+use tollgate_storm::plan::{Phases, Plan, Visit};
+use tollgate_storm::tally::{PATIENCE, View, percentile};
+
 use super::screen::time;
-use std::{ops::Range, time::Duration};
-use tollgate_storm::{
-    counters::Reading,
-    crowd::Crowd,
-    page::Kind,
-    plan::{Phases, Plan, Visit},
-    tally::{PATIENCE, View, percentile},
-};
 
 /// People and office count as served if this part of their pages is.
 const SERVED_MIN: f64 = 0.95;
@@ -50,9 +51,7 @@ impl HalfResult {
             core_used: storm.process_cpu.as_secs_f64() / wall_s,
         }
     }
-}
 
-impl HalfResult {
     /// Whether nearly all pages of people and office were served.
     fn is_served(&self) -> bool {
         self.humans_served.min(self.office_served) >= SERVED_MIN
@@ -96,7 +95,6 @@ pub(super) fn introduction(phases: Phases) -> String {
 
 /// The comparison.
 pub(super) fn side_by_side(without: &HalfResult, with: &HalfResult) -> String {
-    let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let slowest = |p99: Option<Duration>| match p99 {
         Some(p99) if p99 >= PATIENCE => format!("over {}", time(Some(PATIENCE))),
         p99 => time(p99),
@@ -118,24 +116,22 @@ pub(super) fn side_by_side(without: &HalfResult, with: &HalfResult) -> String {
         "
   The table is about the {} pages that people and the office opened while the
   crawler was there. A page is served if it and its four files arrive, each
-  within {}. The times are those of the {} articles among the pages, from the
-  moment a person asked; one that was not served counts as {}.
+  within {patience} s. The times are those of the {} articles among the pages, from the
+  moment a person asked; one that was not served counts as {patience} s.
 
   Site, visitors and crawler were the same both times.
 {}
   In front of a site of yours:  tollgate gate --backend http://127.0.0.1:8080
 ",
         with.pages,
-        patience(),
         with.articles,
-        patience(),
-        conclusion(without, with)
+        conclusion(without, with),
+        patience = PATIENCE.as_secs()
     )
 }
 
 /// The conclusion that the values of this run allow.
 fn conclusion(without: &HalfResult, with: &HalfResult) -> String {
-    let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let mut text = match (without.is_served(), with.is_served()) {
         (_, true) if with.p99 > without.p99 => "  In this run the gate did not make the pages faster.\n".to_owned(),
         (false, true) => {
@@ -158,8 +154,8 @@ fn conclusion(without: &HalfResult, with: &HalfResult) -> String {
     text
 }
 
-fn patience() -> String {
-    format!("{} s", PATIENCE.as_secs())
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
 }
 
 #[cfg(test)]

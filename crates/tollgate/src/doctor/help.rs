@@ -1,7 +1,7 @@
 //! The help screen of the doctor: meanings of columns and keys.
 
 use super::columns;
-use super::notice::wrapped;
+use crate::terminal_text::wrapped;
 
 const KEYS: [(&str, &str); 6] = [
     ("tab", "next class; shift-tab: previous class"),

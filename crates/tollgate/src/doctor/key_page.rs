@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::view::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW, cut, room_taken, shown};
-use crate::terminal_text;
+use super::view::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW, shown};
+use crate::terminal_text::{self, cut};
 
 /// The page, in lines of at most `width` columns. `detail` is the answer of `/api/v1/key`, if it has arrived.
 pub(super) fn lines(key: &str, class: &str, detail: Option<&Value>, width: usize) -> Vec<String> {
@@ -114,7 +114,7 @@ fn refusals(page_key: &str, detail: &Value, width: usize) -> Vec<String> {
 
 /// Both parts on one line, or the second one indented on a line of its own if the terminal is too narrow.
 fn one_or_two_lines(first: &str, second: &str, indent: usize, width: usize) -> Vec<String> {
-    if room_taken(first) + 1 + room_taken(second) <= width {
+    if terminal_text::width(first) + 1 + terminal_text::width(second) <= width {
         return vec![format!("{first} {second}")];
     }
     vec![first.to_owned(), format!("{:indent$}{second}", "")]

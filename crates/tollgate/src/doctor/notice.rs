@@ -2,16 +2,13 @@
 
 use serde_json::Value;
 
+use super::view::{BOLD, PLAIN, YELLOW};
 use crate::terminal_text;
-
-const YELLOW: &str = "\x1b[33m";
-const BOLD: &str = "\x1b[1m";
-const PLAIN: &str = "\x1b[0m";
 
 /// A notice wrapped at `width` characters. The setting is on separate lines and not wrapped.
 pub(super) fn lines(notice: &Value, width: usize) -> Vec<String> {
     let (message, setting) = parts(notice);
-    let message = wrapped(&format!("Notice: {message}"), width);
+    let message = terminal_text::wrapped(&format!("Notice: {message}"), width);
     let setting = setting.iter().map(|line| format!("    {BOLD}{line}{PLAIN}"));
     message.into_iter().map(|line| format!("{YELLOW}{line}{PLAIN}")).chain(setting).collect()
 }
@@ -28,21 +25,6 @@ fn parts(notice: &Value) -> (String, Vec<String>) {
     let setting: Vec<_> = text("setting").lines().map(terminal_text::escape).collect();
     let colon = if setting.is_empty() { "" } else { ":" };
     (format!("{}{colon}", terminal_text::escape(text("message"))), setting)
-}
-
-/// Wraps words.
-pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

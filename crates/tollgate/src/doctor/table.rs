@@ -4,23 +4,29 @@ use unicode_width::UnicodeWidthStr;
 
 use super::key_row::KeyRow;
 
-const HEADS: [&str; 9] = ["Wait[s]", "Cpu[s]", "Req/s", "Last[s]", "Share[%]", "Held", "Refused", OBSERVED, "Title"];
+/// A column: its head, and the text of a row.
+type Column = (&'static str, fn(&KeyRow) -> String);
+
+const COLUMNS: [Column; 9] = [
+    ("Wait[s]", |row| format!("{:.2}", row.wait_secs)),
+    ("Cpu[s]", |row| format!("{:.2}", row.cpu)),
+    ("Req/s", |row| format!("{:.2}", row.requests_per_sec)),
+    ("Last[s]", |row| format!("{:.0}", row.last_secs)),
+    ("Share[%]", |row| format!("{:.1}", row.share * 100.0)),
+    ("Held", |row| row.held.to_string()),
+    ("Refused", |row| row.refused.to_string()),
+    (OBSERVED, |row| row.observed.to_string()),
+    ("Title", |row| row.title.clone()),
+];
 /// Head of the column that is left out if it has only zeros.
 const OBSERVED: &str = "Observed";
 
 /// Formats the table.
 pub(super) fn print(class: &str, rows: &[KeyRow]) -> String {
     let has_observed = rows.iter().any(|row| row.observed > 0);
-    let is_shown = |column: &usize| has_observed || HEADS[*column] != OBSERVED;
-    let columns: Vec<usize> = (0..HEADS.len()).filter(is_shown).collect();
-    let heads: Vec<&str> = columns.iter().map(|column| HEADS[*column]).collect();
-    let rows: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let mut cells = cells(row);
-            columns.iter().map(|column| std::mem::take(&mut cells[*column])).collect()
-        })
-        .collect();
+    let columns = || COLUMNS.iter().filter(|(head, _)| has_observed || *head != OBSERVED);
+    let heads: Vec<&str> = columns().map(|(head, _)| *head).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| columns().map(|(_, text)| text(row)).collect()).collect();
     let widest = |(column, head): (usize, &&str)| {
         let cells = rows.iter().map(|row| row[column].width());
         cells.chain([head.width()]).max().unwrap_or(0)
@@ -40,20 +46,6 @@ pub(super) fn print(class: &str, rows: &[KeyRow]) -> String {
         text += &line(aligned.collect());
     }
     text + &rule
-}
-
-fn cells(row: &KeyRow) -> [String; HEADS.len()] {
-    [
-        format!("{:.2}", row.wait_secs),
-        format!("{:.2}", row.cpu),
-        format!("{:.2}", row.requests_per_sec),
-        format!("{:.0}", row.last_secs),
-        format!("{:.1}", row.share * 100.0),
-        row.held.to_string(),
-        row.refused.to_string(),
-        row.observed.to_string(),
-        row.title.clone(),
-    ]
 }
 
 #[cfg(test)]

@@ -1,9 +1,6 @@
 //! Computes the lines of the live view from API responses and key presses.
 
-use std::cmp::Ordering;
-
 use serde_json::Value;
-use unicode_width::UnicodeWidthChar;
 
 use super::columns;
 use super::help;
@@ -12,7 +9,7 @@ use super::key_row::KeyRow;
 use super::keyboard::KeyPress;
 use super::notice;
 use crate::observe_summary;
-use crate::terminal_text;
+use crate::terminal_text::{self, cut};
 
 pub(super) const BOLD: &str = "\x1b[1m";
 pub(super) const DIM: &str = "\x1b[2m";
@@ -39,17 +36,19 @@ pub(super) enum KeyEffect {
     Leave,
 }
 
-/// Sort order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SortOrder {
-    Cpu,
-    Wait,
-    Requests,
-    Refused,
-    Last,
-}
+/// A sort order: the key that selects it, its name, and the value by which rows ascend.
+type SortOrder = (char, &'static str, fn(&KeyRow) -> f64);
+
+const ORDERS: [SortOrder; 5] = [
+    ('c', "cpu", |row| -row.cpu),
+    ('w', "wait", |row| -row.wait_secs),
+    ('r', "requests", |row| -row.requests_per_sec),
+    ('x', "refused", |row| -(row.refused as f64)),
+    ('l', "last seen", |row| row.last_secs),
+];
 
 /// State of the view.
+#[derive(Default)]
 pub(super) struct View {
     host: String,
     pub(crate) class: String,
@@ -57,7 +56,8 @@ pub(super) struct View {
     status: Value,
     samples: Vec<Value>,
     rows: Vec<KeyRow>,
-    order: SortOrder,
+    /// The index of the sort order.
+    order: usize,
     /// Search text, and whether it is being typed.
     filter: String,
     typing: bool,
@@ -74,23 +74,7 @@ pub(super) struct View {
 
 impl View {
     pub(super) fn new(host: &str, class: &str) -> Self {
-        Self {
-            host: terminal_text::escape(host),
-            class: class.to_owned(),
-            classes: Vec::new(),
-            status: Value::Null,
-            samples: Vec::new(),
-            rows: Vec::new(),
-            order: SortOrder::Cpu,
-            filter: String::new(),
-            typing: false,
-            chosen: None,
-            last_row: 0,
-            opened: None,
-            detail: None,
-            is_helping: false,
-            trouble: None,
-        }
+        Self { host: terminal_text::escape(host), class: class.to_owned(), ..Self::default() }
     }
 
     /// The key whose page is open.
@@ -152,12 +136,10 @@ impl View {
             KeyPress::Down | KeyPress::Char('j') => self.choose(self.selected() + 1),
             KeyPress::PageUp => self.choose(self.selected().saturating_sub(10)),
             KeyPress::PageDown => self.choose(self.selected() + 10),
-            KeyPress::Char('c') => self.order = SortOrder::Cpu,
-            KeyPress::Char('w') => self.order = SortOrder::Wait,
-            KeyPress::Char('r') => self.order = SortOrder::Requests,
-            KeyPress::Char('x') => self.order = SortOrder::Refused,
-            KeyPress::Char('l') => self.order = SortOrder::Last,
-            KeyPress::Char(_) | KeyPress::Interrupt => {}
+            KeyPress::Char(key) => {
+                self.order = ORDERS.iter().position(|(known, ..)| *known == key).unwrap_or(self.order);
+            }
+            KeyPress::Interrupt => {}
         }
         KeyEffect::Nothing
     }
@@ -206,7 +188,11 @@ impl View {
     fn shown(&self) -> Vec<&KeyRow> {
         let wanted = self.filter.to_lowercase();
         let mut shown: Vec<_> = self.rows.iter().filter(|row| row.title.to_lowercase().contains(&wanted)).collect();
-        shown.sort_by(|a, b| self.order.compare(a, b));
+        let (_, _, value) = ORDERS[self.order];
+        shown.sort_by(|a, b| {
+            let by_value = value(a).total_cmp(&value(b));
+            by_value.then_with(|| a.last_secs.total_cmp(&b.last_secs)).then_with(|| a.title.cmp(&b.title))
+        });
         shown
     }
 
@@ -224,10 +210,10 @@ impl View {
             lines.extend(charts);
         }
         let room = height.saturating_sub(lines.len() + 1);
-        let body = match () {
-            () if self.is_helping => help::lines(width).iter().map(|line| cut(line, width)).collect(),
-            () if self.opened.is_some() => self.page(width),
-            () => self.list(width, room),
+        let body = match &self.opened {
+            _ if self.is_helping => help::lines(width).iter().map(|line| cut(line, width)).collect(),
+            Some(key) => key_page::lines(key, &self.class, self.detail.as_ref(), width),
+            None => self.list(width, room),
         };
         lines.extend(body.into_iter().take(room));
         lines.resize(height.saturating_sub(1), String::new());
@@ -262,7 +248,7 @@ impl View {
         let mut lines = vec![cut(&first, width)];
         if self.status["mode"] == "observe" {
             let summary = observe_summary::text(&self.status["observed"]);
-            lines.extend(notice::wrapped(&summary, width).into_iter().map(|line| cut(&line, width)));
+            lines.extend(terminal_text::wrapped(&summary, width).into_iter().map(|line| cut(&line, width)));
         }
         lines.extend(filled(&pieces, width));
         for notice in self.status["notices"].as_array().into_iter().flatten() {
@@ -292,8 +278,7 @@ impl View {
         let rows = room.saturating_sub(1).max(1);
         let first = selected.saturating_sub(rows - 1);
         for (index, row) in shown.iter().enumerate().skip(first).take(rows) {
-            let line = columns::row_line(&columns, row);
-            let line = cut(&line, width);
+            let line = cut(&columns::row_line(&columns, row), width);
             lines.push(if index == selected { format!("{INVERSE}{line}{PLAIN}") } else { line });
         }
         if shown.is_empty() {
@@ -301,12 +286,6 @@ impl View {
             lines.push(cut(&format!("{DIM}{empty}{PLAIN}"), width));
         }
         lines
-    }
-
-    /// The page of one key.
-    fn page(&self, width: usize) -> Vec<String> {
-        let key = self.opened.as_deref().unwrap_or_default();
-        key_page::lines(key, &self.class, self.detail.as_ref(), width)
     }
 
     fn footer(&self, width: usize) -> String {
@@ -319,40 +298,14 @@ impl View {
         } else if self.opened.is_some() {
             "esc back  q back".to_owned()
         } else {
-            let filter = if self.filter.is_empty() {
-                String::new()
-            } else {
-                format!("  [{}]", terminal_text::escape(&self.filter))
+            let filter = match &*self.filter {
+                "" => String::new(),
+                filter => format!("  [{}]", terminal_text::escape(filter)),
             };
-            format!(
-                "{DIM}q quit  tab class  c/w/r/x/l sort ({})  / search  enter open  ? help{PLAIN}{filter}",
-                self.order.name()
-            )
+            let (_, order, _) = ORDERS[self.order];
+            format!("{DIM}q quit  tab class  c/w/r/x/l sort ({order})  / search  enter open  ? help{PLAIN}{filter}")
         };
         cut(&text, width)
-    }
-}
-
-impl SortOrder {
-    fn compare(self, a: &KeyRow, b: &KeyRow) -> Ordering {
-        let by = match self {
-            Self::Cpu => b.cpu.total_cmp(&a.cpu),
-            Self::Wait => b.wait_secs.total_cmp(&a.wait_secs),
-            Self::Requests => b.requests_per_sec.total_cmp(&a.requests_per_sec),
-            Self::Refused => b.refused.cmp(&a.refused),
-            Self::Last => a.last_secs.total_cmp(&b.last_secs),
-        };
-        by.then_with(|| a.last_secs.total_cmp(&b.last_secs)).then_with(|| a.title.cmp(&b.title))
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Wait => "wait",
-            Self::Requests => "requests",
-            Self::Refused => "refused",
-            Self::Last => "last seen",
-        }
     }
 }
 
@@ -366,18 +319,12 @@ pub(super) fn shown(value: &Value) -> String {
 }
 
 fn millis(value: &Value) -> String {
-    value.as_f64().map_or_else(
-        || "-".to_owned(),
-        |ms| {
-            if ms < 10.0 {
-                format!("{ms:.1} ms")
-            } else if ms < 10_000.0 {
-                format!("{ms:.0} ms")
-            } else {
-                format!("{:.0} s", ms / 1000.0)
-            }
-        },
-    )
+    match value.as_f64() {
+        None => "-".to_owned(),
+        Some(ms) if ms < 10.0 => format!("{ms:.1} ms"),
+        Some(ms) if ms < 10_000.0 => format!("{ms:.0} ms"),
+        Some(ms) => format!("{:.0} s", ms / 1000.0),
+    }
 }
 
 /// Joins pieces on as few lines as possible.
@@ -385,24 +332,13 @@ fn filled(pieces: &[String], width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for piece in pieces {
         match lines.last_mut() {
-            Some(line) if room_taken(line) + 2 + room_taken(piece) <= width => *line += &format!("  {piece}"),
+            Some(line) if terminal_text::width(line) + 2 + terminal_text::width(piece) <= width => {
+                *line += &format!("  {piece}")
+            }
             _ => lines.push(cut(piece, width)),
         }
     }
     lines
-}
-
-/// Width of a line in characters, without colours.
-pub(super) fn room_taken(line: &str) -> usize {
-    let (mut taken, mut is_colour) = (0, false);
-    for c in line.chars() {
-        match (is_colour, c) {
-            (_, '\x1b') => is_colour = true,
-            (true, c) => is_colour = !c.is_ascii_alphabetic(),
-            (false, c) => taken += c.width().unwrap_or(0),
-        }
-    }
-    taken
 }
 
 /// Values as a row of bars.
@@ -411,35 +347,6 @@ fn spark(values: &[f64], most: f64) -> String {
         ['\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}'];
     let bar = |value: &f64| if most > 0.0 && *value > 0.0 { BARS[((value / most * 7.0) as usize).min(7)] } else { ' ' };
     values.iter().map(bar).collect()
-}
-
-/// Truncates a line to a width; colours do not count.
-pub(super) fn cut(line: &str, width: usize) -> String {
-    let (mut out, mut used, mut coloured) = (String::new(), 0, false);
-    let mut chars = line.chars();
-    while let Some(c) = chars.next() {
-        if c == '\x1b' {
-            coloured = true;
-            out.push(c);
-            for c in chars.by_ref() {
-                out.push(c);
-                if c.is_ascii_alphabetic() {
-                    break;
-                }
-            }
-            continue;
-        }
-        let wide = c.width().unwrap_or(0);
-        if used + wide > width {
-            break;
-        }
-        used += wide;
-        out.push(c);
-    }
-    if coloured {
-        out.push_str(PLAIN);
-    }
-    out
 }
 
 #[cfg(test)]
@@ -482,7 +389,7 @@ mod tests {
                 let lines = view.lines(width, height);
                 assert_eq!(lines.len(), height);
                 for line in &lines {
-                    let visible = room_taken(line);
+                    let visible = terminal_text::width(line);
                     assert!(visible <= width, "{width}: {line:?}");
                 }
             }

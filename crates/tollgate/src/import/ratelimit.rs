@@ -10,8 +10,7 @@ use std::process::ExitCode;
 
 use tollgate_wire::ratelimit_config::{self, Allowance, DescriptorSpec, LimitUnit};
 
-use super::{FILE_BYTES_MAX, comment, quoted};
-use crate::bounded_file;
+use super::{comment, quoted, read};
 use crate::cli::WRONG;
 
 /// The port of envoyproxy/ratelimit for gRPC.
@@ -19,7 +18,8 @@ const SERVICE_PORT: u16 = 8081;
 
 /// Prints the rules, or everything that rules cannot express.
 pub(super) fn run(file: &Path) -> ExitCode {
-    match read(file).and_then(|text| rules(&file.display().to_string(), &text)) {
+    let text = read(file).map_err(|message| vec![format!("1:1: {message}")]);
+    match text.and_then(|text| rules(&file.display().to_string(), &text)) {
         Ok(rules) => {
             print!("{rules}");
             ExitCode::SUCCESS
@@ -29,12 +29,6 @@ pub(super) fn run(file: &Path) -> ExitCode {
             ExitCode::from(WRONG)
         }
     }
-}
-
-fn read(file: &Path) -> Result<String, Vec<String>> {
-    let wrong = |error: std::io::Error| vec![format!("1:1: cannot be read: {error}")];
-    let bytes = bounded_file::read(file, FILE_BYTES_MAX).map_err(wrong)?;
-    String::from_utf8(bytes).map_err(|_| vec!["1:1: is not UTF-8: save it as UTF-8".to_owned()])
 }
 
 /// A descriptor on the way to a limit.

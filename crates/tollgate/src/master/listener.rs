@@ -1,6 +1,5 @@
 //! Accepts connections, within a bound.
 
-use std::cell::Cell;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,14 +12,8 @@ use tollgate_wire::zmtp::{Connection, Identity, SocketKind};
 
 use super::Shared;
 
-/// Counts one connection against the bound until it is dropped.
-pub(super) struct ConnectionSlot(Rc<Cell<usize>>);
-
-impl Drop for ConnectionSlot {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
-}
+/// Counts one connection against the bound until it is dropped, by the number of its clones.
+pub(super) type ConnectionSlot = Rc<()>;
 
 /// The maximum number of connections at one address. Each gate needs one.
 const CONNECTIONS_MAX: usize = 1024;
@@ -60,19 +53,17 @@ pub(super) async fn accept<F: Future<Output = ()> + 'static>(
     state: &Shared,
     serve: impl Fn(TcpStream, Connection, ConnectionSlot, Shared) -> F,
 ) {
-    let taken = Rc::new(Cell::new(0));
+    let slot = ConnectionSlot::default();
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) if taken.get() < CONNECTIONS_MAX => {
-                taken.set(taken.get() + 1);
+            Ok((stream, peer)) if Rc::strong_count(&slot) <= CONNECTIONS_MAX => {
                 // Orders are small and urgent.
                 let _ = stream.set_nodelay(true);
                 // Keep-alive detects gates that vanished, so that their connections do not count for longer.
                 let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&keepalive());
-                let slot = ConnectionSlot(taken.clone());
                 match access.begin(kind, peer.ip()) {
                     Ok(connection) => {
-                        tokio::task::spawn_local(serve(stream, connection, slot, state.clone()));
+                        tokio::task::spawn_local(serve(stream, connection, slot.clone(), state.clone()));
                     }
                     Err(fault) => state.borrow_mut().counts.fault(fault),
                 }

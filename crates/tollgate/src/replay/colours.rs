@@ -2,6 +2,19 @@
 
 use std::io::IsTerminal;
 
+/// A heading.
+pub(super) const BOLD: &str = "1";
+/// Secondary text.
+pub(super) const DIM: &str = "2";
+/// Refused requests.
+pub(super) const RED: &str = "31";
+/// Admitted requests.
+pub(super) const GREEN: &str = "32";
+/// Held requests.
+pub(super) const YELLOW: &str = "33";
+/// Text to type.
+pub(super) const CYAN: &str = "36";
+
 /// Colours text, or leaves it unchanged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Colours {
@@ -22,37 +35,8 @@ impl Colours {
         Self { on: false }
     }
 
-    fn paint(self, code: &str, text: &str) -> String {
-        if self.on && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
-    }
-
-    /// A heading.
-    pub(super) fn bold(self, text: &str) -> String {
-        self.paint("1", text)
-    }
-
-    /// Secondary text.
-    pub(super) fn dim(self, text: &str) -> String {
-        self.paint("2", text)
-    }
-
-    /// Admitted requests.
-    pub(super) fn green(self, text: &str) -> String {
-        self.paint("32", text)
-    }
-
-    /// Held requests.
-    pub(super) fn yellow(self, text: &str) -> String {
-        self.paint("33", text)
-    }
-
-    /// Refused requests.
-    pub(super) fn red(self, text: &str) -> String {
-        self.paint("31", text)
-    }
-
-    /// Text to type.
-    pub(super) fn cyan(self, text: &str) -> String {
-        self.paint("36", text)
+    /// The text in one of the colours above.
+    pub(super) fn paint(self, colour: &str, text: &str) -> String {
+        if self.on && !text.is_empty() { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_string() }
     }
 }

@@ -10,6 +10,7 @@ use super::key_name::{KeyName, key_hash};
 use super::player::Player;
 use super::recorded_request::RecordedRequest;
 use super::replay_watch::ReplayWatch;
+use super::summary::Oddities;
 use super::talkers::Talkers;
 use super::timeline::Timeline;
 
@@ -28,7 +29,7 @@ pub(super) struct Done {
     /// The number of requests that a rule in observe mode would have refused.
     pub(super) would_refuse: u64,
     /// The cost of the refused requests.
-    #[serde(rename = "cost_saved_ms", serialize_with = "millis")]
+    #[serde(rename = "cost_saved_ms", serialize_with = "as_millis")]
     pub(super) saved: Span,
 }
 
@@ -54,12 +55,8 @@ pub(super) struct ReplayCounts {
     pub(super) cost: Span,
     pub(super) hold_total: Span,
     pub(super) hold_max: Span,
-    /// Requests without a cost in the recording.
-    pub(super) without_cost: u64,
-    /// Requests that were not HTTP.
-    pub(super) garbled: u64,
-    /// Requests whose client has a name instead of an address.
-    pub(super) named_clients: u64,
+    /// Those that are counted by request.
+    pub(super) oddities: Oddities,
     pub(super) done: Done,
     /// By the index of the rule.
     pub(super) rules: Vec<Done>,
@@ -78,9 +75,7 @@ impl ReplayCounts {
             cost: Span::ZERO,
             hold_total: Span::ZERO,
             hold_max: Span::ZERO,
-            without_cost: 0,
-            garbled: 0,
-            named_clients: 0,
+            oddities: Oddities::default(),
             done: Done::default(),
             rules: vec![Done::default(); classes.len()],
             throttled: HeavyHitters::new(THROTTLED_SETS),
@@ -105,9 +100,9 @@ impl ReplayCounts {
         let cost = known_cost.unwrap_or(Span::ZERO);
         self.requests += 1;
         self.cost = self.cost + cost;
-        self.without_cost += u64::from(known_cost.is_none());
-        self.garbled += u64::from(line.target.is_none());
-        self.named_clients += u64::from(request.client_name().is_some());
+        self.oddities.without_cost += u64::from(known_cost.is_none());
+        self.oddities.garbled += u64::from(line.target.is_none());
+        self.oddities.named_clients += u64::from(request.client_name().is_some());
         let done = Done::of(decision, cost);
         self.talkers.add(request, cost, &done, now);
         let column = self.timeline.at(player.clock());
@@ -150,7 +145,7 @@ impl ReplayCounts {
 impl Done {
     /// The cost of the refused requests, in milliseconds.
     pub(super) const fn saved_ms(&self) -> u64 {
-        self.saved.as_nanos() / 1_000_000
+        millis(self.saved)
     }
 
     /// The effect of a decision on one request of this cost.
@@ -183,6 +178,12 @@ impl Done {
     }
 }
 
-fn millis<S: Serializer>(span: &Span, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(span.as_nanos() / 1_000_000)
+/// The span in whole milliseconds.
+pub(super) const fn millis(span: Span) -> u64 {
+    span.as_nanos() / 1_000_000
+}
+
+/// Serializes a span in whole milliseconds.
+pub(super) fn as_millis<S: Serializer>(span: &Span, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(millis(*span))
 }

@@ -5,8 +5,6 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::bufread::MultiGzDecoder;
 use tollgate_wire::log::LINE_BYTES_MAX;
@@ -28,8 +26,10 @@ pub(super) struct Input {
     ended: bool,
     /// Whether the input is compressed.
     pub(crate) packed: bool,
-    bytes_read: Arc<AtomicU64>,
-    bytes_total: Option<u64>,
+    /// Bytes read so far, decompressed.
+    bytes_read: u64,
+    /// The size of the source, if it is known.
+    pub(super) bytes_total: Option<u64>,
     /// The file to read again, if there is one.
     file: Option<File>,
 }
@@ -46,7 +46,7 @@ impl Input {
     /// Opens a file, or standard input for `-`.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         if path.as_os_str() == "-" {
-            return Self::new(Box::new(io::stdin().lock()), Arc::default(), None);
+            return Self::new(Box::new(io::stdin().lock()), None);
         }
         let file = File::open(path)?;
         let metadata = file.metadata()?;
@@ -54,9 +54,9 @@ impl Input {
             return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory: name a file"));
         }
         if !metadata.is_file() {
-            return Self::new(Box::new(file), Arc::default(), None);
+            return Self::new(Box::new(file), None);
         }
-        let mut input = Self::new(Box::new(file.try_clone()?), Arc::default(), Some(metadata.len()))?;
+        let mut input = Self::new(Box::new(file.try_clone()?), Some(metadata.len()))?;
         input.file = Some(file);
         Ok(input)
     }
@@ -74,11 +74,8 @@ impl Input {
             self.start = self.end;
             self.fill()?;
         }
-        let packed = self.packed;
         self.file = Some(file);
-        self.rewind()?;
-        self.packed = packed;
-        Ok(())
+        self.rewind()
     }
 
     /// Starts again from the first line.
@@ -89,14 +86,13 @@ impl Input {
         file.rewind()?;
         let packed = self.packed;
         let bytes_total = file.metadata()?.len();
-        *self = Self::new(Box::new(file.try_clone()?), Arc::default(), Some(bytes_total))?;
+        *self = Self::new(Box::new(file.try_clone()?), Some(bytes_total))?;
         (self.packed, self.file) = (packed, Some(file));
         Ok(())
     }
 
-    fn new(raw: Box<dyn Read>, bytes_read: Arc<AtomicU64>, bytes_total: Option<u64>) -> io::Result<Self> {
-        let counted = CountingReader { raw, bytes: Arc::clone(&bytes_read) };
-        let mut reader = BufReader::with_capacity(LINE_BYTES_MAX, counted);
+    fn new(raw: Box<dyn Read>, bytes_total: Option<u64>) -> io::Result<Self> {
+        let mut reader = BufReader::with_capacity(LINE_BYTES_MAX, raw);
         let head = reader.fill_buf()?;
         if let Some((_, command)) = OTHER_MAGIC.iter().find(|(magic, _)| head.starts_with(magic)) {
             let message = format!("has an unsupported compression: try `{command} FILE | tollgate replay -`");
@@ -111,7 +107,7 @@ impl Input {
             end: 0,
             ended: false,
             packed,
-            bytes_read,
+            bytes_read: 0,
             bytes_total,
             file: None,
         };
@@ -127,9 +123,10 @@ impl Input {
         &self.buffer[self.start..self.end]
     }
 
-    /// The number of bytes read from the source, before decompression, and their total if it is known.
-    pub(super) fn position(&self) -> (u64, Option<u64>) {
-        (self.bytes_read.load(Ordering::Relaxed), self.bytes_total)
+    /// The position in the file, whose descriptors share it, or else the number of bytes read.
+    pub(super) fn position(&self) -> u64 {
+        let in_file = self.file.as_ref().and_then(|mut file| file.stream_position().ok());
+        in_file.unwrap_or(self.bytes_read)
     }
 
     /// The next line, or `None` at the end.
@@ -168,7 +165,10 @@ impl Input {
         while !self.ended && self.end < self.buffer.len() {
             match self.source.read(&mut self.buffer[self.end..]) {
                 Ok(0) => self.ended = true,
-                Ok(bytes) => self.end += bytes,
+                Ok(bytes) => {
+                    self.end += bytes;
+                    self.bytes_read += bytes as u64;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -192,20 +192,6 @@ impl Input {
     }
 }
 
-/// Counts the bytes that are read.
-struct CountingReader {
-    raw: Box<dyn Read>,
-    bytes: Arc<AtomicU64>,
-}
-
-impl Read for CountingReader {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let bytes = self.raw.read(buffer)?;
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        Ok(bytes)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,7 +211,7 @@ mod tests {
     }
 
     fn lines(bytes: Vec<u8>, step: usize) -> Vec<Option<Vec<u8>>> {
-        let mut input = Input::new(Box::new(Dribble(bytes, 0, step)), Arc::default(), None).unwrap();
+        let mut input = Input::new(Box::new(Dribble(bytes, 0, step)), None).unwrap();
         let mut lines = Vec::new();
         while let Some(piece) = input.next().unwrap() {
             lines.push(match piece {
@@ -266,7 +252,7 @@ mod tests {
 
     #[test]
     fn other_compressions_are_reported_with_their_command() {
-        let input = Input::new(Box::new(&b"\x28\xb5\x2f\xfd...."[..]), Arc::default(), None);
+        let input = Input::new(Box::new(&b"\x28\xb5\x2f\xfd...."[..]), None);
         assert!(input.err().unwrap().to_string().contains("zstd -dc"));
     }
 
@@ -274,7 +260,7 @@ mod tests {
     fn a_truncated_compressed_input_is_an_error() {
         let mut bytes = packed(&b"line\n".repeat(100_000));
         bytes.truncate(bytes.len() / 2);
-        let mut input = Input::new(Box::new(io::Cursor::new(bytes)), Arc::default(), None);
+        let mut input = Input::new(Box::new(io::Cursor::new(bytes)), None);
         let broken = loop {
             match input.as_mut().map(Input::next) {
                 Err(_) | Ok(Err(_)) => break true,

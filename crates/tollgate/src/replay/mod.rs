@@ -52,7 +52,7 @@ use progress::ReplayProgress;
 use recorded_request::{RecordedRequest, Trusted};
 use replay_watch::ReplayWatch;
 use sorted_lines::SortedLines;
-use summary::{RecordingSource, Summary, Unreadable};
+use summary::{Recording, Summary, Unreadable};
 
 /// A fixed seed, so that every replay gives the same result.
 const SEED: Seed = Seed::fixed(0x7011_6a7e);
@@ -142,7 +142,7 @@ fn replay(options: &ReplayOptions) -> Result<(), ReplayError> {
     };
     let limiter = limiter(&settings, &options.domain)?;
     let account = settings.domains.iter().find(|domain| domain.name == options.domain).and_then(|d| d.account.clone());
-    let accounts = account.map(|class| Accounts::new(class, watched(&settings, &limiter)));
+    let accounts = account.map(|class| Accounts { class, watched: watched(&settings, &limiter) });
     let player = Player::new(limiter, accounts);
     let mut input = Input::open(&options.file).map_err(|error| ReplayError::Wrong(complaint(&options.file, &error)))?;
     let format = match options.format {
@@ -180,7 +180,7 @@ fn replay(options: &ReplayOptions) -> Result<(), ReplayError> {
 fn survey(options: &ReplayOptions, input: &mut Input, format: Format) -> Result<(Pricing, Span), ReplayError> {
     let failed = |error: io::Error| ReplayError::Failed(complaint(&options.file, &error));
     input.make_rewindable().map_err(failed)?;
-    let (mut survey, mut parser) = (Survey::new(), Parser::new());
+    let (mut survey, mut parser) = (Survey::default(), Parser::new());
     let nobody = Trusted::default();
     while let Some(piece) = input.next().map_err(failed)? {
         if let InputLine::Line(line) = piece
@@ -285,17 +285,16 @@ impl Reading<'_> {
             Ok(())
         })?;
         self.progress.finish();
-        let source = RecordingSource {
+        let nothing_read = self.lines > 0 && self.unreadable.lines == self.lines;
+        let recording = Recording {
             file: terminal_text::shown(self.options.file.as_os_str().as_encoded_bytes()),
-            format: self.format,
+            format: self.format.name(),
             gzip: self.input.packed,
             configured: self.options.config.is_some(),
             lines: self.lines,
             unreadable: self.unreadable,
-            sorted: self.sorted.moved,
         };
-        let nothing_read = source.lines > 0 && source.unreadable.lines == source.lines;
-        let summary = Summary::new(source, &self.player, &self.pricing, tally);
+        let summary = Summary::new(recording, self.sorted.moved, &self.player, self.pricing.summary, tally);
         let text = match self.options.json {
             true => serde_json::to_string_pretty(&summary).expect("every field of a summary has a JSON form") + "\n",
             false => page::page(&summary, Colours::for_stdout()),
@@ -317,54 +316,52 @@ impl Reading<'_> {
         &mut self,
         mut play: impl FnMut(&RecordedRequest<'_>, Option<Span>, &mut Player) -> Result<(), ReplayError>,
     ) -> Result<(), ReplayError> {
-        let mut parser = Parser::new();
-        let mut sorted_parser = Parser::new();
-        loop {
-            let piece =
-                self.input.next().map_err(|error| ReplayError::Failed(complaint(&self.options.file, &error)))?;
-            let at_end = piece.is_none();
-            let (line, text): (_, &[u8]) = match piece {
-                Some(InputLine::Line(text)) if text.trim_ascii().is_empty() => {
-                    self.lines += 1;
-                    continue;
+        let (mut parser, mut sorted_parser) = (Parser::new(), Parser::new());
+        let failed = |error: io::Error| ReplayError::Failed(complaint(&self.options.file, &error));
+        while let Some(piece) = self.input.next().map_err(failed)? {
+            self.lines += 1;
+            let (line, text) = match piece {
+                InputLine::Line(text) if text.trim_ascii().is_empty() => continue,
+                InputLine::Line(text) => (parser.parse(self.format, text), text),
+                InputLine::TooLong => {
+                    let column = LINE_BYTES_MAX as u32 + 1;
+                    (Err(LineError { column, expected: Expected::ShorterLine }), &b""[..])
                 }
-                Some(InputLine::Line(text)) => (Some(parser.parse(self.format, text)), text),
-                Some(InputLine::TooLong) => {
-                    let error = LineError { column: LINE_BYTES_MAX as u32 + 1, expected: Expected::ShorterLine };
-                    (Some(Err(error)), b"")
-                }
-                None => (None, b""),
             };
-            self.lines += u64::from(line.is_some());
             match line {
-                None => {}
-                Some(Ok(Line::Request(request))) if self.sorted.is_needed() => self.sorted.push(request.at, text),
-                Some(Ok(Line::Request(request))) => {
+                Ok(Line::Request(request)) if self.sorted.is_needed() => self.sorted.push(request.at, text),
+                Ok(Line::Request(request)) => {
                     let request = RecordedRequest::new(&request, &self.trusted);
                     play(&request, self.pricing.cost(&request), &mut self.player)?;
                 }
-                Some(Ok(Line::Band { at, band })) => self.player.enter_band(band, at),
-                Some(Err(fault)) if self.options.strict => {
-                    return Err(ReplayError::Failed(format!(
-                        "{}: line {}, {fault}",
-                        self.options.file.display(),
-                        self.lines
-                    )));
+                Ok(Line::Band { at, band }) => self.player.enter_band(band, at),
+                Err(fault) if self.options.strict => {
+                    let (file, line) = (self.options.file.display(), self.lines);
+                    return Err(ReplayError::Failed(format!("{file}: line {line}, {fault}")));
                 }
-                Some(Err(fault)) => self.unreadable.add(self.lines, fault),
+                Err(fault) => self.unreadable.add(self.lines, fault),
             }
-            while let Some(line) = self.sorted.pop(at_end) {
-                if let Ok(Line::Request(request)) = sorted_parser.parse(self.format, &line.text) {
-                    let request = RecordedRequest::new(&request, &self.trusted);
-                    play(&request, self.pricing.cost(&request), &mut self.player)?;
-                }
-                self.sorted.recycle(line);
-            }
-            if at_end {
-                return Ok(());
-            }
+            self.read_sorted(false, &mut sorted_parser, &mut play)?;
             self.progress.at(self.lines, &self.input);
         }
+        self.read_sorted(true, &mut sorted_parser, &mut play)
+    }
+
+    /// Processes the sorted lines that no later line can precede, or all of them at the end.
+    fn read_sorted(
+        &mut self,
+        at_end: bool,
+        parser: &mut Parser,
+        play: &mut impl FnMut(&RecordedRequest<'_>, Option<Span>, &mut Player) -> Result<(), ReplayError>,
+    ) -> Result<(), ReplayError> {
+        while let Some(line) = self.sorted.pop(at_end) {
+            if let Ok(Line::Request(request)) = parser.parse(self.format, &line.text) {
+                let request = RecordedRequest::new(&request, &self.trusted);
+                play(&request, self.pricing.cost(&request), &mut self.player)?;
+            }
+            self.sorted.recycle(line);
+        }
+        Ok(())
     }
 }
 

@@ -2,11 +2,14 @@
 
 use tollgate_core::time::{Moment, Span};
 
-use super::colours::Colours;
+use super::colours::{BOLD, CYAN, Colours, DIM, GREEN, RED, YELLOW};
 use super::counts::Done;
-use super::summary::{OutlierSummary, SuggestionSummary, Summary, TalkersSummary, ThrottledSummary};
+use super::pricing::CostSource;
+use super::suggestion::{Outlier, Suggestion};
+use super::summary::{Recording, Summary, TalkersSummary, ThrottledSummary};
 use super::terminal_text::{clock, count, date, dated_clock, fitted, length, percent, period, plural, short, width};
 use super::timeline_chart;
+use crate::terminal_text::wrapped;
 
 /// The maximum width of a line.
 pub(super) const COLUMNS: usize = 80;
@@ -50,40 +53,37 @@ impl TextPage {
     }
 
     fn heading(&mut self, title: &str) {
-        let title = self.ink.bold(title);
         self.text.push('\n');
-        self.line(&title);
+        self.line(&self.ink.paint(BOLD, title));
+    }
+
+    /// A line that stands out.
+    fn marked(&mut self, text: &str) {
+        self.line(&format!("  {}", self.ink.paint(YELLOW, text)));
+    }
+
+    /// A line to type.
+    fn code(&mut self, text: &str) {
+        self.line(&format!("    {}", self.ink.paint(CYAN, text)));
     }
 
     /// Text, wrapped and indented by two columns.
     fn prose(&mut self, words: &str) {
-        let mut line = String::new();
-        for word in words.split_whitespace() {
-            let word = fitted(word, COLUMNS - 2);
-            let word = word.trim_end();
-            if !line.is_empty() && width(&line) + 1 + width(word) > COLUMNS - 2 {
-                self.line(&format!("  {line}"));
-                line.clear();
-            }
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
+        for line in wrapped(words, COLUMNS - 2) {
+            self.line(&format!("  {}", fitted(&line, COLUMNS - 2)));
         }
-        self.line(&format!("  {line}"));
     }
 
     fn head(&mut self, summary: &Summary) {
-        let title = self.ink.bold(fitted(&format!("Replay of {}", summary.file), COLUMNS).trim_end());
-        self.line(&title);
-        let kind = match (summary.format, summary.gzip) {
-            ("trace", gzip) => format!("trace{}", if gzip { ", gzip" } else { "" }),
-            (format, gzip) => format!("{format} access log{}", if gzip { ", gzip" } else { "" }),
-        };
+        let title = fitted(&format!("Replay of {}", summary.recording.file), COLUMNS);
+        self.line(&self.ink.paint(BOLD, title.trim_end()));
+        let Recording { format, gzip, .. } = summary.recording;
+        let kind = if format == "trace" { "" } else { " access log" };
+        let gzip = if gzip { ", gzip" } else { "" };
         let span = Span::from_millis(summary.span_ms);
         let when = summary.first_at_ms.map(|first| when(first, first + summary.span_ms));
         let when = when.map_or(String::new(), |when| format!(" · {when} ({})", length(span)));
-        self.prose(&format!("{kind}{when}"));
+        self.prose(&format!("{format}{kind}{gzip}{when}"));
         let cost = match summary.cost_ms {
             Some(cost_ms) => format!(" · {} of backend time", length(Span::from_millis(cost_ms))),
             None => String::new(),
@@ -98,30 +98,28 @@ impl TextPage {
             self.prose(&remark);
         }
         if summary.budgets_are_blind() {
-            let words = self.ink.yellow("The log has no durations, so budgets have no effect in this replay.");
-            self.line(&format!("  {words}"));
+            self.marked("The log has no durations, so budgets have no effect in this replay.");
             self.prose("Let the server log them, or use --estimate to estimate costs from path and size:");
-            for line in TIMED_FORMAT {
-                let line = self.ink.cyan(line);
-                self.line(&format!("    {line}"));
-            }
+            TIMED_FORMAT.iter().for_each(|line| self.code(line));
         }
     }
 
     fn unreadable(&mut self, summary: &Summary) {
-        if summary.unreadable.lines == 0 {
+        if summary.recording.unreadable.lines == 0 {
             return;
         }
-        let lines =
-            format!("{} of {} could not be parsed:", count(summary.unreadable.lines), plural(summary.lines, "line"));
-        let lines = self.ink.yellow(&lines);
-        self.line(&format!("  {lines}"));
-        for unreadable in &summary.unreadable.first {
+        let lines = format!(
+            "{} of {} could not be parsed:",
+            count(summary.recording.unreadable.lines),
+            plural(summary.recording.lines, "line")
+        );
+        self.marked(&lines);
+        for unreadable in &summary.recording.unreadable.first {
             let text =
                 format!("line {}, column {}: expected {}", unreadable.line, unreadable.column, unreadable.expected);
             self.line(&format!("    {}", fitted(&text, COLUMNS - 4)));
         }
-        if summary.unreadable.lines > summary.unreadable.first.len() as u64 {
+        if summary.recording.unreadable.lines > summary.recording.unreadable.first.len() as u64 {
             self.line("    …");
         }
     }
@@ -143,13 +141,13 @@ impl TextPage {
             _ => String::new(),
         };
         let rows = [
-            ("passed", decisions.admitted, String::new(), Colours::green as fn(Colours, &str) -> String),
-            ("held", done.held, held, Colours::yellow),
-            ("refused", done.refused, saved, Colours::red),
+            ("passed", decisions.admitted, String::new(), GREEN),
+            ("held", done.held, held, YELLOW),
+            ("refused", done.refused, saved, RED),
         ];
         for (word, number, remark, colour) in rows {
             let plain = format!("{word:<8} {:>12} {:>8}", count(number), percent(number, summary.requests));
-            let figures = if number > 0 { colour(self.ink, &plain) } else { plain.clone() };
+            let figures = if number > 0 { self.ink.paint(colour, &plain) } else { plain.clone() };
             let columns = COLUMNS.saturating_sub(4 + width(&plain));
             self.line(&format!("  {figures}  {}", fitted(&remark, columns)));
         }
@@ -167,8 +165,7 @@ impl TextPage {
         self.heading("Rule by rule");
         let titles =
             format!("  {:<15} {:<13} {:<23} {:>6} {:>7} {:>8}", "rule", "class", "limit", "held", "refused", "saved");
-        let titles = self.ink.dim(&titles);
-        self.line(&titles);
+        self.line(&self.ink.paint(DIM, &titles));
         for rule in &summary.rules {
             let name = if rule.observes { format!("{} (observes)", rule.name) } else { rule.name.clone() };
             let line = format!(
@@ -194,8 +191,7 @@ impl TextPage {
         }
         let titles =
             format!("  {:<12} {:<who$} {:>6} {:>7} {:>8} {:>when$}", "rule", "who", "held", "refused", "saved", "when");
-        let titles = self.ink.dim(&titles);
-        self.line(&titles);
+        self.line(&self.ink.paint(DIM, &titles));
         for caller in throttled.iter().take(THROTTLED_MAX) {
             let at = Moment::from_millis;
             let line = format!(
@@ -217,7 +213,7 @@ impl TextPage {
     }
 
     fn without_rules(&mut self, summary: &Summary) {
-        let why = match summary.configured {
+        let why = match summary.recording.configured {
             true => "The configuration has no rules",
             false => "No rules were given (--config FILE)",
         };
@@ -236,8 +232,7 @@ impl TextPage {
         let title = title_of_class(talkers.class);
         self.text.push('\n');
         let titles = format!("  {title:<43} {:>9} {:>13} {:>8}", "requests", "backend time", "");
-        let titles = self.ink.dim(&titles);
-        self.line(&titles);
+        self.line(&self.ink.paint(DIM, &titles));
         for talker in talkers.heaviest.iter().take(TALKERS_MAX) {
             let (cost, part) = match summary.cost_ms {
                 Some(cost_ms) => (length(Span::from_millis(talker.cost_ms)), percent(talker.cost_ms, cost_ms)),
@@ -257,8 +252,7 @@ impl TextPage {
             let at = Moment::from_millis(flag.at_ms);
             let at = if summary.spans_days() { dated_clock(at, true) } else { clock(at, true) };
             let line = format!("{at}  {}  after {} refusals", fitted(&flag.account, 26), count(flag.refused));
-            let line = self.ink.yellow(&line);
-            self.line(&format!("  {line}"));
+            self.marked(&line);
         }
         let more = summary.flags.len().saturating_sub(FLAGS_MAX);
         if more > 0 {
@@ -278,13 +272,9 @@ impl TextPage {
         self.heading(if suggestion.budget { "Suggested budget" } else { "A limit to begin with" });
         self.prose(&reasons(suggestion));
         self.text.push('\n');
-        for line in suggestion.toml.lines() {
-            let line = self.ink.cyan(line);
-            self.line(&format!("    {line}"));
-        }
+        suggestion.toml.lines().for_each(|line| self.code(line));
         self.text.push('\n');
-        let sum =
-            |figure: fn(&OutlierSummary) -> u64| suggestion.outliers.iter().map(figure).fold(0, u64::saturating_add);
+        let sum = |figure: fn(&Outlier) -> u64| suggestion.outliers.iter().map(figure).fold(0, u64::saturating_add);
         let (allowed, spent) = (sum(|outlier| outlier.allowed), sum(|outlier| outlier.spent));
         if allowed < spent {
             let (allowed, spent) = (suggestion.figure(allowed), suggestion.figure(spent));
@@ -310,7 +300,7 @@ pub(super) fn notes(summary: &Summary) -> Vec<String> {
     if summary.cost_ms.is_some() && oddities.without_cost > 0 {
         notes.push(format!("{} have no cost in the log and count as free.", plural(oddities.without_cost, "request")));
     }
-    if oddities.garbled > 0 && summary.format != "trace" {
+    if oddities.garbled > 0 && summary.recording.format != "trace" {
         let requests = plural(oddities.garbled, "request");
         notes.push(format!("{requests} had no valid request line and are counted as requests."));
     }
@@ -321,7 +311,7 @@ pub(super) fn notes(summary: &Summary) -> Vec<String> {
     if oddities.sorted > 0 {
         notes.push(format!("{} out of order, sorted by time.", were(oddities.sorted)));
     }
-    if oddities.out_of_order > 0 && summary.format == "trace" {
+    if oddities.out_of_order > 0 && summary.recording.format == "trace" {
         let lines = were(oddities.out_of_order);
         notes.push(format!("{lines} out of order and processed at the time of the line before."));
     } else if oddities.out_of_order > 0 {
@@ -346,7 +336,7 @@ pub(super) fn notes(summary: &Summary) -> Vec<String> {
     notes
 }
 
-impl SuggestionSummary {
+impl Suggestion {
     /// Formats a value of this suggestion: a duration, or a number of requests.
     fn figure(&self, figure: u64) -> String {
         if self.budget { length(Span::from_millis(figure)) } else { plural(figure, "request") }
@@ -358,7 +348,7 @@ impl SuggestionSummary {
 }
 
 /// The reasons for a suggestion.
-pub(super) fn reasons(suggestion: &SuggestionSummary) -> String {
+pub(super) fn reasons(suggestion: &Suggestion) -> String {
     let figure = |figure| suggestion.figure(figure);
     let Some(first) = suggestion.outliers.first() else {
         return String::new();
@@ -413,7 +403,7 @@ fn cores_text(cores: f64) -> String {
 pub(super) fn pricing_remark(summary: &Summary) -> Option<String> {
     let pricing = &summary.pricing;
     match (pricing.source, pricing.cores) {
-        ("in-flight-shares", Some(cores)) => {
+        (CostSource::Shares, Some(cores)) => {
             let cores = match pricing.cores_estimated {
                 true => format!("{} (estimated; --cores N states them)", cores_text(cores)),
                 false => cores_text(cores),
@@ -425,7 +415,7 @@ pub(super) fn pricing_remark(summary: &Summary) -> Option<String> {
                 length(Span::from_millis(pricing.saturated_ms)),
             ))
         }
-        ("rough-estimate", _) => {
+        (CostSource::RoughEstimate, _) => {
             Some("Costs are rough estimates from method, path and size, because the log has no durations.".to_string())
         }
         _ => None,
@@ -458,8 +448,13 @@ fn saved(done: &Done) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pricing::PricingSummary;
+    use super::super::replay_watch::SetFlag;
+    use super::super::suggestion::SuggestedLimit;
     use super::super::summary::*;
+    use super::super::timeline::{TimelineColumn, TimelineSummary};
     use super::*;
+    use tollgate_core::band::Band;
 
     /// Larger than any real value.
     const MANY: u64 = 10_000_000_000_000;
@@ -486,29 +481,26 @@ mod tests {
             busiest_minute_cost_ms: 0,
             busiest_minute_requests: 0,
         };
-        let column = |_| ColumnSummary {
-            requests: MANY,
-            held: 1,
-            refused: 1,
-            cost_ms: 5,
-            cost_admitted_ms: 5,
-            band: "critical",
-        };
-        let outlier = OutlierSummary { key: long.clone(), busiest_minute: MANY, spent: 9, allowed: 1 };
+        let cost = Span::from_millis(5);
+        let column =
+            |_| TimelineColumn { requests: MANY, held: 1, refused: 1, cost, cost_admitted: cost, band: Band::Critical };
+        let outlier = Outlier { key: long.clone(), busiest_minute: MANY, spent: 9, allowed: 1 };
         let unreadable = UnreadableLine { line: MANY, column: u32::MAX, expected: long.clone() };
         Summary {
-            file: long.clone(),
-            format: "combined",
-            gzip: true,
-            configured: true,
-            lines: MANY,
+            recording: Recording {
+                file: long.clone(),
+                format: "combined",
+                gzip: true,
+                configured: true,
+                lines: MANY,
+                unreadable: Unreadable { lines: MANY, first: vec![unreadable] },
+            },
             requests: MANY,
             first_at_ms: Some(1_794_441_600_000),
             span_ms: MANY,
             cost_ms: Some(MANY),
-            unreadable: Unreadable { lines: MANY, first: vec![unreadable] },
             pricing: PricingSummary {
-                source: "in-flight-shares",
+                source: CostSource::Shares,
                 cores: Some(1e6),
                 cores_estimated: true,
                 recorded_ms: MANY,
@@ -526,15 +518,16 @@ mod tests {
             decisions: Decisions { admitted: MANY, done, hold_ms_mean: MANY, hold_ms_max: MANY },
             rules: (0..rules).map(rule).collect(),
             throttled: (0..rules).map(throttled).collect(),
-            flags: vec![FlagSummary { account: long.clone(), at_ms: MANY, refused: MANY }],
+            flags: vec![SetFlag { account: long.clone(), at_ms: MANY, refused: MANY }],
             talkers: vec![TalkersSummary { class: "ip/32", heaviest: (0..9).map(talker).collect() }],
             timeline: TimelineSummary { begin_at_ms: 0, column_ms: 1000, columns: (0..56).map(column).collect() },
-            suggestion: Some(SuggestionSummary {
+            suggestion: Some(Suggestion {
                 toml: "[[rule]]\n".into(),
                 class: "ip/32",
                 budget: true,
                 outliers: vec![outlier],
                 others_busiest_minute: 5,
+                limit: SuggestedLimit::Rate { per_minute: 1, burst: 1 },
             }),
         }
     }

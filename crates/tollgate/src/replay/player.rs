@@ -41,16 +41,13 @@ pub(super) struct Player {
 
 /// The accounts of the recording, if a rule uses flags. Flags are set during the replay, as in a gate.
 pub(super) struct Accounts {
-    class: Class,
-    watched: ReplayWatch,
+    /// The class whose keys are accounts.
+    pub(super) class: Class,
+    /// The watch that records them.
+    pub(super) watched: ReplayWatch,
 }
 
 impl Accounts {
-    /// Accounts are the keys of `class`, recorded by this watch.
-    pub(super) fn new(class: Class, watched: ReplayWatch) -> Self {
-        Self { class, watched }
-    }
-
     fn is_flagged(&mut self, request: &RecordedRequest<'_>, now: Moment) -> bool {
         key_hash(&self.class, request).is_some_and(|hash| self.watched.is_flagged(hash, now))
     }

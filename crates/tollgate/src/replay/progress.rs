@@ -21,8 +21,7 @@ impl ReplayProgress {
         if !wanted || !std::io::stderr().is_terminal() {
             return Self { bar: None };
         }
-        let (_, total) = input.position();
-        let bar = match total {
+        let bar = match input.bytes_total {
             Some(total) => ProgressBar::new(total).with_style(style("{bar:40} {percent:>3} %  {msg}  {eta} left")),
             None => ProgressBar::new_spinner().with_style(style("{spinner} {bytes} read  {msg}")),
         };
@@ -38,7 +37,7 @@ impl ReplayProgress {
         if let Some(bar) = &self.bar
             && lines.is_multiple_of(LINES_PER_STEP)
         {
-            bar.set_position(input.position().0);
+            bar.set_position(input.position());
             bar.set_message(format!("{} lines", super::terminal_text::count(lines)));
         }
     }

@@ -4,10 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::hash::RandomState;
 
 use foldhash::fast::FixedState;
+use serde::Serialize;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::watch::{Refusals, Watch, WatchSettings};
 
+use super::counts::millis;
 use super::key_name::KeyName;
+use super::terminal_text::shown;
 
 /// The maximum time between reports.
 const REPORT_EVERY: Span = Span::from_secs(1);
@@ -27,18 +30,19 @@ pub(super) struct ReplayWatch {
     classes: Vec<String>,
     report: HashMap<(usize, u64), (KeyName, u64), FixedState>,
     reported_at: Moment,
-    flags: Vec<SetFlag>,
+    /// The accounts that were flagged, with the time since the start and the number of refusals until then.
+    flags: Vec<(Moment, Vec<u8>, u64)>,
     /// The hashes of flagged accounts.
     flagged: HashSet<u64, FixedState>,
 }
 
 /// A flag that was set.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Serialize)]
 pub(super) struct SetFlag {
-    /// The account.
-    pub(super) account: Vec<u8>,
-    /// The time, since the start.
-    pub(super) at: Moment,
+    /// The account, as shown.
+    pub(super) account: String,
+    /// The time, on the clock of the recording.
+    pub(super) at_ms: u64,
     /// The number of refusals until then.
     pub(super) refused: u64,
 }
@@ -82,16 +86,18 @@ impl ReplayWatch {
             let refusals = Refusals { class: &self.classes[rule], key: &key, count };
             if let Some(flag) = self.watch.record(refusals, self.reported_at) {
                 self.flagged.insert(hash);
-                self.flags.push(SetFlag { account: key, at: flag.at, refused: flag.count });
+                self.flags.push((flag.at, key, flag.count));
             }
         }
     }
 
-    /// All flags that were set, by time.
-    pub(super) fn into_flags(mut self) -> Vec<SetFlag> {
+    /// All flags that were set, by time, in a recording that starts at `origin`.
+    pub(super) fn into_flags(mut self, origin: Moment) -> Vec<SetFlag> {
         self.send();
-        self.flags.sort_by(|a, b| (a.at, &a.account).cmp(&(b.at, &b.account)));
-        self.flags
+        self.flags.sort_unstable();
+        let at_ms = |at: Moment| millis(origin.since(Moment::ZERO) + at.since(Moment::ZERO));
+        let flags = self.flags.into_iter();
+        flags.map(|(at, account, refused)| SetFlag { account: shown(&account), at_ms: at_ms(at), refused }).collect()
     }
 }
 
@@ -109,9 +115,9 @@ mod tests {
             watched.refused((0, 7), now, || KeyName::of_text(b"bot"));
             watched.refused((1, 7), now, || KeyName::of_text(b"203.0.113.7"));
         }
-        let flags = watched.into_flags();
+        let flags = watched.into_flags(Moment::ZERO);
         assert_eq!(flags.len(), 1);
-        assert_eq!((&flags[0].account[..], flags[0].refused), (&b"bot"[..], 50));
-        assert_eq!(flags[0].at, Moment::from_millis(49_000));
+        assert_eq!((&flags[0].account[..], flags[0].refused), ("bot", 50));
+        assert_eq!(flags[0].at_ms, 49_000);
     }
 }

@@ -7,7 +7,7 @@
 //! class with such a gap is used, unless the outliers of a wider one have spent much more. User agents are last, and
 //! only those of robots, because many people use the same browser. A limit that would affect nobody is not suggested.
 
-use tollgate_core::time::Span;
+use serde::Serialize;
 
 use super::key_name::KeyName;
 use super::talkers::{CLASSES, PEAK_SPAN, Spending, Talkers};
@@ -20,40 +20,45 @@ const GAP_MIN: f64 = 3.0;
 const MARGIN_MAX: u64 = 4;
 /// The minimum share of an outlier in the total.
 const SHARE_MIN: f64 = 0.05;
-/// Outliers with this share of the total explain the load: no wider class is looked at.
-const EXPLAINS_MIN: f64 = 0.3;
+/// Outliers with this share of the total explain the load: no wider class is looked at. A wider one could name a
+/// network of thousands of ordinary clients.
+const EXPLAINS_MIN: f64 = 0.2;
 /// Otherwise, outliers of a wider class must have spent this much more than those of a narrower one.
 const WIDER_MIN: f64 = 1.5;
 /// The minimum that an outlier spends in its busiest minute.
-const PEAK_COST_MIN: Span = Span::from_secs(3);
+const PEAK_COST_MS_MIN: u64 = 3000;
 const PEAK_REQUESTS_MIN: u64 = 60;
 /// Below these values, differences between ordinary clients are not significant.
-const ORDINARY_COST_MIN: Span = Span::from_secs(1);
+const ORDINARY_COST_MS_MIN: u64 = 1000;
 const ORDINARY_REQUESTS_MIN: u64 = 20;
 
-/// A suggested limit.
-#[derive(Clone, Debug, PartialEq)]
+/// A suggested rule.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Suggestion {
+    /// The rule in TOML, for the configuration.
+    pub(super) toml: String,
     /// The class of the rule.
     pub(super) class: &'static str,
+    /// Whether it is a budget; otherwise it is a rate.
+    pub(super) budget: bool,
     /// The outliers, the heaviest first.
     pub(super) outliers: Vec<Outlier>,
-    /// The busiest minute of all other clients: nanoseconds of cost, or requests.
-    pub(super) others_peak: u64,
-    /// The limit.
+    /// The busiest minute of all other clients: milliseconds of cost, or requests.
+    pub(super) others_busiest_minute: u64,
+    #[serde(skip)]
     pub(super) limit: SuggestedLimit,
 }
 
 /// A client that stands out.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Outlier {
     /// Its name.
-    pub(super) name: String,
-    /// Its busiest minute: nanoseconds of cost, or requests.
-    pub(super) peak: u64,
-    /// Its total: nanoseconds of cost, or requests.
+    pub(super) key: String,
+    /// Its busiest minute: milliseconds of cost, or requests.
+    pub(super) busiest_minute: u64,
+    /// Its total: milliseconds of cost, or requests.
     pub(super) spent: u64,
-    /// Its maximum with the suggested limit: nanoseconds of cost, or requests.
+    /// Its maximum with the suggested limit: milliseconds of cost, or requests.
     pub(super) allowed: u64,
 }
 
@@ -76,8 +81,8 @@ pub(super) enum SuggestedLimit {
     },
 }
 
-/// Suggests a limit if any client stands out. `costs` is whether the recording has costs, and `cores` is the number of
-/// cores of the backend, if it is known.
+/// Suggests a limit if any client stands out. `costs` is whether the recording has costs, `total` are all of them in
+/// milliseconds, or all requests, and `cores` is the number of cores of the backend, if it is known.
 pub(super) fn suggest(talkers: &Talkers, total: u64, costs: bool, cores: Option<f64>) -> Option<Suggestion> {
     let suggestions: Vec<_> = (0..CLASSES.len() - 1)
         .filter_map(|place| suggest_for(place, &talkers.heaviest(place), total, costs))
@@ -98,7 +103,7 @@ pub(super) fn suggest(talkers: &Talkers, total: u64, costs: bool, cores: Option<
 fn suggest_for(place: usize, heaviest: &[(&KeyName, &Spending)], total: u64, costs: bool) -> Option<Suggestion> {
     let class = CLASSES[place];
     let figures = |spending: &Spending| match costs {
-        true => (spending.peak_cost.as_nanos(), spending.cost.as_nanos()),
+        true => (spending.peak_cost.as_millis_ceil(), spending.cost.as_millis_ceil()),
         false => (spending.peak_requests, spending.requests),
     };
     let mut callers: Vec<_> = heaviest
@@ -108,7 +113,7 @@ fn suggest_for(place: usize, heaviest: &[(&KeyName, &Spending)], total: u64, cos
         .collect();
     callers.sort_by_key(|(_, _, (peak, _))| std::cmp::Reverse(*peak));
     let (ordinary_min, peak_min) = match costs {
-        true => (ORDINARY_COST_MIN.as_nanos(), PEAK_COST_MIN.as_nanos()),
+        true => (ORDINARY_COST_MS_MIN, PEAK_COST_MS_MIN),
         false => (ORDINARY_REQUESTS_MIN, PEAK_REQUESTS_MIN),
     };
     let gap = |index: usize| {
@@ -124,14 +129,15 @@ fn suggest_for(place: usize, heaviest: &[(&KeyName, &Spending)], total: u64, cos
     if alone || outliers[last].2.0 < peak_min || (spent as f64) < total as f64 * SHARE_MIN {
         return None;
     }
-    let others_peak = others.first().map_or(0, |caller| caller.2.0);
+    let others_busiest_minute = others.first().map_or(0, |caller| caller.2.0);
     let margin = (gap(last).sqrt() as u64).clamp(1, MARGIN_MAX);
-    let limit = SuggestedLimit::around(others_peak.max(ordinary_min).saturating_mul(margin), costs);
+    let limit = SuggestedLimit::around(others_busiest_minute.max(ordinary_min).saturating_mul(margin), costs);
     let outlier = |(name, spending, (peak, spent)): &(&KeyName, &Spending, (u64, u64))| {
         let allowed = limit.allowed(spending.stretches, spending.stretch_minutes);
-        Outlier { name: name.to_string(), peak: *peak, spent: *spent, allowed }
+        Outlier { key: name.to_string(), busiest_minute: *peak, spent: *spent, allowed }
     };
-    Some(Suggestion { class, outliers: outliers.iter().map(outlier).collect(), others_peak, limit })
+    let outliers = outliers.iter().map(outlier).collect();
+    Some(Suggestion { toml: limit.toml(class), class, budget: costs, outliers, others_busiest_minute, limit })
 }
 
 /// User agents of robots: by that word, by the address of a page about them, or by the name of a library.
@@ -146,24 +152,42 @@ impl SuggestedLimit {
     /// The lowest limit that a client with `peak` in its busiest minute never reaches.
     fn around(peak: u64, costs: bool) -> Self {
         if costs {
-            let hundredths = peak.div_ceil(PEAK_SPAN.as_nanos() / 100);
-            let burst_s = peak.div_ceil(500_000_000);
+            let hundredths = peak.div_ceil(PEAK_SPAN.as_millis_ceil() / 100);
+            let burst_s = peak.div_ceil(500);
             Self::Budget { cores_hundredths: round_up(hundredths), burst_s: round_up(burst_s).max(5) }
         } else {
             Self::Rate { per_minute: round_up(peak), burst: round_up(peak.saturating_mul(2)) }
         }
     }
 
-    /// The maximum for a client that was active for this many minutes in this many periods: nanoseconds of cost, or
+    /// The maximum for a client that was active for this many minutes in this many periods: milliseconds of cost, or
     /// requests.
     fn allowed(self, stretches: u64, minutes: u64) -> u64 {
         let (burst, per_minute) = match self {
             Self::Budget { cores_hundredths, burst_s } => {
-                (burst_s.saturating_mul(1_000_000_000), cores_hundredths.saturating_mul(600_000_000))
+                (burst_s.saturating_mul(1000), cores_hundredths.saturating_mul(600))
             }
             Self::Rate { per_minute, burst } => (burst, per_minute),
         };
         burst.saturating_mul(stretches).saturating_add(per_minute.saturating_mul(minutes))
+    }
+
+    /// The rule with this limit in TOML, for the configuration.
+    fn toml(self, class: &str) -> String {
+        let name = match class {
+            "ip/32" => "per-address",
+            "user-agent" => "robots",
+            _ => "per-network",
+        };
+        let limit = match self {
+            Self::Budget { cores_hundredths, burst_s } => {
+                format!("budget = {{ cores = {}, burst = \"{burst_s}s\" }}", cores_hundredths as f64 / 100.0)
+            }
+            Self::Rate { per_minute, burst } => {
+                format!("rate   = {{ rate = \"{per_minute}/min\", burst = {burst} }}")
+            }
+        };
+        format!("[[rule]]\nname   = \"{name}\"\nclass  = \"{class}\"\n{limit}\n")
     }
 }
 
@@ -179,26 +203,9 @@ impl Suggestion {
             (SuggestedLimit::Budget { cores_hundredths, .. }, Some(cores)) => (cores_hundredths as f64) < cores * 100.0,
             _ => true,
         };
-        let exceeds = |outlier: &Outlier| outlier.peak > self.limit.allowed(1, 1) || outlier.spent > outlier.allowed;
+        let exceeds =
+            |outlier: &Outlier| outlier.busiest_minute > self.limit.allowed(1, 1) || outlier.spent > outlier.allowed;
         is_within && self.outliers.iter().any(exceeds)
-    }
-
-    /// The rule in TOML, for the configuration.
-    pub(super) fn toml(&self) -> String {
-        let name = match self.class {
-            "ip/32" => "per-address",
-            "user-agent" => "robots",
-            _ => "per-network",
-        };
-        let limit = match self.limit {
-            SuggestedLimit::Budget { cores_hundredths, burst_s } => {
-                format!("budget = {{ cores = {}, burst = \"{burst_s}s\" }}", cores_hundredths as f64 / 100.0)
-            }
-            SuggestedLimit::Rate { per_minute, burst } => {
-                format!("rate   = {{ rate = \"{per_minute}/min\", burst = {burst} }}")
-            }
-        };
-        format!("[[rule]]\nname   = \"{name}\"\nclass  = \"{}\"\n{limit}\n", self.class)
     }
 }
 
@@ -219,6 +226,7 @@ mod tests {
     use tollgate_core::limit::{Budget, Limit, Room};
     use tollgate_core::record::PlainRecord;
     use tollgate_core::time::Moment;
+    use tollgate_core::time::Span;
     use tollgate_core::toll::Toll;
 
     /// Three minutes of requests: client, user agent, requests a second, milliseconds each.
@@ -233,7 +241,7 @@ mod tests {
                     with_recorded(&line, |request| {
                         talkers.add(&request, cost, &Done::default(), Moment::from_millis(second * 1000))
                     });
-                    total += cost.as_nanos();
+                    total += cost.as_millis_ceil();
                 }
             }
         }
@@ -248,13 +256,13 @@ mod tests {
         let (talkers, total) = talkers(&[&HUMANS[..], &[("203.0.113.77", "x", 2, 300)]].concat());
         let suggestion = suggest(&talkers, total, true, None).unwrap();
         assert_eq!((suggestion.class, suggestion.outliers.len()), ("ip/32", 1));
-        assert_eq!(suggestion.outliers[0].name, "203.0.113.77");
-        assert_eq!(suggestion.others_peak, 2_400_000_000);
+        assert_eq!(suggestion.outliers[0].key, "203.0.113.77");
+        assert_eq!(suggestion.others_busiest_minute, 2400);
         assert_eq!(suggestion.limit, SuggestedLimit::Budget { cores_hundredths: 12, burst_s: 15 });
         // Three minutes at 0.12 cores, and 15 s in advance.
-        assert_eq!((suggestion.outliers[0].allowed, suggestion.outliers[0].spent), (36_600_000_000, 108_000_000_000));
+        assert_eq!((suggestion.outliers[0].allowed, suggestion.outliers[0].spent), (36_600, 108_000));
         assert_eq!(
-            suggestion.toml(),
+            suggestion.toml,
             "[[rule]]\nname   = \"per-address\"\nclass  = \"ip/32\"\nbudget = { cores = 0.12, burst = \"15s\" }\n"
         );
     }
@@ -273,7 +281,7 @@ mod tests {
         let crawler: Vec<_> = addresses.iter().map(|address| (address.as_str(), "GreedyBot/2.1", 1, 25)).collect();
         let (talkers, total) = talkers(&[&HUMANS[..], &crawler[..]].concat());
         let suggestion = suggest(&talkers, total, true, None).unwrap();
-        assert_eq!((suggestion.class, suggestion.outliers[0].name.as_str()), ("user-agent", "GreedyBot/2.1"));
+        assert_eq!((suggestion.class, suggestion.outliers[0].key.as_str()), ("user-agent", "GreedyBot/2.1"));
     }
 
     #[test]
@@ -302,7 +310,22 @@ mod tests {
         let (talkers, total) = talkers(&crowd);
         let suggestion = suggest(&talkers, total, true, None).unwrap();
         assert_eq!((suggestion.class, suggestion.outliers.len()), ("ip/24", 1));
-        assert_eq!(suggestion.outliers[0].name, "100.64.7.0/24");
+        assert_eq!(suggestion.outliers[0].key, "100.64.7.0/24");
+    }
+
+    /// The network of a university or of a telephone company has many light clients, and together they outweigh a
+    /// crawler.
+    #[test]
+    fn a_crawler_is_limited_and_not_the_large_network_of_many_people() {
+        let people: Vec<_> = (1..120).map(|net| format!("198.51.{net}.7")).collect();
+        let mut crowd: Vec<_> = people.iter().map(|address| (address.as_str(), "Firefox", 1, 5)).collect();
+        let addresses: Vec<_> = (1..60).map(|host| format!("203.0.113.{host}")).collect();
+        crowd.extend(addresses.iter().map(|address| (address.as_str(), "x", 1, 4)));
+        crowd.push(("192.0.2.1", "Chrome", 1, 10));
+        let (talkers, total) = talkers(&crowd);
+        let suggestion = suggest(&talkers, total, true, None).unwrap();
+        assert_eq!((suggestion.class, suggestion.outliers.len()), ("ip/24", 1));
+        assert_eq!(suggestion.outliers[0].key, "203.0.113.0/24");
     }
 
     #[test]
@@ -310,7 +333,7 @@ mod tests {
         let (talkers, _) = talkers(&[&HUMANS[..], &[("203.0.113.77", "x", 9, 0)]].concat());
         let suggestion = suggest(&talkers, 13 * 180, false, None).unwrap();
         assert_eq!(suggestion.limit, SuggestedLimit::Rate { per_minute: 250, burst: 500 });
-        assert!(suggestion.toml().contains("rate   = { rate = \"250/min\", burst = 500 }"));
+        assert!(suggestion.toml.contains("rate   = { rate = \"250/min\", burst = 500 }"));
     }
 
     #[test]
@@ -326,7 +349,7 @@ mod tests {
             peak_ms in 1000u64..60_000,
             steps in prop::collection::vec((0u64..90_000, 0.0f64..1.0), 1..200),
         ) {
-            let SuggestedLimit::Budget { cores_hundredths, burst_s } = SuggestedLimit::around(peak_ms * 1_000_000, true) else {
+            let SuggestedLimit::Budget { cores_hundredths, burst_s } = SuggestedLimit::around(peak_ms, true) else {
                 unreachable!("costs are known")
             };
             let limit = Limit::Budget(Budget::new(cores_hundredths as u32 * 10_000, Span::from_secs(burst_s)).unwrap());

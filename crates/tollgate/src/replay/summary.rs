@@ -4,14 +4,16 @@ use serde::Serialize;
 use tollgate_core::limit::Limit;
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
-use tollgate_wire::log::{Format, LineError};
+use tollgate_wire::log::LineError;
 
-use super::counts::{Done, ReplayCounts};
+use super::counts::{Done, ReplayCounts, millis};
 use super::player::Player;
-use super::pricing::{CoresSource, Pricing};
+use super::pricing::PricingSummary;
+use super::replay_watch::SetFlag;
 use super::suggestion::{self, Suggestion};
 use super::talkers::CLASSES;
-use super::terminal_text::{date, length, shown};
+use super::terminal_text::{date, length};
+use super::timeline::TimelineSummary;
 
 /// The maximum number of listed clients.
 const THROTTLED_MAX: usize = 20;
@@ -23,42 +25,22 @@ const COLUMNS_MAX: usize = 56;
 /// The result of a replay. Times are on the recording's clock.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
-    pub(super) file: String,
-    pub(super) format: &'static str,
-    pub(super) gzip: bool,
-    /// Whether a configuration was given.
-    pub(super) configured: bool,
-    pub(super) lines: u64,
+    #[serde(flatten)]
+    pub(super) recording: Recording,
     pub(super) requests: u64,
     pub(super) first_at_ms: Option<u64>,
     pub(super) span_ms: u64,
     /// The cost of all requests; `None` if the recording has no costs.
     pub(super) cost_ms: Option<u64>,
     pub(super) pricing: PricingSummary,
-    pub(super) unreadable: Unreadable,
     pub(super) oddities: Oddities,
     pub(super) decisions: Decisions,
     pub(super) rules: Vec<RuleSummary>,
     pub(super) throttled: Vec<ThrottledSummary>,
-    pub(super) flags: Vec<FlagSummary>,
+    pub(super) flags: Vec<SetFlag>,
     pub(super) talkers: Vec<TalkersSummary>,
     pub(super) timeline: TimelineSummary,
-    pub(super) suggestion: Option<SuggestionSummary>,
-}
-
-/// The source of the costs.
-#[derive(Debug, Serialize)]
-pub(super) struct PricingSummary {
-    /// `measured`, `durations`, `in-flight-shares`, `rough-estimate` or `none`.
-    pub(super) source: &'static str,
-    /// The cores of the backend, if they are known.
-    pub(super) cores: Option<f64>,
-    /// Whether the cores were estimated from the recording.
-    pub(super) cores_estimated: bool,
-    /// The sum of the recorded durations, if the costs are derived from them.
-    pub(super) recorded_ms: u64,
-    /// The time for which more requests were in flight than the backend has cores.
-    pub(super) saturated_ms: u64,
+    pub(super) suggestion: Option<Suggestion>,
 }
 
 /// Lines that could not be parsed.
@@ -78,7 +60,7 @@ pub(super) struct UnreadableLine {
 }
 
 /// Unusual properties of the recording.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Oddities {
     /// Lines that were sorted by time.
     pub(super) sorted: u64,
@@ -129,14 +111,6 @@ pub(super) struct ThrottledSummary {
     pub(super) episodes: u64,
 }
 
-/// A flag that was set.
-#[derive(Debug, Serialize)]
-pub(super) struct FlagSummary {
-    pub(super) account: String,
-    pub(super) at_ms: u64,
-    pub(super) refused: u64,
-}
-
 /// The heaviest clients of one class.
 #[derive(Debug, Serialize)]
 pub(super) struct TalkersSummary {
@@ -154,100 +128,56 @@ pub(super) struct TalkerSummary {
     pub(super) busiest_minute_requests: u64,
 }
 
-/// The recording over time.
+/// The file of a summary and its lines.
 #[derive(Debug, Serialize)]
-pub(super) struct TimelineSummary {
-    pub(super) begin_at_ms: u64,
-    pub(super) column_ms: u64,
-    pub(super) columns: Vec<ColumnSummary>,
-}
-
-/// One column of the timeline.
-#[derive(Debug, Serialize)]
-pub(super) struct ColumnSummary {
-    pub(super) requests: u64,
-    pub(super) held: u64,
-    pub(super) refused: u64,
-    pub(super) cost_ms: u64,
-    pub(super) cost_admitted_ms: u64,
-    pub(super) band: &'static str,
-}
-
-/// A suggested rule.
-#[derive(Debug, Serialize)]
-pub(super) struct SuggestionSummary {
-    pub(super) toml: String,
-    pub(super) class: &'static str,
-    /// Whether it is a budget; otherwise it is a rate.
-    pub(super) budget: bool,
-    pub(super) outliers: Vec<OutlierSummary>,
-    /// The busiest minute of all other clients: milliseconds, or requests.
-    pub(super) others_busiest_minute: u64,
-}
-
-/// A client that stands out.
-#[derive(Debug, Serialize)]
-pub(super) struct OutlierSummary {
-    pub(super) key: String,
-    /// Milliseconds, or requests.
-    pub(super) busiest_minute: u64,
-    /// Milliseconds, or requests.
-    pub(super) spent: u64,
-    /// Its maximum with the rule: milliseconds, or requests.
-    pub(super) allowed: u64,
-}
-
-/// The origin of the lines of a summary.
-pub(super) struct RecordingSource {
+pub(super) struct Recording {
     pub(super) file: String,
-    pub(super) format: Format,
+    pub(super) format: &'static str,
     pub(super) gzip: bool,
+    /// Whether a configuration was given.
     pub(super) configured: bool,
     pub(super) lines: u64,
     pub(super) unreadable: Unreadable,
-    pub(super) sorted: u64,
 }
 
 impl Summary {
-    pub(super) fn new(source: RecordingSource, player: &Player, pricing: &Pricing, tally: ReplayCounts) -> Self {
+    /// The summary of a recording, of whose lines `sorted` were moved.
+    pub(super) fn new(
+        recording: Recording,
+        sorted: u64,
+        player: &Player,
+        pricing: PricingSummary,
+        tally: ReplayCounts,
+    ) -> Self {
         let origin = player.origin.unwrap_or(Moment::ZERO);
         let rules: Vec<_> = player.limiter.rules().collect();
         let at_ms = |since_origin: Moment| (origin + since_origin.since(Moment::ZERO)).as_nanos() / 1_000_000;
-        let span = player.now.since(Moment::ZERO);
-        let costs = tally.without_cost < tally.requests;
-        let total = if costs { tally.cost.as_nanos() } else { tally.requests };
-        let cores = pricing.cores.map(|(cores, _)| cores);
-        let suggestion = suggestion::suggest(&tally.talkers, total, costs, cores);
+        let costs = tally.oddities.without_cost < tally.requests;
+        let total = if costs { millis(tally.cost) } else { tally.requests };
         Self {
-            file: source.file,
-            format: source.format.name(),
-            gzip: source.gzip,
-            configured: source.configured,
-            lines: source.lines,
+            recording,
             requests: tally.requests,
             first_at_ms: player.origin.map(|origin| origin.as_nanos() / 1_000_000),
-            span_ms: millis(span),
+            span_ms: millis(player.now.since(Moment::ZERO)),
             cost_ms: costs.then(|| millis(tally.cost)),
-            pricing: PricingSummary::new(pricing),
-            unreadable: source.unreadable,
-            oddities: Oddities::new(player, &tally, source.sorted),
+            oddities: Oddities {
+                sorted,
+                out_of_order: player.backwards,
+                cut_short: player.cut_short(),
+                evicted: (0..rules.len()).filter_map(|at| player.limiter.table(at)).map(|table| table.evicted).sum(),
+                ..tally.oddities
+            },
             decisions: Decisions::new(&tally),
             rules: rules.iter().zip(&tally.rules).map(|(rule, done)| RuleSummary::new(rule, done)).collect(),
             throttled: throttled(&tally, &rules, at_ms),
             talkers: (0..CLASSES.len()).map(|place| TalkersSummary::new(&tally, place)).collect(),
-            timeline: TimelineSummary::new(&tally),
-            suggestion: suggestion.map(|suggestion| SuggestionSummary::new(&suggestion)),
-            flags: tally
-                .watched
-                .into_flags()
-                .iter()
-                .map(|flag| FlagSummary { account: shown(&flag.account), at_ms: at_ms(flag.at), refused: flag.refused })
-                .collect(),
+            timeline: tally.timeline.drawn(COLUMNS_MAX),
+            suggestion: suggestion::suggest(&tally.talkers, total, costs, pricing.cores),
+            flags: tally.watched.into_flags(origin),
+            pricing,
         }
     }
-}
 
-impl Summary {
     /// Whether times need dates.
     pub(super) fn spans_days(&self) -> bool {
         let day = |at_ms: u64| date(Moment::from_millis(at_ms));
@@ -260,19 +190,6 @@ impl Summary {
     }
 }
 
-impl PricingSummary {
-    fn new(pricing: &Pricing) -> Self {
-        Self {
-            source: pricing.source.as_str(),
-            // More digits would look more exact than the estimate is.
-            cores: pricing.cores.map(|(cores, _)| (cores * 100.0).round() / 100.0),
-            cores_estimated: pricing.cores.is_some_and(|(_, source)| source == CoresSource::Estimated),
-            recorded_ms: millis(pricing.recorded),
-            saturated_ms: millis(pricing.saturated),
-        }
-    }
-}
-
 impl Unreadable {
     /// The maximum number of lines shown.
     const FIRST_MAX: usize = 5;
@@ -282,21 +199,6 @@ impl Unreadable {
         self.lines += 1;
         if self.first.len() < Self::FIRST_MAX {
             self.first.push(UnreadableLine { line, column: fault.column, expected: fault.expected.to_string() });
-        }
-    }
-}
-
-impl Oddities {
-    fn new(player: &Player, tally: &ReplayCounts, sorted: u64) -> Self {
-        let tables = 0..player.limiter.rules().len();
-        Self {
-            sorted,
-            out_of_order: player.backwards,
-            without_cost: tally.without_cost,
-            garbled: tally.garbled,
-            named_clients: tally.named_clients,
-            cut_short: player.cut_short(),
-            evicted: tables.filter_map(|place| player.limiter.table(place)).map(|table| table.evicted).sum(),
         }
     }
 }
@@ -354,49 +256,6 @@ impl TalkersSummary {
         });
         Self { class: CLASSES[place], heaviest: heaviest.collect() }
     }
-}
-
-impl TimelineSummary {
-    fn new(tally: &ReplayCounts) -> Self {
-        let drawing = tally.timeline.drawn(COLUMNS_MAX);
-        let column = |column: &super::timeline::TimelineColumn| ColumnSummary {
-            requests: column.requests,
-            held: column.held,
-            refused: column.refused,
-            cost_ms: millis(column.cost),
-            cost_admitted_ms: millis(column.cost_admitted),
-            band: column.band.as_str(),
-        };
-        Self {
-            begin_at_ms: drawing.begin.as_nanos() / 1_000_000,
-            column_ms: millis(drawing.width),
-            columns: drawing.columns.iter().map(column).collect(),
-        }
-    }
-}
-
-impl SuggestionSummary {
-    fn new(suggestion: &Suggestion) -> Self {
-        let budget = matches!(suggestion.limit, suggestion::SuggestedLimit::Budget { .. });
-        let figure = |figure: u64| if budget { figure / 1_000_000 } else { figure };
-        let outliers = suggestion.outliers.iter().map(|outlier| OutlierSummary {
-            key: outlier.name.clone(),
-            busiest_minute: figure(outlier.peak),
-            spent: figure(outlier.spent),
-            allowed: figure(outlier.allowed),
-        });
-        Self {
-            toml: suggestion.toml(),
-            class: suggestion.class,
-            budget,
-            outliers: outliers.collect(),
-            others_busiest_minute: figure(suggestion.others_peak),
-        }
-    }
-}
-
-const fn millis(span: Span) -> u64 {
-    span.as_nanos() / 1_000_000
 }
 
 /// A limit in short form.

@@ -6,12 +6,7 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_wire::log::civil;
 use unicode_width::UnicodeWidthChar;
 
-pub(super) use crate::terminal_text::escape as shown;
-
-/// The number of columns of a text.
-pub(super) fn width(text: &str) -> usize {
-    text.chars().map(|symbol| symbol.width().unwrap_or(0)).sum()
-}
+pub(super) use crate::terminal_text::{escape as shown, width};
 
 /// `text` in exactly `columns`, cut with an ellipsis or padded with blanks.
 pub(super) fn fitted(text: &str, columns: usize) -> String {

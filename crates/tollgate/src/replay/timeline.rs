@@ -4,8 +4,11 @@
 //! neighbours are merged when there are too many. Widths and starts are round clock times, such as "from 14:00"
 //! instead of "from 13:47:12".
 
+use serde::{Serialize, Serializer};
 use tollgate_core::band::Band;
 use tollgate_core::time::{Moment, Span};
+
+use super::counts::as_millis;
 
 /// Columns are merged beyond this number.
 const COLUMNS_MAX: u64 = 1536;
@@ -26,7 +29,7 @@ pub(super) struct Timeline {
 }
 
 /// The counts of one column.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct TimelineColumn {
     /// The number of requests.
     pub(super) requests: u64,
@@ -35,20 +38,23 @@ pub(super) struct TimelineColumn {
     /// The number of refused requests.
     pub(super) refused: u64,
     /// The cost of all requests.
+    #[serde(rename = "cost_ms", serialize_with = "as_millis")]
     pub(super) cost: Span,
     /// The cost of the admitted requests.
+    #[serde(rename = "cost_admitted_ms", serialize_with = "as_millis")]
     pub(super) cost_admitted: Span,
     /// The worst band.
+    #[serde(serialize_with = "as_name")]
     pub(super) band: Band,
 }
 
 /// A timeline for output.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Drawing {
+#[derive(Debug, Serialize)]
+pub(super) struct TimelineSummary {
     /// The start of the first column.
-    pub(super) begin: Moment,
+    pub(super) begin_at_ms: u64,
     /// The width of each column.
-    pub(super) width: Span,
+    pub(super) column_ms: u64,
     /// The columns.
     pub(super) columns: Vec<TimelineColumn>,
 }
@@ -91,12 +97,12 @@ impl Timeline {
     }
 
     /// The timeline for output, in at most `most` columns.
-    pub(super) fn drawn(&self, most: usize) -> Drawing {
+    pub(super) fn drawn(&self, most: usize) -> TimelineSummary {
         let doubled = std::iter::successors(Some(2 * 86_400), |width_s: &u64| width_s.checked_mul(2));
         let fits = SHOWN_WIDTHS_S.into_iter().chain(doubled).filter(|width_s| width_s.is_multiple_of(self.width_s));
         let widened = fits.map(|width_s| self.widened(width_s)).find(|wider| wider.columns.len() <= most.max(2));
         let Self { width_s, first, columns } = widened.unwrap_or_else(Self::new);
-        Drawing { begin: Moment::from_millis(first * width_s * 1000), width: Span::from_secs(width_s), columns }
+        TimelineSummary { begin_at_ms: first * width_s * 1000, column_ms: width_s * 1000, columns }
     }
 }
 
@@ -109,6 +115,10 @@ impl TimelineColumn {
         self.cost_admitted = self.cost_admitted + other.cost_admitted;
         self.band = self.band.max(other.band);
     }
+}
+
+fn as_name<S: Serializer>(band: &Band, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(band.as_str())
 }
 
 #[cfg(test)]
@@ -136,8 +146,8 @@ mod tests {
                 timeline.at(Moment::from_millis((begin_s + step * span_s / 1000) * 1000)).requests += 1;
             }
             let drawing = timeline.drawn(56);
-            assert_eq!(drawing.width, Span::from_secs(width_s), "{span_s}");
-            assert!(drawing.begin.as_nanos().is_multiple_of(drawing.width.as_nanos()));
+            assert_eq!(drawing.column_ms, width_s * 1000, "{span_s}");
+            assert!(drawing.begin_at_ms.is_multiple_of(drawing.column_ms));
             assert!(drawing.columns.len() <= 56);
         }
     }
@@ -160,8 +170,8 @@ mod tests {
             let drawing = timeline.drawn(most);
             prop_assert!(drawing.columns.len() <= most);
             for (index, column) in drawing.columns.iter().enumerate() {
-                let begin = drawing.begin + drawing.width.times(index as u64);
-                let within = |at_ms: &u64| (begin..begin + drawing.width).contains(&Moment::from_millis(*at_ms));
+                let begin_ms = drawing.begin_at_ms + index as u64 * drawing.column_ms;
+                let within = |at_ms: &u64| (begin_ms..begin_ms + drawing.column_ms).contains(at_ms);
                 let expect: u64 = all.iter().filter(|(at_ms, _)| within(at_ms)).map(|(_, requests)| requests).sum();
                 prop_assert_eq!(column.requests, expect);
             }

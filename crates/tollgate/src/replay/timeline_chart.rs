@@ -2,9 +2,11 @@
 
 use tollgate_core::time::{Moment, Span};
 
-use super::colours::Colours;
-use super::summary::{ColumnSummary, Summary};
+use super::colours::{Colours, DIM, GREEN, RED, YELLOW};
+use super::counts::millis;
+use super::summary::Summary;
 use super::terminal_text::{clock, count, date, dated_clock, length, short};
+use super::timeline::TimelineColumn;
 
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The column in which the chart starts.
@@ -23,32 +25,22 @@ pub(super) fn chart(summary: &Summary, ink: Colours) -> String {
     };
     let cores = |peak_ms: u64| format!("{:.2} cores", peak_ms as f64 / timeline.column_ms.max(1) as f64);
     let mut text = String::new();
-    let mut row = |name: &str,
-                   figure: &dyn Fn(&ColumnSummary) -> u64,
-                   peak: &dyn Fn(u64) -> String,
-                   paint: fn(Colours, &str) -> String| {
+    let mut row = |name: &str, figure: fn(&TimelineColumn) -> u64, peak: &dyn Fn(u64) -> String, colour: &str| {
         let figures: Vec<_> = timeline.columns.iter().map(figure).collect();
         let highest = figures.iter().copied().max().unwrap_or(0);
         if highest > 0 {
-            let bars = paint(ink, &bars(&figures, highest));
-            text.push_str(&format!("  {name:<8} {bars} {}\n", ink.dim(&peak(highest))));
+            let bars = ink.paint(colour, &bars(&figures, highest));
+            text.push_str(&format!("  {name:<8} {bars} {}\n", ink.paint(DIM, &peak(highest))));
         }
     };
-    row("requests", &|column| column.requests, &rate, Colours::green);
-    row("held", &|column| column.held, &rate, Colours::yellow);
-    row("refused", &|column| column.refused, &rate, Colours::red);
-    row("cost", &|column| column.cost_ms, &cores, Colours::green);
+    row("requests", |column| column.requests, &rate, GREEN);
+    row("held", |column| column.held, &rate, YELLOW);
+    row("refused", |column| column.refused, &rate, RED);
+    row("cost", |column| millis(column.cost), &cores, GREEN);
     if summary.decisions.done.saved_ms() > 0 {
-        row("after", &|column| column.cost_admitted_ms, &cores, Colours::green);
+        row("after", |column| millis(column.cost_admitted), &cores, GREEN);
     }
-    if timeline.columns.iter().any(|column| column.band != "normal") {
-        let band = |column: &ColumnSummary| match column.band {
-            "critical" => 2,
-            "elevated" => 1,
-            _ => 0,
-        };
-        row("band", &band, &|peak| ["", "elevated", "critical"][peak as usize].to_string(), Colours::yellow);
-    }
+    row("band", |column| column.band as u64, &|peak| ["", "elevated", "critical"][peak as usize].to_string(), YELLOW);
     text.push_str(&labels(summary, ink));
     text
 }
@@ -73,5 +65,5 @@ fn labels(summary: &Summary, ink: Colours) -> String {
         line.push_str(&format!("{:<LABEL_COLUMNS$}", format!("╵{label}")));
     }
     let width = format!("each column is {}", length(Span::from_millis(timeline.column_ms)));
-    format!("{}\n{}{}\n", ink.dim(line.trim_end()), " ".repeat(INDENT), ink.dim(&width))
+    format!("{}\n{}{}\n", ink.paint(DIM, line.trim_end()), " ".repeat(INDENT), ink.paint(DIM, &width))
 }

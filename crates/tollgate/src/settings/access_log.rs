@@ -50,7 +50,8 @@ table! {
         format: LogFormat = "\"combined\"",
         /// Memory for unwritten lines. When it is full, lines are dropped and counted in
         /// `tollgate_access_log_dropped_total`.
-        buffer_bytes_max as "buffer": Size<usize> = "\"4MiB\"" where error_of_buffer,
+        buffer_bytes_max as "buffer": Size<usize> = "\"4MiB\"" where BUFFER_BYTES_MIN.. =>
+            "too little memory for unwritten lines: write at least \"256KiB\"",
     }
 }
 
@@ -105,11 +106,6 @@ impl Value for LogOutput {
             other => other,
         })
     }
-}
-
-fn error_of_buffer(bytes: &usize) -> Option<String> {
-    let message = "too little memory for unwritten lines: write at least \"256KiB\"";
-    (*bytes < BUFFER_BYTES_MIN).then(|| message.to_owned())
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ table! {
     /// Bounds of requests and connections.
     pub(crate) struct Bounds {
         /// Maximum length of a request line, from 1KiB to 64KiB. A longer one is answered with 414.
-        line_bytes_max as "request_line": Size<usize> = "\"8KiB\"" where error_of_head_size,
+        line_bytes_max as "request_line": Size<usize> = "\"8KiB\"" where HEAD_BYTES => HEAD_ERROR,
         /// Maximum size of a request head, from 1KiB to 64KiB. A larger one is answered with 431.
-        head_bytes_max as "head": Size<usize> = "\"32KiB\"" where error_of_head_size,
+        head_bytes_max as "head": Size<usize> = "\"32KiB\"" where HEAD_BYTES => HEAD_ERROR,
         /// Minimum average rate at which a client sends a request body and reads a response, per second. Only the time
         /// in which the gate waits for the client counts.
         body_bytes_per_sec_min as "body_per_second": Size = "\"256B\"",
@@ -38,8 +38,5 @@ table! {
 
 /// Accepted sizes of a request line and a head: enough for any request, and at most what a connection may buffer.
 const HEAD_BYTES: RangeInclusive<usize> = 1 << 10..=1 << 16;
-
-fn error_of_head_size(bytes: &usize) -> Option<String> {
-    let message = "must be from \"1KiB\" to \"64KiB\": a request needs some memory, and more would help attackers";
-    (!HEAD_BYTES.contains(bytes)).then(|| message.to_owned())
-}
+const HEAD_ERROR: &str =
+    "must be from \"1KiB\" to \"64KiB\": a request needs some memory, and more would help attackers";

@@ -10,7 +10,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::error::ErrorCollector;
-use super::gate::{CertificateFiles, error_of_memory};
+use super::gate::{CertificateFiles, MEMORY_ERROR, MEMORY_MIN};
 use super::listeners::Listener;
 use super::ratelimit::ServedLimits;
 use super::rule::StateLocation;
@@ -115,7 +115,8 @@ table! {
         /// for a door with `client_ca`, which requires a client certificate instead.
         token_file: PathBuf,
         /// Number of threads, each with its own connections. Default: the value of `gate.workers`.
-        threads: WholeNumber<usize> where error_of_threads,
+        threads: WholeNumber<usize> where ..=256 =>
+            "more threads than cores are of no use: write at most 256",
         /// Maximum number of connections of all doors together. Beyond it, the connection that has been idle the
         /// longest is closed.
         connections_max as "connections": WholeNumber<usize> = "4096",
@@ -123,11 +124,12 @@ table! {
         tickets_max as "tickets": WholeNumber<usize> = "16384",
         /// The time after which an unsettled ticket expires: its request counts as ended, at its expected cost. A check
         /// can set another time of at most one hour.
-        ticket_deadline: Span = "\"60s\"" where error_of_deadline,
+        ticket_deadline: Span = "\"60s\"" where Span::from_nanos(1)..=TICKET_DEADLINE_MAX =>
+            "a ticket expires after more than 0s and at most one hour: write \"60s\"",
         /// Memory for the keys of `CL.THROTTLE` and of descriptors with a limit override, whose limits come with each
         /// call, and for the keys of the limits in `ratelimit`: this much for each of the three that is in use. It is
         /// allocated at the start and never grows.
-        memory_bytes as "memory": Size = "\"16MiB\"" where error_of_memory,
+        memory_bytes as "memory": Size = "\"16MiB\"" where MEMORY_MIN.. => MEMORY_ERROR,
         /// The access log of a proxy that asks `/v1/auth`: each line settles the ticket that it has.
         log: DoorLog,
     }
@@ -170,19 +172,6 @@ impl DoorLog {
 
 /// Maximum value of a ticket's deadline.
 pub(crate) const TICKET_DEADLINE_MAX: Span = Span::from_secs(3600);
-/// Maximum number of threads: more than any machine needs.
-const THREADS_MAX: usize = 256;
-
-fn error_of_threads(threads: &usize) -> Option<String> {
-    let message = format!("more threads than cores are of no use: write at most {THREADS_MAX}");
-    (*threads > THREADS_MAX).then_some(message)
-}
-
-fn error_of_deadline(deadline: &Span) -> Option<String> {
-    let message = "a ticket expires after more than 0s and at most one hour: write \"60s\"";
-    (deadline.is_zero() || *deadline > TICKET_DEADLINE_MAX).then(|| message.to_owned())
-}
-
 impl DoorTls {
     /// The files of the certificate.
     pub(crate) fn files(&self) -> CertificateFiles {

@@ -267,13 +267,8 @@ impl Snippet {
 pub(super) fn shown(text: &str) -> String {
     const LENGTH_MAX: usize = 60;
     let text = without(text, &secrets(text));
-    let mut shown: String = text
-        .chars()
-        .take(LENGTH_MAX)
-        .flat_map(|c| {
-            if c.is_control() { c.escape_default().to_string() } else { c.to_string() }.chars().collect::<Vec<_>>()
-        })
-        .collect();
+    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    let mut shown: String = text.chars().take(LENGTH_MAX).map(escaped).collect();
     if text.chars().nth(LENGTH_MAX).is_some() {
         shown.push_str("...");
     }

@@ -36,11 +36,11 @@ table! {
     /// any client.
     struct FairnessTable {
         /// The share of an address (IPv6: a /64).
-        address as "ip/32": Thousandths = "0.10" where error_of_share,
+        address as "ip/32": Thousandths = "0.10" where ..=1000 => SHARE_ERROR,
         /// The share of its network (IPv6: a /56).
-        network as "ip/24": Thousandths = "0.25" where error_of_share,
+        network as "ip/24": Thousandths = "0.25" where ..=1000 => SHARE_ERROR,
         /// The share of its block (IPv6: a /48).
-        block as "ip/16": Thousandths = "0.50" where error_of_share,
+        block as "ip/16": Thousandths = "0.50" where ..=1000 => SHARE_ERROR,
         /// The class that identifies users, such as `cookie:sid`, `header:x-api-key` or `user-agent`; `class` of a rule
         /// lists all; `json:/POINTER` is for rules only. A request without this property is charged to its address, and
         /// its connection is the user.
@@ -56,10 +56,7 @@ table! {
 }
 
 /// The error of a share above 1.
-pub(super) fn error_of_share(milli: &u32) -> Option<String> {
-    let message = "a share is a part of the whole, at most 1: write a number such as 0.1";
-    (*milli > 1000).then(|| message.to_owned())
-}
+pub(super) const SHARE_ERROR: &str = "a share is a part of the whole, at most 1: write a number such as 0.1";
 
 impl FairnessTable {
     /// The share of each level.

@@ -167,7 +167,8 @@ table! {
         /// Whether clients may use HTTP/2 without TLS, with prior knowledge.
         h2c: bool = "false",
         /// Number of worker threads, each with its own connections. Default: the number of cores of this machine.
-        workers: WholeNumber<u32> where error_of_workers,
+        workers: WholeNumber<u32> where ..=1024 =>
+            "more threads than cores are of no use: write at most 1024",
         /// Number of CPU cores of each backend. Default: the number of cores of this machine. A backend that is one
         /// single-threaded process has 1.
         cores: Thousandths,
@@ -180,7 +181,7 @@ table! {
         fairness: FairnessTable = "{}",
         /// Memory for the state of all keys, divided among the rules without `memory`. It is allocated at the start and
         /// never grows.
-        memory: Size = "\"64MiB\"" where error_of_memory,
+        memory: Size = "\"64MiB\"" where MEMORY_MIN.. => MEMORY_ERROR,
         /// The sources of the cost of a request.
         toll: TollSource = "{}",
         /// The thresholds of the bands, as waiting times at the gate.
@@ -270,12 +271,11 @@ table! {
     }
 }
 
-/// Maximum number of worker threads: more than any machine has cores.
-const WORKERS_MAX: u32 = 1024;
 /// Maximum number of listening addresses.
 const LISTEN_MAX: usize = 64;
 /// Minimum memory for the state of keys, in bytes.
-const MEMORY_MIN: u64 = 64 << 10;
+pub(super) const MEMORY_MIN: u64 = 64 << 10;
+pub(super) const MEMORY_ERROR: &str = "too little memory for the state of keys: write at least \"64KiB\"";
 
 impl Default for Gate {
     fn default() -> Self {
@@ -343,17 +343,6 @@ impl GateTable {
             });
         }
     }
-}
-
-/// The error of too little memory for the state of keys.
-pub(super) fn error_of_memory(bytes: &u64) -> Option<String> {
-    let message = "too little memory for the state of keys: write at least \"64KiB\"";
-    (*bytes < MEMORY_MIN).then(|| message.to_owned())
-}
-
-fn error_of_workers(workers: &u32) -> Option<String> {
-    let message = format!("more threads than cores are of no use: write at most {WORKERS_MAX}");
-    (*workers > WORKERS_MAX).then_some(message)
 }
 
 /// The number of cores that this process may use.

@@ -212,23 +212,18 @@ impl Located<RuleTable> {
     /// The limit of the rule, scaled by its factor. A legacy limit can be two.
     fn limits(&self, context: &RuleContext, errors: &mut ErrorCollector) -> Vec<Limit> {
         let table = &self.value;
-        let spans = [
-            table.budget.as_ref().map(|budget| ("budget", &budget.span)),
-            table.rate.as_ref().map(|rate| ("rate", &rate.span)),
-            table.bucket.as_ref().map(|bucket| ("bucket", &bucket.span)),
-            table.window.as_ref().map(|window| ("window", &window.span)),
-            table.in_flight.as_ref().map(|max| ("in_flight", &max.span)),
-            table.legacy.as_ref().map(|legacy| ("legacy", &legacy.span)),
+        let in_flight =
+            |max: &Located<u32>, errors: &mut _| fit(InFlight::new(max.value), max, errors).map(Limit::InFlight);
+        let found = [
+            table.budget.as_ref().map(|one| ("budget", &one.span, Vec::from_iter(one.limit(context.cores, errors)))),
+            table.rate.as_ref().map(|one| ("rate", &one.span, Vec::from_iter(one.limit(errors)))),
+            table.bucket.as_ref().map(|one| ("bucket", &one.span, Vec::from_iter(one.limit(errors)))),
+            table.window.as_ref().map(|one| ("window", &one.span, Vec::from_iter(one.limit(errors)))),
+            table.in_flight.as_ref().map(|one| ("in_flight", &one.span, Vec::from_iter(in_flight(one, errors)))),
+            table.legacy.as_ref().map(|one| ("legacy", &one.span, one.limits(errors))),
         ];
-        let mut limits: Vec<Limit> = Vec::new();
-        limits.extend(table.budget.as_ref().and_then(|budget| budget.limit(context.cores, errors)));
-        limits.extend(table.rate.as_ref().and_then(|rate| rate.limit(errors)));
-        limits.extend(table.bucket.as_ref().and_then(|bucket| bucket.limit(errors)));
-        limits.extend(table.window.as_ref().and_then(|window| window.limit(errors)));
-        let in_flight = table.in_flight.as_ref().and_then(|max| fit(InFlight::new(max.value), max, errors));
-        limits.extend(in_flight.map(Limit::InFlight));
-        limits.extend(table.legacy.iter().flat_map(|legacy| legacy.limits(errors)));
-        self.refuse_several(spans.into_iter().flatten().collect(), errors);
+        self.refuse_several(found.iter().flatten().map(|(key, span, _)| (*key, *span)).collect(), errors);
+        let limits = found.into_iter().flatten().flat_map(|(_, _, limits)| limits).collect();
         self.scaled(limits, errors)
     }
 

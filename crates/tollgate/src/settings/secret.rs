@@ -110,10 +110,7 @@ fn secrets_of_urls(text: &str, with_paths: bool) -> Vec<Range<usize>> {
         let start = from + at + 3;
         let before = text[..from + at].trim_end_matches(is_in_scheme);
         let end = start + value_length(before, &text[start..]);
-        let host = match text[start..end].rfind('@') {
-            Some(length) => start + length,
-            None => start,
-        };
+        let host = start + text[start..end].rfind('@').unwrap_or(0);
         if start < host {
             found.push(start..host);
         }

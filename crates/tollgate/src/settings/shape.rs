@@ -92,13 +92,9 @@ impl Shape {
             Self::Integer { min, max } => format!("a whole number from {min} to {max}"),
             Self::Number => "a number above 0".to_string(),
             Self::Flag => "`true` or `false`".to_string(),
-            Self::Choice(words) => {
-                let words: Vec<_> = words.iter().map(|word| format!("`\"{word}\"`")).collect();
-                words.join(" or ")
-            }
-            Self::Table(_) => format!("a table such as `{}`", self.example()),
-            Self::List(each) => format!("a list such as `[{}]`", each.example()),
-            Self::Map { .. } => format!("a table such as `{}`", self.example()),
+            Self::Choice(words) => format!("`\"{}\"`", words.join("\"` or `\"")),
+            Self::Table(_) | Self::Map { .. } => format!("a table such as `{}`", self.example()),
+            Self::List(_) => format!("a list such as `{}`", self.example()),
             Self::Either(shapes) => shapes.iter().map(Self::words).collect::<Vec<_>>().join(", or "),
         }
     }
@@ -125,12 +121,7 @@ impl Shape {
             Self::Table(table) => Some(table),
             Self::List(each) => each.table(),
             Self::Either(shapes) => shapes.iter().find_map(Self::table),
-            Self::Text { .. }
-            | Self::Integer { .. }
-            | Self::Number
-            | Self::Flag
-            | Self::Choice(_)
-            | Self::Map { .. } => None,
+            _ => None,
         }
     }
 

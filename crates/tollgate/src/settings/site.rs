@@ -11,7 +11,7 @@ use tollgate_core::virtual_clock::Cores;
 
 use super::domain::Rules;
 use super::error::{ErrorCollector, shown};
-use super::fairness::error_of_share;
+use super::fairness::SHARE_ERROR;
 use super::gate::{CertificateFiles, Concurrency, Gate};
 use super::rule::RuleContext;
 use super::table::{Located, table};
@@ -87,11 +87,11 @@ table! {
     /// the users.
     struct SiteFairnessTable {
         /// The share of an address (IPv6: a /64).
-        address as "ip/32": Thousandths where error_of_share,
+        address as "ip/32": Thousandths where ..=1000 => SHARE_ERROR,
         /// The share of its network (IPv6: a /56).
-        network as "ip/24": Thousandths where error_of_share,
+        network as "ip/24": Thousandths where ..=1000 => SHARE_ERROR,
         /// The share of its block (IPv6: a /48).
-        block as "ip/16": Thousandths where error_of_share,
+        block as "ip/16": Thousandths where ..=1000 => SHARE_ERROR,
     }
 }
 

@@ -31,8 +31,8 @@ pub(crate) struct Located<T> {
 /// Declares a table: a struct whose fields are the keys and whose doc comments are the reference page.
 ///
 /// `= "..."` is the default of a key, in TOML. `= required` makes an absent key an error. `= empty` makes it an empty
-/// list. A key that is not the name of the field follows it, as in `address as "ip/32"`. A function after `where`
-/// returns the error of a value, if it has one.
+/// list. A key that is not the name of the field follows it, as in `address as "ip/32"`. A range after
+/// `where` has all accepted values; other ones are reported with the message behind it.
 ///
 /// There are two forms. `struct` is a table that is converted to settings: its fields have their position in the file,
 /// and are `None` after an error if they have no default. `pub(crate) struct` is a table that is part of the settings
@@ -54,12 +54,12 @@ macro_rules! table {
     (@presence empty) => { $crate::settings::shape::Presence::Empty };
     (@presence $default:literal) => { $crate::settings::shape::Presence::Default($default) };
     (@error) => { |_| None };
-    (@error $error:path) => { $error };
-    (@read $entries:ident, $kind:ty, $key:expr, [$($default:tt)?], [$($error:path)?]) => {
+    (@error $range:expr => $message:expr) => { |value| (!($range).contains(value)).then_some($message) };
+    (@read $entries:ident, $kind:ty, $key:expr, [$($default:tt)?], [$($range:expr => $message:expr)?]) => {
         $entries.read::<$kind>(
             $key,
             $crate::settings::table::table!(@presence $($default)?),
-            $crate::settings::table::table!(@error $($error)?),
+            $crate::settings::table::table!(@error $($range => $message)?),
         )
     };
     (@take $read:ident) => { $read };
@@ -102,7 +102,7 @@ macro_rules! table {
         struct $name:ident {
             $(
                 $(#[doc = $field_doc:literal])*
-                $field:ident $(as $key:literal)? : $kind:ty $(= $default:tt)? $(where $error:path)?,
+                $field:ident $(as $key:literal)? : $kind:ty $(= $default:tt)? $(where $range:expr => $message:expr)?,
             )*
         }
     ) => {
@@ -127,7 +127,7 @@ macro_rules! table {
             pub(in crate::settings) fn read_entries(mut entries: $crate::settings::table::Entries<'_>) -> Self {
                 $( let $field = $crate::settings::table::table!(
                     @read entries, $kind, $crate::settings::table::table!(@word $field $(, $key)?),
-                    [$($default)?], [$($error)?]
+                    [$($default)?], [$($range => $message)?]
                 ); )*
                 Self {
                     $( $field: $crate::settings::table::table!(@take $field $(, $default)?), )*
@@ -143,7 +143,7 @@ macro_rules! table {
         pub(crate) struct $name:ident $(as $word:literal)? {
             $(
                 $(#[doc = $field_doc:literal])*
-                $field:ident $(as $key:literal)? : $kind:ty $(= $default:tt)? $(where $error:path)?,
+                $field:ident $(as $key:literal)? : $kind:ty $(= $default:tt)? $(where $range:expr => $message:expr)?,
             )*
         }
         $(beside { $( $(#[doc = $extra_doc:literal])* $extra:ident : $extra_type:ty, )* })?
@@ -170,7 +170,7 @@ macro_rules! table {
             // All keys are read before the first that is required and absent ends this.
             $( let $field = $crate::settings::table::table!(
                 @read entries, $kind, $crate::settings::table::table!(@word $field $(, $key)?),
-                [$($default)?], [$($error)?]
+                [$($default)?], [$($range => $message)?]
             ); )*
             let table = Self {
                 $( $field: $crate::settings::table::table!(@value $field $(, $default)?), )*
@@ -235,10 +235,6 @@ impl<'read> Entries<'read> {
     fn refuse_unknown(&mut self, shape: &TableShape) {
         for key in self.table.keys() {
             let name: &str = key.get_ref();
-            if let Some((_, instead)) = REMOVED.iter().find(|(removed, _)| *removed == name) {
-                self.errors.report(&key.span(), format!("{} was removed: {instead}", shown(name)));
-                continue;
-            }
             let tables: Vec<_> = shape.tables_with(name).iter().map(|table| format!("`{table}`")).collect();
             let hint = match meant(name, shape) {
                 Some(known) if known == name => continue,
@@ -250,13 +246,13 @@ impl<'read> Entries<'read> {
         }
     }
 
-    /// The value, or the default if the key is absent or its value was reported as an error. Reports a required key that
-    /// is absent, and the error that `error_of` finds.
+    /// The value, or the default if the key is absent or its value was reported as an error. Reports a required key
+    /// that is absent, and the error that `error_of` finds.
     pub(super) fn read<K: Value>(
         &mut self,
         key: &str,
         presence: Presence,
-        error_of: fn(&K::Parsed) -> Option<String>,
+        error_of: fn(&K::Parsed) -> Option<&'static str>,
     ) -> Option<Located<K::Parsed>> {
         if presence == Presence::Required && !self.written.has(key) {
             let message = format!("missing key `{key}`: write `{key} = {}`", K::shape().example());
@@ -308,17 +304,10 @@ pub(super) fn defaults<K: Value>() -> K::Parsed {
     parse_default::<K>("{}")
 }
 
-/// Keys that were removed, and their replacements.
-const REMOVED: [(&str, &str); 1] = [(
-    "per_key",
-    "requests are refused by estimated wait (`max`) instead of by count; `total` and `memory` bound all waiting \
-     requests",
-)];
-
 /// The key of the table that `name` is, or that it resembles.
 fn meant(name: &str, shape: &TableShape) -> Option<&'static str> {
     let known = shape.fields.iter().map(|field| field.key);
-    let is_elsewhere = || REMOVED.iter().any(|(removed, _)| *removed == name) || !shape.tables_with(name).is_empty();
+    let is_elsewhere = || !shape.tables_with(name).is_empty();
     known.clone().find(|key| *key == name).or_else(|| nearest(name, known).filter(|_| !is_elsewhere()))
 }
 

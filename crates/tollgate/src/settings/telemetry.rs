@@ -7,8 +7,6 @@ use super::roles::WebUrl;
 use super::table::table;
 use super::value::{Millionths, Name};
 
-const MILLION: u32 = 1_000_000;
-
 table! {
     /// The OpenTelemetry receiver of metrics and traces. Data that it does not accept is dropped and counted; no
     /// request waits for it.
@@ -20,15 +18,11 @@ table! {
         every: Duration = "\"10s\"",
         /// The share of traced requests, at most 1. If a trusted proxy sends `traceparent`, its sampling decision
         /// applies instead. Default: no traces.
-        traces_millionths as "traces": Millionths where error_of_traces,
+        traces_millionths as "traces": Millionths where ..=1_000_000 =>
+            "a share is a part of the whole, at most 1: write `traces = 1.0` for every request",
         /// The value of `service.name`.
         service: Name = "\"tollgate\"",
         /// The file with header fields for the receiver, such as an API key: one `name: value` per line.
         headers_file: PathBuf,
     }
-}
-
-fn error_of_traces(millionths: &u32) -> Option<String> {
-    let message = "a share is a part of the whole, at most 1: write `traces = 1.0` for every request";
-    (*millionths > MILLION).then(|| message.to_owned())
 }

@@ -30,8 +30,7 @@ const LINES_SHOWN_MAX: usize = 5;
 /// One entry of the list.
 #[derive(Clone, Debug)]
 pub(crate) enum TrustedEntry {
-    Network(Network),
-    Named(&'static [&'static str]),
+    Networks(Vec<Network>),
     File(PathBuf),
 }
 
@@ -51,9 +50,9 @@ impl TrustedEntry {
             };
         }
         if let Some((_, networks)) = NAMED.iter().find(|(name, _)| *name == text) {
-            return Ok(Self::Named(networks));
+            return Ok(Self::Networks(networks.iter().filter_map(|text| Network::parse(text)).collect()));
         }
-        Network::parse(text).map(Self::Network).ok_or_else(|| {
+        Network::parse(text).map(|network| Self::Networks(vec![network])).ok_or_else(|| {
             let hint = did_you_mean(text, NAMED.iter().map(|(name, _)| *name));
             format!(
                 "{} is not an address or network{hint}: write one such as \"10.0.0.0/8\", \"private\", \"loopback\", \
@@ -91,8 +90,7 @@ pub(super) fn networks(entries: Vec<Located<TrustedEntry>>, errors: &mut ErrorCo
     let mut networks = Vec::new();
     for entry in entries {
         match entry.value {
-            TrustedEntry::Network(network) => networks.push(network),
-            TrustedEntry::Named(list) => networks.extend(list.iter().filter_map(|text| Network::parse(text))),
+            TrustedEntry::Networks(entries) => networks.extend(entries),
             TrustedEntry::File(path) => read_networks(&path, &entry.span, &mut networks, errors),
         }
     }

@@ -12,7 +12,12 @@ mod in_flight_profile;
 mod rough_estimate;
 mod survey;
 
+use std::sync::LazyLock;
+
+use serde::Serialize;
+use tollgate_core::class::Class;
 use tollgate_core::time::{Moment, Span};
+use tollgate_wire::log;
 
 pub(super) use rough_estimate::rough_estimate;
 pub(super) use survey::Survey;
@@ -21,57 +26,44 @@ use super::key_name::key_hash;
 use super::recorded_request::RecordedRequest;
 use backend_cores::BackendCores;
 use cumulative::Cumulative;
-use tollgate_core::class::Class;
-use tollgate_wire::log;
 
 /// The source of the costs of a recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum CostSource {
     /// Measured by a gate, or stated by a trace.
     Measured,
     /// Recorded durations: the backend was never short of cores.
     Durations,
     /// Recorded durations, divided among the requests in flight.
+    #[serde(rename = "in-flight-shares")]
     Shares,
     /// Guessed from method, path and size, because the recording has no durations.
     RoughEstimate,
     /// Unknown: the recording has neither costs nor durations.
+    #[default]
     None,
 }
 
-impl CostSource {
-    /// The name in the summary as JSON.
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Measured => "measured",
-            Self::Durations => "durations",
-            Self::Shares => "in-flight-shares",
-            Self::RoughEstimate => "rough-estimate",
-            Self::None => "none",
-        }
-    }
+/// The source of the costs, for the summary.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct PricingSummary {
+    pub(super) source: CostSource,
+    /// The cores of the backend, if they are known.
+    pub(super) cores: Option<f64>,
+    /// Whether the cores were estimated from the recording.
+    pub(super) cores_estimated: bool,
+    /// The sum of the recorded durations, if the costs are derived from them.
+    pub(super) recorded_ms: u64,
+    /// The time for which more requests were in flight than the backend has cores.
+    pub(super) saturated_ms: u64,
 }
 
 /// Prices recorded requests.
+#[derive(Default)]
 pub(super) struct Pricing {
-    pub(super) source: CostSource,
-    /// The cores of the backend and their source, if they are known.
-    pub(super) cores: Option<(f64, CoresSource)>,
-    /// The sum of all durations.
-    pub(super) recorded: Span,
-    /// The time for which the backend was short of cores.
-    pub(super) saturated: Span,
+    pub(super) summary: PricingSummary,
     shares: Option<Shares>,
-    route: Class,
-}
-
-/// The source of the number of cores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CoresSource {
-    /// The operator stated it.
-    Stated,
-    /// It was estimated from the recording.
-    Estimated,
 }
 
 /// The share of a core that each request in flight had, over time.
@@ -87,21 +79,14 @@ struct Shares {
 impl Pricing {
     /// Every request costs what its line says.
     pub(super) fn as_recorded(source: CostSource) -> Self {
-        Self {
-            source,
-            cores: None,
-            recorded: Span::ZERO,
-            saturated: Span::ZERO,
-            shares: None,
-            route: Class::parse("path").expect("a known class"),
-        }
+        Self { summary: PricingSummary { source, ..PricingSummary::default() }, shares: None }
     }
 
     /// The cost of a request, or `None` if it is unknown.
     #[inline]
     pub(super) fn cost(&self, request: &RecordedRequest<'_>) -> Option<Span> {
         let line = request.line();
-        match (self.source, line.cost) {
+        match (self.summary.source, line.cost) {
             (CostSource::RoughEstimate, None) if !line.is_measured => Some(rough_estimate(line)),
             (_, Some(duration)) if !line.is_measured => Some(self.share(request, duration)),
             (_, cost) => cost,
@@ -120,10 +105,15 @@ impl Pricing {
         if saturated_s <= 0.0 {
             return duration;
         }
-        let route = key_hash(&self.route, request).unwrap_or_default();
-        let cost_s = shares.calm.between(start, end) + saturated_s * shares.backend.route_factor(route);
+        let cost_s = shares.calm.between(start, end) + saturated_s * shares.backend.route_factor(route(request));
         Span::from_nanos((cost_s * 1e9) as u64).min(duration)
     }
+}
+
+/// The hash of a request's route.
+fn route(request: &RecordedRequest<'_>) -> u64 {
+    static PATH: LazyLock<Class> = LazyLock::new(|| Class::parse("path").expect("a known class"));
+    key_hash(&PATH, request).unwrap_or_default()
 }
 
 /// The start and the end of a request.

@@ -1,18 +1,18 @@
 //! The first pass over a recording: order of its lines, requests in flight, and a sample of requests.
 
-use tollgate_core::class::Class;
 use tollgate_core::time::{Moment, Span};
 
 use super::backend_cores::{BackendCores, SampledRequest};
 use super::in_flight_profile::InFlightProfile;
-use super::{CoresSource, CostSource, Pricing, Shares, is_upgrade, stay};
-use crate::replay::key_name::key_hash;
+use super::{CostSource, Pricing, Shares, is_upgrade, route, stay};
+use crate::replay::counts::millis;
 use crate::replay::recorded_request::RecordedRequest;
 
 /// The size of the sample.
 const SAMPLE_MAX: usize = 1 << 17;
 
 /// The findings of one pass over a recording.
+#[derive(Default)]
 pub(in crate::replay) struct Survey {
     requests: u64,
     measured: u64,
@@ -29,7 +29,6 @@ pub(in crate::replay) struct Survey {
     by_start: InFlightProfile,
     sample: Vec<SampledRequest>,
     dice: u64,
-    route: Class,
 }
 
 /// Counts steps back in time.
@@ -47,24 +46,6 @@ impl Order {
 }
 
 impl Survey {
-    pub(in crate::replay) fn new() -> Self {
-        Self {
-            requests: 0,
-            measured: 0,
-            durations: 0,
-            recorded: Span::ZERO,
-            newest: Moment::ZERO,
-            lateness: Span::ZERO,
-            logged_order: Order::default(),
-            end_order: Order::default(),
-            by_end: InFlightProfile::default(),
-            by_start: InFlightProfile::default(),
-            sample: Vec::new(),
-            dice: 0x7011_6a7e,
-            route: Class::parse("path").expect("a known class"),
-        }
-    }
-
     /// Adds a request.
     pub(in crate::replay) fn add(&mut self, request: &RecordedRequest<'_>) {
         let line = request.line();
@@ -84,8 +65,7 @@ impl Survey {
             let (start, end) = stay(line.at, duration, is_end_logged);
             profile.add(start, end);
         }
-        let route = key_hash(&self.route, request).unwrap_or_default();
-        self.sample(SampledRequest { at: line.at, duration, route });
+        self.sample(SampledRequest { at: line.at, duration, route: route(request) });
     }
 
     /// Keeps a uniform sample.
@@ -120,16 +100,18 @@ impl Survey {
             Some(cores) => Some(BackendCores::stated(cores, &self.sample, profile, is_end_logged)),
             None => BackendCores::estimate(&self.sample, profile, is_end_logged),
         };
-        let source = if cores.is_some() { CoresSource::Stated } else { CoresSource::Estimated };
-        let mut pricing = Pricing { recorded: self.recorded, ..Pricing::as_recorded(CostSource::Durations) };
+        let mut pricing = Pricing::as_recorded(CostSource::Durations);
+        pricing.summary.recorded_ms = millis(self.recorded);
         let Some(backend) = backend else { return pricing };
+        pricing.summary.cores_estimated = cores.is_none();
         let cores = backend.cores;
+        // More digits would look more exact than the estimate is.
+        pricing.summary.cores = Some((cores * 100.0).round() / 100.0);
         let is_short = |in_flight: f64| in_flight > cores;
         let slots = profile.means().filter(|in_flight| is_short(*in_flight)).count() as u64;
-        pricing.cores = Some((cores, source));
-        pricing.saturated = profile.slot_width().times(slots);
+        pricing.summary.saturated_ms = millis(profile.slot_width().times(slots));
         if slots > 0 {
-            pricing.source = CostSource::Shares;
+            pricing.summary.source = CostSource::Shares;
             pricing.shares = Some(Shares {
                 is_end_logged,
                 calm: profile.integral(|in_flight| if is_short(in_flight) { 0.0 } else { 1.0 }),

@@ -5,8 +5,10 @@ use std::fmt::Write;
 use tollgate_core::time::{Moment, Span};
 
 use super::escaped;
-use crate::replay::summary::{ColumnSummary, Summary};
+use crate::replay::counts::millis;
+use crate::replay::summary::Summary;
 use crate::replay::terminal_text::{clock, count, dated_clock, length};
+use crate::replay::timeline::TimelineColumn;
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 220.0;
@@ -22,11 +24,11 @@ type Piece = (&'static str, f64);
 
 /// Passed, held and refused requests in each column.
 pub(super) fn requests(summary: &Summary) -> String {
-    let pieces = |column: &ColumnSummary| {
+    let pieces = |column: &TimelineColumn| {
         let passed = column.requests.saturating_sub(column.held + column.refused);
         [("passed", passed as f64), ("held", column.held as f64), ("refused", column.refused as f64)]
     };
-    let hint = |column: &ColumnSummary| {
+    let hint = |column: &TimelineColumn| {
         let passed = column.requests.saturating_sub(column.held + column.refused);
         format!("{} passed, {} held, {} refused", count(passed), count(column.held), count(column.refused))
     };
@@ -41,14 +43,14 @@ pub(super) fn requests(summary: &Summary) -> String {
 /// Core time of admitted and refused requests in each column, and the capacity of the backend.
 pub(super) fn load(summary: &Summary) -> String {
     let width_ms = summary.timeline.column_ms.max(1) as f64;
-    let cores = move |millis: u64| millis as f64 / width_ms;
-    let pieces = |column: &ColumnSummary| {
-        let saved = column.cost_ms.saturating_sub(column.cost_admitted_ms);
-        [("passed", cores(column.cost_admitted_ms)), ("refused", cores(saved)), ("held", 0.0)]
+    let cores = |cost: Span| millis(cost) as f64 / width_ms;
+    let pieces = |column: &TimelineColumn| {
+        let (all, admitted) = (cores(column.cost), cores(column.cost_admitted));
+        [("passed", admitted), ("refused", all - admitted), ("held", 0.0)]
     };
-    let hint = |column: &ColumnSummary| match column.cost_ms.saturating_sub(column.cost_admitted_ms) {
-        0 => format!("{:.2} cores", cores(column.cost_ms)),
-        _ => format!("{:.2} cores, {:.2} with the rules", cores(column.cost_ms), cores(column.cost_admitted_ms)),
+    let hint = |column: &TimelineColumn| match (cores(column.cost), cores(column.cost_admitted)) {
+        (all, admitted) if admitted < all => format!("{all:.2} cores, {admitted:.2} with the rules"),
+        (all, _) => format!("{all:.2} cores"),
     };
     let svg = columns(summary, "Load of the backend", pieces, hint, summary.pricing.cores, |value| format!("{value}"));
     let mut entries = vec![("passed", "cores used by admitted requests")];
@@ -76,13 +78,13 @@ fn legend(entries: &[(&str, &str)]) -> String {
 fn columns(
     summary: &Summary,
     title: &str,
-    pieces: impl Fn(&ColumnSummary) -> [Piece; 3],
-    hint: impl Fn(&ColumnSummary) -> String,
+    pieces: impl Fn(&TimelineColumn) -> [Piece; 3],
+    hint: impl Fn(&TimelineColumn) -> String,
     capacity: Option<f64>,
     label: impl Fn(f64) -> String,
 ) -> String {
     let timeline = &summary.timeline;
-    let total = |column: &ColumnSummary| pieces(column).iter().map(|piece| piece.1).sum::<f64>();
+    let total = |column: &TimelineColumn| pieces(column).iter().map(|piece| piece.1).sum::<f64>();
     let highest = timeline.columns.iter().map(total).fold(0.0, f64::max);
     // A capacity far above the load would flatten it.
     let capacity = capacity.filter(|capacity| *capacity <= highest * 3.0);

@@ -56,12 +56,9 @@ struct HtmlPage {
     html: String,
 }
 
-/// A cell: its text, and whether it is a number.
-type Cell = (String, bool);
-
 impl HtmlPage {
     fn head(&mut self, summary: &Summary) {
-        let file = escaped(&summary.file);
+        let file = escaped(&summary.recording.file);
         let span = length(Span::from_millis(summary.span_ms));
         let when = summary.first_at_ms.map(|first| format!("{} ({span})", when(first, first + summary.span_ms)));
         let when = escaped(&when.unwrap_or_default());
@@ -146,11 +143,10 @@ impl HtmlPage {
         self.heading("Effect of each rule");
         let rows = summary.rules.iter().map(|rule| {
             let name = if rule.observes { format!("{} (observes)", rule.name) } else { rule.name.clone() };
-            let mut cells = vec![(name, false), (rule.class.clone(), false), (rule.limit.clone(), false)];
-            cells.extend(effect(&rule.done));
-            cells
+            let [held, refused, saved] = effect(&rule.done);
+            [name, rule.class.clone(), rule.limit.clone(), held, refused, saved]
         });
-        self.table(&["rule", "class", "limit", "held", "refused", "saved"], 3, rows);
+        self.table(["rule", "class", "limit", "held", "refused", "saved"], 3, rows);
     }
 
     fn throttled(&mut self, summary: &Summary) {
@@ -165,11 +161,10 @@ impl HtmlPage {
         let at = Moment::from_millis;
         let rows = summary.throttled.iter().map(|client| {
             let when = period(at(client.first_at_ms), at(client.last_at_ms), dated);
-            let mut cells = vec![(client.rule.clone(), false), (client.key.clone(), false), (when, false)];
-            cells.extend(effect(&client.done));
-            cells
+            let [held, refused, saved] = effect(&client.done);
+            [client.rule.clone(), client.key.clone(), when, held, refused, saved]
         });
-        self.table(&["rule", "client", "when", "held", "refused", "saved"], 3, rows);
+        self.table(["rule", "client", "when", "held", "refused", "saved"], 3, rows);
     }
 
     fn suggestion(&mut self, summary: &Summary) {
@@ -226,22 +221,26 @@ impl HtmlPage {
         self.heading("Flags");
         let rows = summary.flags.iter().map(|flag| {
             let at = dated_clock(Moment::from_millis(flag.at_ms), true);
-            vec![(flag.account.clone(), false), (at, false), (plural(flag.refused, "refusal"), true)]
+            [flag.account.clone(), at, plural(flag.refused, "refusal")]
         });
-        self.table(&["account", "when", "after"], 2, rows);
+        self.table(["account", "when", "after"], 2, rows);
         self.paragraph("A flag marks an account for review by an operator. It does not block the account.");
     }
 
     fn notes(&mut self, summary: &Summary) {
         let notes = notes(summary);
-        if notes.is_empty() && summary.unreadable.lines == 0 {
+        if notes.is_empty() && summary.recording.unreadable.lines == 0 {
             return;
         }
         self.heading("Notes");
         self.html.push_str("<ul>\n");
-        if summary.unreadable.lines > 0 {
-            let lines = plural(summary.lines, "line");
-            _ = writeln!(self.html, "<li>{} of {lines} could not be parsed.</li>", count(summary.unreadable.lines));
+        if summary.recording.unreadable.lines > 0 {
+            let lines = plural(summary.recording.lines, "line");
+            _ = writeln!(
+                self.html,
+                "<li>{} of {lines} could not be parsed.</li>",
+                count(summary.recording.unreadable.lines)
+            );
         }
         for note in notes {
             _ = writeln!(self.html, "<li>{}</li>", escaped(&note));
@@ -250,18 +249,17 @@ impl HtmlPage {
     }
 
     /// A table whose columns from `numbers` on are numbers.
-    fn table(&mut self, titles: &[&str], numbers: usize, rows: impl Iterator<Item = Vec<Cell>>) {
+    fn table<const N: usize>(&mut self, titles: [&str; N], numbers: usize, rows: impl Iterator<Item = [String; N]>) {
+        let class = |column: usize| if column >= numbers { " class=\"number\"" } else { "" };
         self.html.push_str("<table>\n<thead><tr>");
-        for (index, title) in titles.iter().enumerate() {
-            let class = if index >= numbers { " class=\"number\"" } else { "" };
-            _ = write!(self.html, "<th{class}>{title}</th>");
+        for (column, title) in titles.iter().enumerate() {
+            _ = write!(self.html, "<th{}>{title}</th>", class(column));
         }
         self.html.push_str("</tr></thead>\n<tbody>\n");
         for row in rows {
             self.html.push_str("<tr>");
-            for (text, is_number) in row {
-                let class = if is_number { " class=\"number\"" } else { "" };
-                _ = write!(self.html, "<td{class}>{}</td>", escaped(&text));
+            for (column, text) in row.iter().enumerate() {
+                _ = write!(self.html, "<td{}>{}</td>", class(column), escaped(text));
             }
             self.html.push_str("</tr>\n");
         }
@@ -269,7 +267,7 @@ impl HtmlPage {
     }
 }
 
-fn effect(done: &Done) -> [Cell; 3] {
+fn effect(done: &Done) -> [String; 3] {
     let saved = if done.saved_ms() > 0 { length(Span::from_millis(done.saved_ms())) } else { "-".to_string() };
-    [(count(done.held + done.would_hold), true), (count(done.refused + done.would_refuse), true), (saved, true)]
+    [count(done.held + done.would_hold), count(done.refused + done.would_refuse), saved]
 }

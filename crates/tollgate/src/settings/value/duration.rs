@@ -108,16 +108,11 @@ impl Value for Duration {
 
 /// Reports a duration of 0.
 pub(in super::super) fn nonzero(span: &Located<Span>, errors: &mut ErrorCollector) -> Option<Span> {
-    match error_of_zero(&span.value) {
-        Some(message) => errors.refuse(&span.span, message),
-        None => Some(span.value),
-    }
+    if span.value.is_zero() { errors.refuse(&span.span, ZERO_ERROR) } else { Some(span.value) }
 }
 
 /// The error of a duration of 0.
-pub(in super::super) fn error_of_zero(span: &Span) -> Option<String> {
-    span.is_zero().then(|| "must not be 0: write a duration such as \"1s\"".to_owned())
-}
+pub(in super::super) const ZERO_ERROR: &str = "must not be 0: write a duration such as \"1s\"";
 
 #[cfg(test)]
 mod tests {

@@ -11,7 +11,7 @@ use super::super::suggestion::did_you_mean;
 use super::super::table::Value;
 use super::decimal::{ExactDecimal, Inexact};
 use super::duration::split_number;
-use super::read_text;
+use super::read_text_or_number;
 
 /// A size in bytes.
 pub(crate) struct Size<T = u64>(PhantomData<T>);
@@ -61,13 +61,7 @@ impl<T: TryFrom<u64>> Value for Size<T> {
     }
 
     fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<T> {
-        let bytes = match value.get_ref() {
-            DeValue::Integer(number) => {
-                parse_size(&number.to_string()).map_err(|message| errors.report(&value.span(), message)).ok()
-            }
-            _ => read_text(value, errors, &Self::shape(), parse_size),
-        };
-        bytes?.try_into().ok()
+        read_text_or_number(value, errors, &Self::shape(), parse_size)?.try_into().ok()
     }
 }
 
