@@ -28,8 +28,8 @@ pub(crate) enum ImportCommand {
     Smockron(ImportOptions),
     /// Translate a YAML file of envoyproxy/ratelimit
     ///
-    /// Prints the settings of a rate limit service: `[doors]`, and a `[[domain]]` with one rule for each limit. Limits that rules cannot express are errors: such a file is
-    /// served as it is with `ratelimit` in `[doors]`.
+    /// Prints the settings of a rate limit service: `[doors]`, and a `[[domain]]` with one rule for each limit. Limits
+    /// that rules cannot express are errors: such a file is served as it is with `ratelimit` in `[doors]`.
     Ratelimit(ImportOptions),
 }
 
