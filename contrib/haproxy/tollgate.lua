@@ -2,8 +2,8 @@
 -- Use: `lua-load tollgate.lua` in `global`, and in a frontend `http-request lua.tollgate 127.0.0.1:8890` with the rules
 -- of docs/door-forward-auth.md.
 
--- Maximum number of header lines of a request. HAProxy itself accepts 101 (tune.http.maxhdr), but version 2.6 crashes if
--- its HTTP client sends more than that, and four are added here.
+-- Maximum number of header lines of a request. HAProxy itself accepts 101 (tune.http.maxhdr), but version 2.6 crashes
+-- if its HTTP client sends more than that, and four are added here.
 local LINES_MAX = 96
 
 -- Statuses of the door for a request that it cannot parse. They are refusals: a client could otherwise avoid its limits

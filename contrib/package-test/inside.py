@@ -128,6 +128,19 @@ def the_units_are_right_and_hardened():
 
 
 @fact
+def links_between_the_pages_lead_to_files_of_the_package():
+    folder = "/usr/share/doc/tollgate"
+    pages = glob.glob(f"{folder}/**/*.md", recursive=True)
+    assert f"{folder}/start.md" in pages and f"{folder}/coming-from/nginx.md" in pages
+    for page in pages:
+        for link in re.findall(r"\]\(([^)#]+)", open(page).read()):
+            target = os.path.normpath(os.path.join(os.path.dirname(page), link))
+            # Links to files outside docs are for readers of the repository.
+            if "://" not in link and target.startswith(f"{folder}/"):
+                assert os.path.exists(target), (page, link)
+
+
+@fact
 def the_package_has_manual_pages_completions_settings_and_a_bill_of_materials():
     commands = re.findall(r"^  (\w+) ", sh("tollgate --help").split("Commands:")[1].split("Options:")[0], re.M)
     for command in commands:
@@ -161,6 +174,23 @@ def a_reload_applies_the_settings_and_a_file_with_mistakes_changes_nothing():
     write(SETTINGS, text)
     sh("systemctl reload tollgate")
     assert main_pid() == before
+
+
+@fact
+def the_access_log_is_readable_by_its_owner_and_rotated():
+    text, log = open(SETTINGS).read(), "/var/log/tollgate/access.log"
+    logged = lambda path, file: os.path.exists(file) and path in open(file).read()
+    write(SETTINGS, text + f'\n[gate.access_log]\noutput = "{log}"\n')
+    sh("systemctl reload tollgate")
+    get("http://127.0.0.1:8888/before")
+    eventually("the request is logged", lambda: logged("/before", log))
+    assert stat.S_IMODE(os.stat(log).st_mode) == 0o600 and pwd.getpwuid(os.stat(log).st_uid).pw_name == "tollgate"
+    sh("logrotate --force /etc/logrotate.d/tollgate")
+    get("http://127.0.0.1:8888/after")
+    eventually("the next request is in a new file", lambda: logged("/after", log))
+    assert logged("/before", f"{log}.1") and not logged("/before", log)
+    write(SETTINGS, text)
+    sh("systemctl reload tollgate")
 
 
 @fact

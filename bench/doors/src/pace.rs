@@ -1,9 +1,9 @@
 //! The schedule of calls at a fixed rate, and the latencies that are measured with it.
 //!
-//! Latencies count from due times, so that a slow server cannot delay the load and hide its own delay. The delays of the
-//! load itself are not the server's: other processes, and the hypervisor, take the core of the load thread now and then.
-//! The thread never sleeps, so any time that is not its CPU time is such a delay. It moves the rest of the schedule, and
-//! the calls in flight during it are not counted.
+//! Latencies count from due times, so that a slow server cannot delay the load and hide its own delay. The delays of
+//! the load itself are not the server's: other processes, and the hypervisor, take the core of the load thread now and
+//! then. The thread never sleeps, so any time that is not its CPU time is such a delay. It moves the rest of the
+//! schedule, and the calls in flight during it are not counted.
 
 use std::time::{Duration, Instant};
 

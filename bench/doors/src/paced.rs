@@ -83,8 +83,8 @@ pub(crate) fn latencies(
     Latencies { micros, stalled: pace.stalled() }
 }
 
-/// The number of calls, and calls per second, with one call in flight on each of `count` connections. `write` writes the
-/// call with this number.
+/// The number of calls, and calls per second, with one call in flight on each of `count` connections. `write` writes
+/// the call with this number.
 pub(crate) fn throughput(
     address: SocketAddr,
     count: usize,

@@ -3,7 +3,7 @@
 //! If rules were charged one by one until the first refusal, a request that the last rule refuses would be
 //! charged by all rules before it. Checking and applying are two steps so that shared records need a lock
 //! only if something changes. The requests of a client that keeps sending over its limit change nothing,
-//! except for one penalty per violation of a rule with an escalation.
+//! except that an escalation adds one penalty per violation.
 
 use crate::decision::Decision;
 use crate::record::Record;
@@ -18,8 +18,8 @@ pub struct Claim<'rule, R> {
     /// The record.
     pub record: R,
     check: Check,
-    /// [`Limit::mark`](crate::limit::Limit::mark) right after the charge, if there was one that must be settled when
-    /// the request ends.
+    /// [`Limit::mark`](crate::limit::Limit::mark) right after the charge; `None` if the rule has nothing to settle
+    /// when the request ends.
     pub mark: Option<u64>,
 }
 
@@ -34,7 +34,7 @@ impl<'rule, R: Record> Claim<'rule, R> {
 /// The combined result of all checks, before any state changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckSummary {
-    /// Whether any rule refuses the request.
+    /// Whether any rule refuses the request. Rules in observe mode do not count.
     pub refuses: bool,
     /// Whether applying the result changes any record.
     pub changes: bool,

@@ -1,8 +1,9 @@
 //! Backoff that grows with repeated violations and heals with time.
 //!
-//! The state is two words of the record: the end of the block and the level. An attempt during the block
-//! changes neither. If it extended the block, a client that retries on a timer would never be admitted again.
-//! The level falls with the time since the block ended and needs no traffic to do so.
+//! The state is two words of the record: the end of the block, and the level with the longest time that the limit
+//! had no room since level 0. An attempt during the block changes neither. If it extended the block, a client that
+//! retries on a timer would never be admitted again. The level falls with the time since the block ended and needs
+//! no traffic to do so.
 
 use crate::band::Band;
 use crate::limit::LimitError;
@@ -42,12 +43,18 @@ impl Multiplier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Penalty {
     pub(crate) level: u8,
+    /// The longest time until the limit had room, of all violations since level 0, in microseconds.
+    pub(crate) wait_us: u64,
     pub(crate) blocked_until: Moment,
 }
 
 /// The number of words of a record that an escalation uses, after those of the limit.
 pub(crate) const WORDS: usize = 2;
 const NANOS_PER_MICRO: u64 = 1000;
+/// The level is in the low byte of its word, and the wait above it.
+const LEVEL_BITS: u32 = 8;
+/// The longest wait that is kept, 203 days: Redis has the word as a floating-point number, exact up to 2^53.
+const WAIT_US_MAX: u64 = (1 << 44) - 1;
 
 impl Escalation {
     /// A first violation blocks the key for `backoff`, or until its limit has room if that is later. Each
@@ -81,7 +88,12 @@ impl Escalation {
     /// The current level, after recovery.
     pub(crate) fn level(&self, record: &impl Record, at: usize, now: Moment) -> u8 {
         let calm = now.since(self.blocked_until(record, at)).as_nanos() / self.release.as_nanos();
-        u8::try_from(record.word(at + 1).saturating_sub(calm)).unwrap_or(self.levels)
+        level_in(record.word(at + 1)).saturating_sub(u8::try_from(calm).unwrap_or(u8::MAX)).min(self.levels)
+    }
+
+    /// The longest time until the limit had room, of all violations since level 0, in microseconds.
+    pub(crate) fn wait_us(&self, record: &impl Record, at: usize) -> u64 {
+        record.word(at + 1) >> LEVEL_BITS
     }
 
     /// The penalty for a violation at `now` of a key whose limit has room from `room_from` on.
@@ -93,46 +105,54 @@ impl Escalation {
         room_from: Moment,
         now: Moment,
     ) -> Penalty {
-        let level = self.level(record, at, now).saturating_add(1).min(self.levels);
-        let block = self.block(level, band, room_from.since(now));
+        let healed = self.level(record, at, now);
+        let earlier_us = if healed == 0 { 0 } else { self.wait_us(record, at) };
+        let wait_us = room_from.since(now).as_nanos().div_ceil(NANOS_PER_MICRO).max(earlier_us).min(WAIT_US_MAX);
+        let level = healed.saturating_add(1).min(self.levels);
+        let block = self.block(level, band, wait_us);
         // The block lasts as long as the announced wait. Otherwise an earlier attempt would count as another
         // violation.
-        Penalty { level, blocked_until: (now + block).max(room_from) }
+        Penalty { level, wait_us, blocked_until: (now + block).max(room_from) }
     }
 
     pub(crate) fn punish(&self, record: &mut impl Record, at: usize, penalty: Penalty) {
         record.set_word(at, penalty.blocked_until.as_nanos());
-        record.set_word(at + 1, u64::from(penalty.level));
+        record.set_word(at + 1, penalty.wait_us << LEVEL_BITS | u64::from(penalty.level));
     }
 
-    /// Keeps the block that ends later. Its level is the higher one of what both records have at the end of that block.
+    /// Keeps the block that ends later. Its level is the higher one of what both records have at the end of that block,
+    /// and its wait the longer one of those that are not forgotten by then.
     pub(crate) fn absorb(&self, into: &mut impl Record, from: &impl Record, at: usize) {
         let block = |record: &dyn Record| (Moment::from_nanos(record.word(at)), record.word(at + 1));
         let (ours, theirs) = (block(into), block(from));
         let (later, earlier) = if ours >= theirs { (ours, theirs) } else { (theirs, ours) };
-        let healed = later.0.since(earlier.0).as_nanos() / self.release.as_nanos();
+        let calm = later.0.since(earlier.0).as_nanos() / self.release.as_nanos();
+        let healed = level_in(earlier.1).saturating_sub(u8::try_from(calm).unwrap_or(u8::MAX));
+        let wait_us = (later.1 >> LEVEL_BITS).max(if healed == 0 { 0 } else { earlier.1 >> LEVEL_BITS });
         into.set_word(at, later.0.as_nanos());
-        into.set_word(at + 1, later.1.max(earlier.1.saturating_sub(healed)));
+        into.set_word(at + 1, wait_us << LEVEL_BITS | u64::from(level_in(later.1).max(healed)));
     }
 
     /// The time from which the level is 0.
     pub(crate) fn clear_at(&self, record: &impl Record, at: usize) -> Moment {
-        self.blocked_until(record, at) + self.release.times(record.word(at + 1))
+        self.blocked_until(record, at) + self.release.times(u64::from(level_in(record.word(at + 1))))
     }
 
-    /// The block of a level in a band, for a key whose limit has room after `wait`; levels count from 1.
+    /// The block of a level in a band, for a key whose limit had no room for up to `wait_us`; levels count from 1.
     ///
     /// The first level must last until there is room, since a client that returned earlier would be refused
     /// again. If only the first level were prolonged, the next levels could be shorter than the time until there
-    /// is room, and would have no effect. So all levels are multiples of the first.
-    pub fn block(&self, level: u8, band: Band, wait: Span) -> Span {
+    /// is room, and would have no effect. So all levels are multiples of the first. The longest wait counts, because
+    /// a window that was filled within some milliseconds has room for one request at a time when the block ends: the
+    /// next violation is soon, and its own wait is short.
+    pub fn block(&self, level: u8, band: Band, wait_us: u64) -> Span {
         let scaled = |first: u64| {
             let doubled = u128::from(first) << u32::from(level.saturating_sub(1)).min(63);
             let scaled = doubled.saturating_mul(u128::from(self.multiplier(band).thousandths)) / 1000;
             u64::try_from(scaled).unwrap_or(u64::MAX)
         };
         // The wait counts in whole microseconds, because the script for Redis computes with those.
-        let prolonged = scaled(wait.as_nanos().div_ceil(NANOS_PER_MICRO)).saturating_mul(NANOS_PER_MICRO);
+        let prolonged = scaled(wait_us).saturating_mul(NANOS_PER_MICRO);
         Span::from_nanos(scaled(self.backoff.as_nanos()).max(prolonged)).min(self.backoff_max)
     }
 
@@ -144,6 +164,11 @@ impl Escalation {
             Band::Critical => self.critical,
         }
     }
+}
+
+/// The level in a word of a record.
+const fn level_in(word: u64) -> u8 {
+    word as u8
 }
 
 #[cfg(test)]

@@ -197,8 +197,8 @@ struct Found {
     slash_in_parameters: bool,
     /// Where the first slash is that was written as one and follows a name.
     first_segment_end: Option<usize>,
-    /// A NUL, at which some servers cut the path, or a line feed. `$` in regular expressions of Python, PHP and Perl matches
-    /// before a line feed at the end, so their routers find the route without it.
+    /// A NUL, at which some servers cut the path, or a line feed. `$` in regular expressions of Python, PHP and Perl
+    /// matches before a line feed at the end, so their routers find the route without it.
     ends_early: bool,
 }
 

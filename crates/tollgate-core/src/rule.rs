@@ -215,7 +215,8 @@ impl Rule {
         let known = escalation.blocked_until(record, at) + Span::from_millis(1);
         let is_news = known < blocked_until;
         if is_news {
-            escalation.punish(record, at, Penalty { level, blocked_until });
+            let wait_us = escalation.wait_us(record, at);
+            escalation.punish(record, at, Penalty { level, wait_us, blocked_until });
         }
         is_news
     }

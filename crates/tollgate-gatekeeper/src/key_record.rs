@@ -1,7 +1,9 @@
-//! The record of a key in its row, or the one that it would get.
+//! The record of a key in its row of the table, or the record that the key would get.
 //!
 //! A read assigns no slot: a key without a record sees the state that it would start from, and gets a slot
-//! only when it is charged. Refusals therefore evict no other key.
+//! only when it is charged. Refusals therefore evict no other key. [`crate::row`] describes hot and cold slots and
+//! the overflow record. Records are read without a lock; [`KeyRecord::is_current`] then checks that no other thread has
+//! changed the row in the meantime.
 
 use core::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,7 +16,7 @@ use crate::lock::{Locked, Version};
 use crate::row::{OVERFLOW, Row};
 use crate::table::TablePressure;
 
-/// The record of a key, or the one that it would get.
+/// The record of a key, or the record that the key would get.
 pub(crate) struct KeyRecord<'t> {
     row: Row<'t>,
     rule: &'t Rule,
@@ -30,7 +32,7 @@ pub(crate) struct KeyRecord<'t> {
 pub(crate) enum Location {
     /// The key has this slot.
     Slot(usize),
-    /// The key shares the overflow record.
+    /// The key shares the overflow record with other keys.
     Overflow,
     /// The key has no record. It would take this slot and start from the overflow record.
     FromOverflow(usize),
@@ -67,13 +69,14 @@ impl<'t> KeyRecord<'t> {
         self.row.lock().take()
     }
 
-    /// Whether all reads since the search are consistent.
+    /// Whether the row is unchanged since the key was searched for, so that all reads since then are consistent.
     #[inline]
     pub(crate) fn is_current(&self) -> bool {
         self.row.lock().is_still(self.version)
     }
 
-    /// Under the lock: searches again if the row has changed since, and returns whether it has.
+    /// Searches for the key again if the row has changed since the last search. Returns whether it has. The caller
+    /// holds the lock.
     #[inline]
     pub(crate) fn refresh(&mut self) -> bool {
         let changed = !self.row.lock().was_still(self.version);
@@ -121,10 +124,12 @@ impl<'t> KeyRecord<'t> {
     }
 }
 
-/// The location of a key without a hot slot, or the slot that it would take.
+/// The location of a key that has no hot slot. A key without a record would take the slot that is clear soonest: a hot
+/// one, or a cold one if all hot ones have debt.
 #[cold]
 fn locate_cold(row: &Row<'_>, rule: &Rule, fingerprint: u32, now: Moment) -> Location {
     let has_cold_debt = row.has_cold_debt(now);
+    // A cold record is looked up only if one may have debt, because cold slots are slow to read.
     let known = if has_cold_debt { row.find_cold(fingerprint) } else { None };
     if let Some(index) = known
         && rule.clear_at(&row.slot(index)).max(row.evicted_until()) > now
@@ -135,18 +140,17 @@ fn locate_cold(row: &Row<'_>, rule: &Rule, fingerprint: u32, now: Moment) -> Loc
     let best = |slots: Range<usize>| slots.map(|index| (clear_at_of(index), index)).min();
     let (mut best_clear_at, mut index) = best(row.hot_slots()).expect("a row has slots");
     if best_clear_at > Some(now) {
-        // A key that was there before takes the same slot again, because it must have only one cold record,
-        // even a clear one.
+        // A key that has a cold slot without debt takes that slot again, because a key must never have two cold slots.
         if let Some(index) = row.find_cold(fingerprint) {
             return Location::Slot(index);
         }
         (best_clear_at, index) = best(row.cold_slots()).unwrap_or((best_clear_at, index));
     }
-    // If no cold record has debt, the overflow record is clear, and reading it would be slow.
+    // If no cold record has debt, the overflow record of a compact row has none either, and reading it would be slow.
     let overflow_matters = has_cold_debt || row.cold_slots().is_empty();
     let overflow_clear_at = if overflow_matters { rule.clear_at(&row.slot(OVERFLOW)) } else { Moment::ZERO };
-    // Requests in flight count in a record that never becomes clear by itself. It must stay where they will
-    // look for it.
+    // A record that counts requests in flight does not become clear with time. It must not move, because these
+    // requests decrement it when they end.
     if overflow_clear_at == Moment::MAX || best_clear_at == Some(Moment::MAX) {
         Location::Overflow
     } else if overflow_clear_at.max(row.evicted_until()) > now && known.is_none() {
@@ -174,7 +178,7 @@ impl Record for KeyRecord<'_> {
         match self.location {
             Location::Fresh(_) => stored,
             Location::Slot(slot) if self.row.hot_slots().contains(&slot) => stored,
-            // The key may have had a hot slot since this was written.
+            // The key may have had a hot slot after this record was written: see `HotSlots`.
             _ => stored.max(self.row.evicted_until().as_nanos()),
         }
     }

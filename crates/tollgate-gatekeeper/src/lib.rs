@@ -14,7 +14,8 @@
 //! The other limits are [`bucket`], [`window`], [`in_flight`] and [`budget`]. [`RuleBuilder::by`] selects what
 //! identifies a caller, such as `ip/24` or `header:x-api-key`, and [`LimiterBuilder::layer`] makes a layer for axum,
 //! hyper, tonic and tower. Limits are shared with other processes, among them Tollgate's gate, through Redis
-//! (`shared::SharedLimiter`) or through a master, a process that shares the state of rules between gates (`tower::Keeper::linked`).
+//! (`shared::SharedLimiter`) or through a master, a process that shares the state of rules between gates
+//! (`tower::Keeper::linked`).
 //!
 //! # How it works
 //!

@@ -423,7 +423,7 @@ impl ActiveRule {
         if !self.rule.class.write_key(request, &mut pieces) {
             return None;
         }
-        Some(self.hash_of_cut(request, pieces.bytes).unwrap_or_else(|| pieces.finish()))
+        Some(self.hash_of_truncated(request, pieces.bytes).unwrap_or_else(|| pieces.finish()))
     }
 
     /// The decision on a key, for the rule with index `place`.

@@ -1,4 +1,5 @@
-//! Reports of decisions to masters, and their orders for the next ones.
+//! Reports the limiter's decisions to masters, the processes that share the state of rules between gates, and applies
+//! the orders that masters send back.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -17,15 +18,15 @@ use crate::relay::{EventKind, Relay, RelayEvent};
 use crate::ticket::{TableCharge, Ticket};
 
 impl Limiter {
-    /// Reports the rules that `relay` knows by name: decisions passed to [`report`](Self::report), and what
-    /// follows from them.
+    /// From now on, sends reports to `relay` for each rule whose name it knows: the decisions that are passed to
+    /// [`report`](Self::report), and their later settlements and refunds.
     pub fn report_to(&mut self, relay: &Relay) {
         for active in &mut self.rules {
             active.relay = relay.place(&active.rule.name).map(|place| (relay.clone(), place));
         }
     }
 
-    /// Reports the final `decision` on a request; `ticket` is this limiter's.
+    /// Reports the final `decision` on a request. `ticket` is the one that [`decide`](Self::decide) returned for it.
     pub fn report(&self, request: &impl Request, decision: &Decision, ticket: &mut Ticket, now: Moment) {
         if decision.verdict.is_refusal() {
             return self.report_refusal(request, decision);
@@ -73,8 +74,11 @@ impl Limiter {
     }
 }
 
-/// The maximum length of the path and of the user agent in a report.
+/// The maximum length of the method in a report, in bytes. The rest is omitted.
+const METHOD_BYTES_MAX: usize = 16;
+/// The maximum length of the path in a report, in bytes.
 const PATH_BYTES_MAX: usize = 128;
+/// The maximum length of the user agent in a report, in bytes.
 const AGENT_BYTES_MAX: usize = 128;
 
 /// A description of a request: method, path and user agent, in printable ASCII for logs.
@@ -82,26 +86,27 @@ fn describe(request: &impl Request) -> Box<[u8]> {
     let target = request.target();
     let path = target.split(|&byte| byte == b'?').next().unwrap_or_default();
     let agent = request.header("user-agent").unwrap_or(b"-");
-    let parts = [(request.method(), 16), (path, PATH_BYTES_MAX), (agent, AGENT_BYTES_MAX)];
-    let mut describe = Vec::new();
-    for (part, most) in parts {
-        if !describe.is_empty() {
-            describe.push(b' ');
+    let parts = [(request.method(), METHOD_BYTES_MAX), (path, PATH_BYTES_MAX), (agent, AGENT_BYTES_MAX)];
+    let mut text = Vec::new();
+    for (part, bytes_max) in parts {
+        if !text.is_empty() {
+            text.push(b' ');
         }
-        describe.extend(part.iter().take(most).map(|&byte| if (b' '..=b'~').contains(&byte) { byte } else { b'?' }));
+        text.extend(part.iter().take(bytes_max).map(|&byte| if (b' '..=b'~').contains(&byte) { byte } else { b'?' }));
     }
-    describe.into()
+    text.into()
 }
 
-/// A key with fewer bytes always fits an identifier, even if every byte is escaped and addresses are
-/// formatted.
+/// The identifier of a key with fewer bytes is never truncated, even if every byte is escaped and addresses are
+/// written as text.
 const SHORT_KEY_BYTES: u64 = IDENTIFIER_BYTES_MAX as u64 / 4;
 
 impl ActiveRule {
-    /// The hash of a request's key by its identifier, if that is truncated, because peers know the key only
-    /// by its truncated identifier. `bytes` is the length of the key.
+    /// The hash of the identifier of a request's key, if the identifier is truncated. `bytes` is the length of the
+    /// key. A master's order contains only the identifier, from which a truncated key cannot be restored.
+    /// Long keys are therefore hashed by their identifier, whose last bytes are a digest of the truncated part.
     #[inline]
-    pub(crate) fn hash_of_cut(&self, request: &impl Request, bytes: u64) -> Option<KeyHash> {
+    pub(crate) fn hash_of_truncated(&self, request: &impl Request, bytes: u64) -> Option<KeyHash> {
         let (relay, _) = self.relay.as_ref().filter(|_| bytes >= SHORT_KEY_BYTES)?;
         let Identifier::Long(name) = Identifier::of(&self.rule.class, request, || relay.spare())? else { return None };
         let hash = name.is_full().then(|| self.table.hasher.hash(&name));
@@ -109,7 +114,7 @@ impl ActiveRule {
         hash
     }
 
-    /// The hash of the key with this identifier.
+    /// The hash of the key with this identifier. An identifier of the maximum length is a truncated one.
     fn hash_of_identifier(&self, identifier: &[u8]) -> Option<KeyHash> {
         if identifier.len() == IDENTIFIER_BYTES_MAX {
             return Some(self.table.hasher.hash(identifier));
@@ -118,7 +123,7 @@ impl ActiveRule {
         self.rule.class.write_identified(identifier, &mut pieces).then(|| pieces.finish())
     }
 
-    /// Reports what became of a reported request.
+    /// Reports the settlement or refund of a request whose admission was reported.
     pub(crate) fn report_end(
         &self,
         charge: &TableCharge,
@@ -132,7 +137,8 @@ impl ActiveRule {
         }
     }
 
-    /// The time at which the key's own debt is paid back, without debt that it shares in an overflow record.
+    /// The time at which the key's own debt is paid back. A key in an overflow record shares its debt with others, so
+    /// none of it is reported.
     fn owed(&self, record: &KeyRecord<'_>) -> Moment {
         if record.has_slot() { self.rule.limit.clear_at(record) } else { Moment::ZERO }
     }
@@ -199,8 +205,8 @@ mod tests {
         (limiter, relay)
     }
 
-    /// The number of requests that masters get back of three, refunded `after` their admission, at one
-    /// request per second.
+    /// Three requests are admitted together at a rate of one per second, and refunded `after` that. The number of
+    /// requests that the refund reports to masters.
     fn returned(after: Span) -> Option<u64> {
         let (limiter, relay) = reporting("ip/32");
         let now = Moment::from_millis(1);

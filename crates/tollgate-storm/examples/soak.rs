@@ -1,5 +1,5 @@
-//! Runs one gate for long with its cores 80 % busy, with keys that never repeat, and checks that memory and latency stay
-//! constant: `soak BINARY SECONDS KEYS`. `./test soak` builds and calls it.
+//! Runs one gate for long with its cores 80 % busy, with keys that never repeat, and checks that memory and latency
+//! stay constant: `soak BINARY SECONDS KEYS`. `./test soak` builds and calls it.
 //!
 //! Each request has four keys that no request had before: an API key, a user agent, a session cookie and an IPv6 /64.
 //! Requests are sent on a fixed schedule, and latency counts from the scheduled time, so that a stall is not hidden.

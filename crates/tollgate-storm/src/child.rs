@@ -170,8 +170,8 @@ fn is_running(pid: u32) -> bool {
     status.is_ok_and(|text| !text.lines().any(|line| line.starts_with("State:\tZ")))
 }
 
-/// The sum over all threads of a field of the scheduler's statistics, in nanoseconds: 0 is the CPU time, 1 the time on a
-/// run queue. `stat` counts only in ticks of 10 ms.
+/// The sum over all threads of a field of the scheduler's statistics, in nanoseconds: 0 is the CPU time, 1 the time on
+/// a run queue. `stat` counts only in ticks of 10 ms.
 fn schedule_of(pid: u32, field: usize) -> Option<Duration> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let nanos = |thread: fs::DirEntry| -> Option<u64> {

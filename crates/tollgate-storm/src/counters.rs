@@ -1,6 +1,6 @@
 //! The site's counters: requests and exact CPU time per crowd, measured by the thread clock.
 //!
-//! They are sent as lines of text (`human 12 240000000`), which is enough between two programs of one build.
+//! A [`Reading`] of them is sent as JSON.
 
 use crate::{cpu, crowd::Crowd};
 use serde::{Deserialize, Serialize};

@@ -1,12 +1,13 @@
 //! The site: HTTP/1.1 on loopback with a few workers in FIFO order. Every page burns exact CPU time, sleeps,
 //! or both.
 //!
-//! It behaves like a typical overloaded site: a request that has started is finished even if its client has
-//! left, because most servers notice that too late. A storm therefore leaves abandoned work behind, which a
-//! benchmark can see.
+//! It behaves like a typical overloaded site: a request that it has read is processed even if its client leaves
+//! while the request waits or runs, because most servers notice that too late. A storm therefore leaves abandoned
+//! work behind, which a benchmark can see.
 //!
-//! A connection is a thread that burns its own requests behind the [`WorkerSlots`]. This is the simplest server
-//! with exact CPU accounting; its few hundred threads sleep most of the time.
+//! Each connection has a thread, which waits for one of the [`WorkerSlots`] and then burns the CPU time of its
+//! request itself. This is the simplest server with exact CPU accounting; its few hundred threads sleep most of
+//! the time.
 
 use crate::{
     counters::{Counters, Reading},
@@ -37,7 +38,7 @@ const COUNTERS_PATH: &str = "/-/counters";
 /// The settings of the site.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Concurrent requests; further ones are queued.
+    /// The number of requests that run at once; further ones are queued.
     pub workers: usize,
     /// Cost of each kind of page.
     pub costs: Costs,
@@ -58,7 +59,7 @@ struct Site {
     connections: AtomicUsize,
 }
 
-/// Serves until the process ends, on the core of the calling thread.
+/// Serves until the process ends. All threads run on the cores to which the calling thread is bound.
 pub fn serve(listener: &TcpListener, settings: Settings) -> ! {
     let site = Arc::new(Site {
         settings,
@@ -143,8 +144,8 @@ impl Site {
         answer(200, &"x".repeat(kind.body_bytes()), cpu)
     }
 
-    /// Burns until this thread has used `until`. It counts continuously, because a snapshot may be taken
-    /// within a page.
+    /// Burns CPU time until this thread has used `until` in total. The counters grow in small steps, because they
+    /// may be read while a page is being served.
     fn burn(&self, crowd: Crowd, until: Duration) {
         let mut used = cpu::thread_time();
         while used < until {

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-/// The parent of a request's trace.
+/// The span in which a request was sent: the parent of the spans that its receiver adds to the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
     /// The trace identifier.
@@ -17,11 +17,11 @@ pub struct TraceParent {
 pub const TEXT_LENGTH: usize = 55;
 
 impl TraceParent {
-    /// Parses a value of the field. `None` if it is invalid; a new trace then starts.
+    /// Parses a value of the field; `None` if it is invalid. The receiver then starts a new trace.
     pub fn read(value: &[u8]) -> Option<Self> {
         let (head, rest) = value.split_at_checked(TEXT_LENGTH)?;
         let mut version = [0];
-        hex(&head[..2], &mut version)?;
+        parse_hex(&head[..2], &mut version)?;
         // Later versions may append data; version 255 is invalid.
         if version[0] == 255 || (version[0] == 0 && !rest.is_empty()) || !matches!(rest, [] | [b'-', ..]) {
             return None;
@@ -30,9 +30,9 @@ impl TraceParent {
             return None;
         }
         let (mut trace, mut span, mut flags) = ([0; 16], [0; 8], [0]);
-        hex(&head[3..35], &mut trace)?;
-        hex(&head[36..52], &mut span)?;
-        hex(&head[53..55], &mut flags)?;
+        parse_hex(&head[3..35], &mut trace)?;
+        parse_hex(&head[36..52], &mut span)?;
+        parse_hex(&head[53..55], &mut flags)?;
         (trace != [0; 16] && span != [0; 8]).then_some(Self { trace, span, sampled: flags[0] & 1 == 1 })
     }
 
@@ -46,7 +46,7 @@ impl TraceParent {
     }
 }
 
-fn hex(text: &[u8], bytes: &mut [u8]) -> Option<()> {
+fn parse_hex(text: &[u8], bytes: &mut [u8]) -> Option<()> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),

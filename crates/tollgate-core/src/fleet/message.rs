@@ -1,10 +1,11 @@
 //! Messages between gates and masters.
 //!
-//! Smockron's messages carry wall-clock times and one request each. A wrong clock blocks innocent clients,
-//! and a lost message is a request that is never charged. Tollgate peers add fields that prevent both. A
-//! [`Tally`] is cumulative, so the next one repairs a loss and a duplicate changes nothing. Its times are on
-//! the master's monotonic clock, which the master's messages carry, so wall clocks do not matter. Original
-//! peers ignore the additional fields.
+//! Smockron is an earlier rate limiter with gates and masters; its programs are the *original* peers. Its
+//! messages carry wall-clock times and one request each. A wrong clock blocks innocent clients, and a lost
+//! message is a request that is never charged. Tollgate peers add fields that prevent both. A [`Tally`] is
+//! cumulative, so the next one repairs a loss and a duplicate changes nothing. Its times are on the master's
+//! monotonic clock, which the master's messages carry, so wall clocks do not matter. Original peers ignore
+//! the additional fields.
 
 use crate::time::{Moment, Span};
 use crate::toll::Toll;
@@ -23,18 +24,19 @@ pub enum Status {
 /// A gate's report about one identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report<'a> {
-    /// The domain.
+    /// The domain: the name under which the master accounts for one rule.
     pub domain: &'a [u8],
     /// The decision. A report that only repeats a tally has [`Status::Rejected`], which an original master
     /// ignores.
     pub status: Status,
-    /// The caller.
+    /// The key of the request as text, such as the address of the client.
     pub identifier: &'a [u8],
     /// The arrival time of the request on the gate's wall clock, in milliseconds since 1970.
     pub received_ms: u64,
     /// The forwarding time of a held request on the gate's wall clock, in milliseconds since 1970.
     pub delayed_until_ms: Option<u64>,
-    /// A free-text description of the request. Tollgate gates send its route and user agent.
+    /// A free-text description of the request. Tollgate gates send its method, path and
+    /// user agent, if they are configured to.
     pub note: &'a [u8],
     /// The CPU time that is new in this report, if reported.
     pub cpu: Option<Span>,
@@ -42,8 +44,8 @@ pub struct Report<'a> {
     pub tally: Option<Tally>,
 }
 
-/// The running count of one gate for one identifier. All times are on the receiving master's clock, as the
-/// gate derives it from that master's messages, or on the gate's own clock while it has no master.
+/// The running count of one gate for one identifier. All times are on the clock of the receiving master,
+/// which the gate estimates from that master's messages. While the gate has no master, they are on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tally {
     /// The gate's random number, chosen at its start.
@@ -52,8 +54,8 @@ pub struct Tally {
     pub serial: u64,
     /// The total since the start of the count.
     pub total: Toll,
-    /// The part of `total` that a previous master knows of. A master without this count starts from here.
-    /// While the gate has no master, this is the part that its last master knows of.
+    /// The part of `total` that an earlier master has charged. A master that does not know this count yet
+    /// charges only the rest. While the gate has no master, its last master counts as an earlier one.
     pub base: Toll,
     /// The last pardon of the identifier that the gate knows of; 0 for none.
     pub era: u64,
@@ -84,7 +86,7 @@ pub struct Stamp {
 pub struct Order<'a> {
     /// The domain; empty in a beacon, which is for all.
     pub domain: &'a [u8],
-    /// The caller; empty in a beacon.
+    /// The key that the order is about; empty in a beacon.
     pub identifier: &'a [u8],
     /// The command.
     pub command: Command,

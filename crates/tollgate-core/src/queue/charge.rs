@@ -43,7 +43,7 @@ impl Queue {
         for index in 0..self.in_flight.count() {
             let at = self.in_flight.get(index);
             let slot = self.slots[at as usize];
-            let State::InFlightRequests(_, reading) = slot.state else { continue };
+            let State::InFlight(_, reading) = slot.state else { continue };
             let so_far = slot.toll + self.clock.so_far(reading, now);
             if so_far.as_nanos() <= slot.cost.as_nanos().saturating_add(slot.cost.as_nanos() / 2) {
                 continue;

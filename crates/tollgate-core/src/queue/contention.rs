@@ -11,7 +11,7 @@
 //!
 //! | state | event | limit |
 //! |---|---|---|
-//! | off | heavy clients wait, and a light one was served less than [`LASTS`] ago | the number found, or the cores if those are fewer |
+//! | off | heavy clients wait; a light one was served less than [`LASTS`] ago | the number found, at most the cores |
 //! | on | light clients' requests take clearly longer than in calm | halved, down to one |
 //! | on | they hardly do, and the backend is known to have room | grows by a quarter |
 //! | on | no light client was served for [`LASTS`], or nothing waits for as long | off; remembered for [`REMEMBERED`] |

@@ -1,14 +1,19 @@
-//! The requests in flight, counted by standing and octave.
+//! The requests in flight, and their load by standing and octave.
+//!
+//! The standing of a request is whether its client is behind or ahead of its fair share. The octave is the logarithm of
+//! its price to base two. A request competes with its peers in flight: those of the same or a better standing whose
+//! octave is at most one above its own.
 
 use super::OCTAVES;
 use crate::virtual_clock::Load;
 use alloc::vec::Vec;
 
-/// Requests in flight of one standing and octave, or of several.
+/// The load of requests in flight: of one standing and octave, or a sum over several.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Peers {
+    /// The load of all of them.
     pub(super) load: Load,
-    /// The load of those whose price is not settled.
+    /// The load of those whose price is uncertain ([`Price::is_settled`](super::Price::is_settled)).
     pub(super) unsettled: Load,
 }
 
@@ -26,12 +31,14 @@ impl Peers {
     }
 }
 
+/// The requests in flight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InFlightRequests {
-    /// Slots of the requests.
+    /// The indices of the requests in the queue's slots, in no order.
     requests: Vec<u32>,
-    /// Behind the share, then ahead of it.
+    /// By standing and octave. The first row is for clients behind their share, the second for clients ahead of it.
     sums: [[Peers; OCTAVES]; 2],
+    /// The sum of the second row.
     ahead: Load,
 }
 
@@ -49,20 +56,22 @@ impl InFlightRequests {
         self.ahead
     }
 
-    /// Requests that one of this standing and octave competes with.
+    /// The peers of a request of this standing and octave. A client behind its share competes only with clients that
+    /// are behind too; a client ahead of its share competes with all.
     pub(super) fn peers(&self, is_ahead: bool, octave: u8) -> Peers {
         let heaviest = (usize::from(octave) + 1).min(OCTAVES - 1);
         let standings = &self.sums[..=usize::from(is_ahead)];
         standings.iter().flat_map(|octaves| &octaves[..=heaviest]).fold(Peers::default(), |sum, peers| sum.plus(*peers))
     }
 
-    /// Whether a request is in flight that does not compete with one behind its share of this octave.
+    /// Whether a request in flight does not compete with one of this octave whose client is behind its share: because
+    /// its own client is ahead, or because it is heavier by two octaves or more.
     pub(super) fn has_heavier(&self, octave: u8) -> bool {
         let heavier = (usize::from(octave) + 2).min(OCTAVES);
         self.ahead > Load::ZERO || self.sums[0][heavier..].iter().any(|peers| peers.load > Load::ZERO)
     }
 
-    /// Adds a request, and returns its index.
+    /// Adds the request in slot `request`. Returns its index here, for [`remove`](Self::remove).
     pub(super) fn add(&mut self, request: u32, is_ahead: bool, octave: u8, load: Load, is_settled: bool) -> u32 {
         let sum = &mut self.sums[usize::from(is_ahead)][usize::from(octave)];
         *sum = sum.plus(Peers::of(load, is_settled));
@@ -71,7 +80,7 @@ impl InFlightRequests {
         self.requests.len() as u32 - 1
     }
 
-    /// Removes the request at `index`. Returns the request that has its index from now on, if any.
+    /// Removes the request at `index`. Another request may move to this index; if so, returns its slot.
     pub(super) fn remove(
         &mut self,
         index: u32,
@@ -87,7 +96,7 @@ impl InFlightRequests {
         self.requests.get(index as usize).copied()
     }
 
-    /// A request has another octave, or another certainty of its price.
+    /// Moves the load of a request from one octave to another. The flags are whether its price is settled.
     pub(super) fn change(&mut self, is_ahead: bool, load: Load, from: (u8, bool), to: (u8, bool)) {
         let sums = &mut self.sums[usize::from(is_ahead)];
         let before = &mut sums[usize::from(from.0)];

@@ -235,8 +235,8 @@ impl InFlightLimit {
         self.is_idle || self.is_proven() && price <= self.about.times(COMPARABLE)
     }
 
-    /// Whether a request of this price may be refused for its estimated wait. A number that was found before any request
-    /// had to wait is about requests of all prices.
+    /// Whether a request of this price may be refused for its estimated wait. A number that was found before any
+    /// request had to wait is about requests of all prices.
     pub(super) fn is_certain_for(&self, price: Span) -> bool {
         self.is_proven() && (self.about == Span::ZERO || price <= self.about.times(COMPARABLE))
     }
@@ -295,8 +295,8 @@ impl InFlightLimit {
         self.wave.pressed_at.get_or_insert(now);
     }
 
-    /// Learns from a request that has cost `cost`. `dominant` is the usual cost of the requests that most of the waiting
-    /// CPU time belongs to. Returns the route's load if that has changed.
+    /// Learns from a request that has cost `cost`. `dominant` is the usual cost of the requests that most of the
+    /// waiting CPU time belongs to. Returns the route's load if that has changed.
     pub(super) fn record(
         &mut self,
         route: &mut Times,

@@ -206,7 +206,7 @@ enum State {
     /// In the tree of its octave.
     Waiting,
     /// At the backend. Its index among the requests in flight, and where its stretch of work began.
-    InFlightRequests(u32, Reading),
+    InFlight(u32, Reading),
     /// At the backend, which waits for the rest of the request.
     Paused,
 }
@@ -506,10 +506,7 @@ impl Queue {
     /// The cost of a request in flight so far.
     pub fn so_far(&mut self, ticket: Ticket, now: Moment) -> Span {
         match self.slot(ticket) {
-            Some(
-                Slot { state: State::InFlightRequests(_, reading), toll, .. }
-                | Slot { beside: Some(reading), toll, .. },
-            ) => {
+            Some(Slot { state: State::InFlight(_, reading), toll, .. } | Slot { beside: Some(reading), toll, .. }) => {
                 let (reading, toll) = (*reading, *toll);
                 toll + self.clock.so_far(reading, now)
             }
@@ -637,7 +634,7 @@ impl Queue {
             self.probe = Some(at);
         }
         let index = self.in_flight.add(at, slot.is_ahead, slot.octave, slot.load, slot.is_settled);
-        slot.state = State::InFlightRequests(index, reading);
+        slot.state = State::InFlight(index, reading);
     }
 
     fn stop(&mut self, at: u32, now: Moment) {
@@ -645,7 +642,7 @@ impl Queue {
             return;
         }
         let slot = &mut self.slots[at as usize];
-        let State::InFlightRequests(index, reading) = slot.state else { return };
+        let State::InFlight(index, reading) = slot.state else { return };
         let stay = self.clock.end(reading, now);
         slot.toll = slot.toll + stay.toll;
         slot.stay = Some(stay);
@@ -657,7 +654,7 @@ impl Queue {
         self.limit.end(slot.wave);
         let (is_ahead, octave, load, is_settled) = (slot.is_ahead, slot.octave, slot.load, slot.is_settled);
         if let Some(moved) = self.in_flight.remove(index, is_ahead, octave, load, is_settled)
-            && let State::InFlightRequests(index_of_moved, _) = &mut self.slots[moved as usize].state
+            && let State::InFlight(index_of_moved, _) = &mut self.slots[moved as usize].state
         {
             *index_of_moved = index;
         }

@@ -127,6 +127,25 @@ fn a_device_on_a_timer_of_its_own_is_let_in_again() {
 }
 
 proptest! {
+    /// The connections of a real device do not come at one moment. When the window has room for the first of them
+    /// again, the next ones are still in it.
+    #[test]
+    fn each_block_is_twice_the_one_before_however_fast_a_device_reconnects(gaps_ms in prop::collection::vec(0..100_u64, 1..12)) {
+        let window = Window::new(5, Span::from_secs(10), Some(20)).unwrap();
+        let rule = Rule { limit: Limit::Window(window), ..reconnect() };
+        let (mut record, mut now, mut blocks_ms) = (fresh(&rule), millis(60_000), Vec::new());
+        for gap_ms in gaps_ms.iter().cycle() {
+            let decision = ask(&rule, &mut record, Toll::ONE, &at(now));
+            let wait = decision.verdict.retry_after(now);
+            now = now + if decision.verdict.is_refusal() { wait } else { Span::from_millis(*gap_ms) };
+            blocks_ms.extend(decision.verdict.is_refusal().then(|| wait.as_nanos() / 1_000_000));
+            if blocks_ms.len() == 5 { break }
+        }
+        for (block_ms, expect_ms) in blocks_ms.iter().zip([10_000, 20_000, 40_000, 60_000, 60_000]) {
+            prop_assert!((expect_ms * 9 / 10..=expect_ms).contains(block_ms), "{blocks_ms:?}");
+        }
+    }
+
     #[test]
     fn tries_inside_a_backoff_change_nothing(limit in limits(), escalation in escalations(), tries in 1..20_u64) {
         let rule = Rule { escalation: Some(escalation), ..rule(limit) };

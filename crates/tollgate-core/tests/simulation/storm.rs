@@ -184,7 +184,8 @@ fn a_crawler_of_one_address_or_network_does_not_slow_people_down() {
     calms(&[1, 2], &[3, 10, 40], Laws::new(3.0, 2.0, 0.995));
 }
 
-/// Not met yet if the settings name four times the cores that the backend has: nobody knows how long pages take in calm.
+/// Not met yet if the settings name four times the cores that the backend has: the gate does not know how long pages
+/// take without load.
 #[test]
 fn a_crawler_that_is_there_when_the_gate_starts_does_not_slow_people_down() {
     let laws = Laws::new(3.0, 2.0, 0.995);

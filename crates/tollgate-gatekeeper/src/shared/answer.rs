@@ -18,7 +18,7 @@ use super::Unanswered;
 use super::rule::kind;
 
 /// The length of the head before the numbers of a limit: tag, time of writing, end of the block with its
-/// nanoseconds, and level.
+/// nanoseconds, and level with its wait.
 const HEAD_LENGTH: usize = 2 + 4 * 8;
 /// The short head of a state that was never blocked, for limits without a log: tag and time of writing. The
 /// second constant is the length of such a state.

@@ -440,7 +440,27 @@ fn cases() -> Vec<(&'static str, Rule, Steps)> {
     let second = Span::from_secs(1);
     let budget = Limit::Budget(Budget::new(500_000, second).unwrap());
     let thirds = Limit::Rate(Rate::new(3, second, 1).unwrap());
+    let pair = Limit::Window(Window::new(2, second.times(10), None).unwrap());
     let mut cases = vec![
+        // The second violation is 5 ms before the window has room, the one after the longest block long after it.
+        (
+            "a second violation whose own wait is short",
+            escalated(pair, 1_000, 30_000),
+            vec![
+                (0, ask),
+                (5_000, ask),
+                (6_000, ask),
+                (10_000_000, ask),
+                (10_000_001, ask),
+                (29_988_001, ask),
+                (29_988_002, ask),
+                (29_988_003, ask),
+                (29_988_004, ask),
+                (200_000_000, ask),
+                (200_000_001, ask),
+                (200_000_002, ask),
+            ],
+        ),
         ("a check alone violates nothing", escalated(budget, 1, 1_000), vec![(0, ask), (0, ask), (0, look), (0, ask)]),
         (
             "a block that ends within a microsecond",

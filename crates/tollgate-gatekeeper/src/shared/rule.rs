@@ -282,7 +282,7 @@ fn shareable(rule: &Rule) -> Result<(), Unshareable> {
             whole(span)?;
         }
         for band in [Band::Normal, Band::Elevated, Band::Critical] {
-            whole(escalation.block(1, band, Span::ZERO))?;
+            whole(escalation.block(1, band, 0))?;
         }
     }
     Ok(())

@@ -16,8 +16,9 @@
 -- everything else. The outcome is 1 if the request is admitted, 0 if it is refused, 2 if it is too late to
 -- decide, and -i if its i-th value is of other software; in the last two cases nothing was changed for it.
 --
--- A state is a head (tag, time of writing, end of the block with its nanoseconds, level) and the data of the
--- limit:
+-- A state is a head (tag, time of writing, end of the block with its nanoseconds, level and wait) and the data of
+-- the limit. The wait is the longest time until there was room, of all violations since level 0; it is stored
+-- together with the level, as level + 256 * wait.
 --     r, c  rate and budget: the time at which all charges are paid back, as a pair
 --     b     bucket: the time at which it will be empty, and by how much the last drip is less than a full one
 --           These three end with the time until which the server keeps them. The expiry is set to twice the remaining
@@ -124,7 +125,7 @@ for i = 1, count_of_claims do
         if type(value) == 'table' then value = '' end
       end
     end
-    local blocked, blocked_ns, level, x, y, kept = 0, 0, 0, 0, 0, 0
+    local blocked, blocked_ns, level_and_wait, x, y, kept = 0, 0, 0, 0, 0, 0
     local has_block = false
     local log, width
     if kind == 'w' then log, width = '', 8 elseif kind == 'f' then log, width = '', 16 end
@@ -133,7 +134,7 @@ for i = 1, count_of_claims do
       local ours, length = false, #value
       if log and length >= 34 then
         has_block = true
-        tag, at, blocked, blocked_ns, level = take_apart('<Hdddd', value)
+        tag, at, blocked, blocked_ns, level_and_wait = take_apart('<Hdddd', value)
         log = string.sub(value, 35)
         local entries = #log / width
         ours = entries % 1 == 0 and entries <= 1024
@@ -143,7 +144,7 @@ for i = 1, count_of_claims do
           tag, at, x, y, kept = take_apart('<Hdddd', value)
         else
           has_block = true
-          tag, at, blocked, blocked_ns, level, x, y, kept = take_apart('<Hddddddd', value)
+          tag, at, blocked, blocked_ns, level_and_wait, x, y, kept = take_apart('<Hddddddd', value)
         end
         -- The check of `whole`, inlined, because every request runs this and a call is expensive.
         ours = x >= 0 and x <= 9000000000000000 and x % 1 == 0 and y >= 0 and y < (paced and parts or b) and y % 1 == 0
@@ -152,7 +153,7 @@ for i = 1, count_of_claims do
       if ours and has_block then
         ours = blocked >= 0 and blocked <= 9000000000000000 and blocked % 1 == 0
           and blocked_ns >= 0 and blocked_ns < 1000 and blocked_ns % 1 == 0
-          and level >= 0 and level < 256 and level % 1 == 0
+          and level_and_wait >= 0 and level_and_wait <= 9000000000000000 and level_and_wait % 1 == 0
       end
       if not (ours and tag == tag_of_kind and at >= 0 and at <= 9000000000000000 and at % 1 == 0) then
         foreign = i - first + 1
@@ -171,11 +172,11 @@ for i = 1, count_of_claims do
           log = table.concat(moved)
         end
         if log then
-          value = pack('<Hdddd', tag_of_kind, now, blocked, blocked_ns, level) .. log
+          value = pack('<Hdddd', tag_of_kind, now, blocked, blocked_ns, level_and_wait) .. log
         elseif not has_block then
           value = pack('<Hdddd', tag_of_kind, now, x, y, kept)
         else
-          value = pack('<Hddddddd', tag_of_kind, now, blocked, blocked_ns, level, x, y, kept)
+          value = pack('<Hddddddd', tag_of_kind, now, blocked, blocked_ns, level_and_wait, x, y, kept)
         end
       end
       answer[last] = value
@@ -273,9 +274,15 @@ for i = 1, count_of_claims do
         elseif refuses and room == 'from' and count > 0 then
           -- Recovery is counted in whole microseconds: a block that ends within one ends with the next.
           local calm = now - blocked - (blocked_ns > 0 and 1 or 0)
-          level = min(max(level - (calm - calm % release) / release, 0) + 1, levels)
-          -- Each level is a multiple of the time until there is room, and at least of the backoff.
-          local block = max(backoff, from - now + (from_sub > 0 and 1 or 0)) * 2 ^ min(level - 1, 63) * multiplier
+          local level = level_and_wait % 256
+          local wait = (level_and_wait - level) / 256
+          level = min(max(level - (calm - calm % release) / release, 0), levels)
+          if level == 0 then wait = 0 end
+          -- Each level is a multiple of the longest time until there was room, and at least of the backoff.
+          wait = min(max(wait, from - now + (from_sub > 0 and 1 or 0)), 17592186044415)
+          level = min(level + 1, levels)
+          level_and_wait = level + 256 * wait
+          local block = max(backoff, wait) * 2 ^ min(level - 1, 63) * multiplier
           blocked, blocked_ns = now + min((block - block % 1000) / 1000, backoff_max), 0
           -- The block lasts at least until there is room, in whole nanoseconds.
           local from_ns = from_sub > 0 and divide_up(from_sub, a) or 0
@@ -360,20 +367,20 @@ for i = 1, count_of_claims do
       elseif paced and y > 0 then
         clear = x + 1
       end
-      if levels > 0 then clear = max(clear, blocked + 1 + level * release) end
+      if levels > 0 then clear = max(clear, blocked + 1 + level_and_wait % 256 * release) end
       if operation ~= 0 or punished then always[i] = true end
       if clear <= now then
         lives[i], states[i] = 0, ''
       elseif log then
         lives[i] = math.ceil((clear - now) / 1000) + 1000
-        states[i] = pack('<Hdddd', tag_of_kind, now, blocked, blocked_ns, level) .. log
+        states[i] = pack('<Hdddd', tag_of_kind, now, blocked, blocked_ns, level_and_wait) .. log
       else
         if kept < clear + 500000 then
           lives[i] = 2 * math.ceil((clear - now) / 1000) + 1000
           kept = min(now + 1000 * lives[i], 9000000000000000)
         end
         if has_block or punished then
-          states[i] = pack('<Hddddddd', tag_of_kind, now, blocked, blocked_ns, level, x, y, kept)
+          states[i] = pack('<Hddddddd', tag_of_kind, now, blocked, blocked_ns, level_and_wait, x, y, kept)
         else
           states[i] = pack('<Hdddd', tag_of_kind, now, x, y, kept)
         end

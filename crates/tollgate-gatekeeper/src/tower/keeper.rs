@@ -1,4 +1,4 @@
-//! Rules with their state, a clock, and the link to masters.
+//! The part of the tower layer that its services share: a limiter, a clock, and the link to masters.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::limiter::{Limiter, Plan};
 use crate::link::{Link, LinkSettings};
 use crate::ticket::Ticket;
 
-/// Rules with their state. Clones share it.
+/// Rules with their state. Clones share the same state.
 #[derive(Clone, Debug)]
 pub struct Keeper(pub(super) Arc<KeeperInner>);
 
@@ -31,12 +31,13 @@ pub(super) struct KeeperInner {
     link: Option<Link>,
     /// The headers and cookies that the rules use.
     pub(super) inputs: Inputs,
-    /// Whether the time of requests must be measured.
+    /// Whether a rule has a budget, for which the time of requests must be measured.
     pub(super) has_budget: bool,
-    /// Whether a rule needs settlement at the end of a request.
+    /// Whether the charge of a rule must be settled at the end of a request.
     settles: bool,
-    /// The policy header of each rule.
+    /// The `RateLimit-Policy` header of each rule; `None` if it is no valid header value.
     policies: Box<[Option<HeaderValue>]>,
+    /// The number of requests that are held now.
     held: AtomicU32,
 }
 
@@ -137,7 +138,8 @@ impl Keeper {
     }
 }
 
-/// A guard for a request that settles or refunds its charges when it is dropped.
+/// The charges of a request. Dropping the guard settles them if the request was forwarded to the service, and refunds
+/// them otherwise.
 pub(super) struct RequestGuard {
     pub(super) keeper: Keeper,
     ticket: Option<Ticket>,

@@ -6,6 +6,9 @@
 
 use super::Fault;
 
+/// The maximum number of bytes in empty lines before a head, which are skipped.
+const EMPTY_LINES_BYTES_MAX: usize = 64;
+
 /// Size limits of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
@@ -18,9 +21,11 @@ pub struct Bounds {
 /// Searches for the empty line that ends a head.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scan {
+    /// The number of bytes that were scanned.
     seen: usize,
     line_start: usize,
     head_start: usize,
+    /// The number of complete lines of the head, without the empty lines before it.
     lines: usize,
 }
 
@@ -74,18 +79,13 @@ impl Scan {
         Ok(Found::More)
     }
 
-    /// Whether only empty lines have been seen.
-    pub fn is_blank(&self) -> bool {
-        self.lines == 0 && self.line_start == self.seen
-    }
-
     fn check(&self, bounds: Bounds) -> Result<(), Fault> {
         let read = self.seen - self.head_start;
+        // The line may end in CRLF.
         if self.lines == 0 && read > bounds.line_bytes_max + 2 {
             return Err(Fault::TargetTooLong);
         }
-        // Empty lines before a head are skipped, but their number is bounded.
-        if read > bounds.head_bytes_max || self.head_start > 64 {
+        if read > bounds.head_bytes_max || self.head_start > EMPTY_LINES_BYTES_MAX {
             return Err(Fault::HeadTooLarge);
         }
         Ok(())

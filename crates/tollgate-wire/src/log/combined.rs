@@ -36,7 +36,7 @@ pub(super) fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Requ
     if !(size == b"-" || (!size.is_empty() && size.iter().all(u8::is_ascii_digit))) {
         return Err(LineError::at(column, Expected::Size));
     }
-    draft.body_bytes = Decimal::whole(size).and_then(|bytes| bytes.scaled(0));
+    draft.body_bytes = Decimal::parse(size).and_then(|bytes| bytes.scaled(0));
     for name in ["referer", "user-agent"] {
         if let Some(value) = cursor.quoted(scratch).filter(|value| scratch.bytes(*value, line) != b"-") {
             scratch.add_named(List::Headers, name, value, line.len())?;
@@ -185,7 +185,7 @@ pub(super) fn seconds(text: &[u8]) -> Option<Span> {
     let mut sum = None;
     for part in text.split(|byte| matches!(byte, b',' | b':')).map(<[u8]>::trim_ascii) {
         if !matches!(part, b"-" | b"") {
-            sum = Some(sum.unwrap_or(Span::ZERO) + Span::from_nanos(Decimal::whole(part)?.scaled(9)?));
+            sum = Some(sum.unwrap_or(Span::ZERO) + Span::from_nanos(Decimal::parse(part)?.scaled(9)?));
         }
     }
     sum

@@ -42,8 +42,8 @@ pub(super) fn rfc3339(text: &[u8]) -> Option<Moment> {
     moment(date, time, nanos, offset)
 }
 
-/// A Unix time in seconds, milliseconds, microseconds or nanoseconds. The magnitude determines the unit, for
-/// any time between 1973 and 5138.
+/// A Unix time in seconds, milliseconds, microseconds or nanoseconds. The magnitude determines the unit. It is
+/// unambiguous for times from 1973 on; `None` after 2554, where a [`Moment`] ends.
 pub(super) fn epoch(count: Decimal) -> Option<Moment> {
     let shift = match count.scaled(0)? {
         0..100_000_000_000 => 9,
@@ -54,9 +54,9 @@ pub(super) fn epoch(count: Decimal) -> Option<Moment> {
     count.scaled(shift).map(Moment::from_nanos)
 }
 
-/// Any of the forms above.
+/// A time in the form of [`rfc3339`], [`common`] or [`epoch`].
 pub(super) fn parse(text: &[u8]) -> Option<Moment> {
-    rfc3339(text).or_else(|| common(text)).or_else(|| epoch(Decimal::whole(text)?))
+    rfc3339(text).or_else(|| common(text)).or_else(|| epoch(Decimal::parse(text)?))
 }
 
 /// The fraction of a second at the start of `text`, if any, in nanoseconds, and the rest.
@@ -102,7 +102,7 @@ fn moment(
     u64::try_from(nanos).ok().map(Moment::from_nanos)
 }
 
-/// The date and time of a moment since 1970, in UTC.
+/// The date and time in UTC of a moment, which counts from 1970.
 pub fn civil(at: Moment) -> DateTime {
     let timestamp = Timestamp::from_nanosecond(at.as_nanos().into());
     Offset::UTC.to_datetime(timestamp.expect("64 bits of nanoseconds end in 2554"))

@@ -38,8 +38,8 @@ impl Decimal {
         Some((number, at))
     }
 
-    /// Parses all of `bytes`.
-    pub(super) fn whole(bytes: &[u8]) -> Option<Self> {
+    /// Parses a JSON number that takes up all of `bytes`.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         Self::prefix(bytes).and_then(|(number, length)| (length == bytes.len()).then_some(number))
     }
 
@@ -102,7 +102,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn check(text: &str, shift: i32, expect: Option<u64>) {
-        assert_eq!(Decimal::whole(text.as_bytes()).and_then(|number| number.scaled(shift)), expect, "{text}");
+        assert_eq!(Decimal::parse(text.as_bytes()).and_then(|number| number.scaled(shift)), expect, "{text}");
     }
 
     #[test]
@@ -123,30 +123,30 @@ mod tests {
             check(text, 9, None);
         }
         for text in ["", "-", "01", "1.", ".5", "1e", "1e+", "+1", "NaN", "Infinity", "0x10", "1_000", " 1"] {
-            assert_eq!(Decimal::whole(text.as_bytes()), None, "{text}");
+            assert_eq!(Decimal::parse(text.as_bytes()), None, "{text}");
         }
     }
 
     #[test]
     fn a_million_digits_are_read_in_one_pass() {
         let digits = vec![b'9'; 1_000_000];
-        assert_eq!(Decimal::whole(&digits).and_then(|number| number.scaled(0)), None);
+        assert_eq!(Decimal::parse(&digits).and_then(|number| number.scaled(0)), None);
         let mut small = b"0.".to_vec();
         small.resize(1_000_000, b'0');
-        assert_eq!(Decimal::whole(&small).and_then(|number| number.scaled(9)), Some(0));
+        assert_eq!(Decimal::parse(&small).and_then(|number| number.scaled(9)), Some(0));
     }
 
     proptest! {
         #[test]
         fn every_millisecond_with_nanoseconds_comes_back(nanos in 0u64..10_000_000_000_000_000) {
             let text = format!("{}.{:06}", nanos / 1_000_000, nanos % 1_000_000);
-            prop_assert_eq!(Decimal::whole(text.as_bytes()).and_then(|number| number.scaled(6)), Some(nanos));
+            prop_assert_eq!(Decimal::parse(text.as_bytes()).and_then(|number| number.scaled(6)), Some(nanos));
         }
 
         #[test]
         fn any_number_agrees_with_floating_point(value in -1e12f64..1e12) {
             for text in [format!("{value}"), format!("{value:e}")] {
-                let scaled = Decimal::whole(text.as_bytes()).unwrap().scaled(3);
+                let scaled = Decimal::parse(text.as_bytes()).unwrap().scaled(3);
                 if value < 0.0 {
                     prop_assert_eq!(scaled, None);
                 } else {

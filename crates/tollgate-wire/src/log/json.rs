@@ -1,9 +1,10 @@
 //! Access logs with one JSON object per line: nginx with any `log_format`, Caddy, Traefik, Envoy, and loggers
 //! that follow ECS, Google's `httpRequest` or pino.
 //!
-//! There is no standard, but there are conventions. A table maps field names to meanings. If several fields
-//! have the same meaning, the better one wins: a start over an end, the backend's time over the total time.
-//! Only objects that the table contains are entered, so the table bounds the depth.
+//! There is no standard, but there are conventions. A table, [`meaning`], maps field names to meanings. If several
+//! fields have the same meaning, the better one wins: the time at which the request started over the time at which
+//! it ended, and the backend's duration over the total one. Only objects that the table contains are entered, so the
+//! table bounds the depth.
 
 use tollgate_core::time::Span;
 
@@ -29,15 +30,15 @@ enum Meaning {
     Status,
     /// The size of the response body.
     BodyBytes,
-    /// The duration: rank and unit.
+    /// The cost: a duration at the backend, or a total one. Its rank and unit.
     Cost(u8, Unit),
-    /// The ticket of the request at a door of a gate.
+    /// The ticket that a gate's door returned for the request, when the proxy that wrote this log asked it.
     Ticket,
     /// A header with this name.
     Header(&'static str),
     /// An object of headers.
     Headers,
-    /// An object with fields of the table.
+    /// An object whose fields are in the table; it has no meaning of its own.
     Inside,
 }
 
@@ -52,9 +53,10 @@ enum Unit {
     Ambiguous,
 }
 
-/// The rank of a cost that a gate has measured.
+/// The rank of a cost that a gate has measured and written to its own log. It wins over all others.
 const COST_OF_GATE: u8 = 3;
 
+/// The meaning of a field. `path` is its name, after the names of the objects that contain it, joined by dots.
 fn meaning(path: &[u8]) -> Option<Meaning> {
     use Meaning::{BodyBytes, Client, Cost, Header, Headers, Inside, Method, Request, Status, Target, Ticket, Time};
     Some(match path {
@@ -273,7 +275,7 @@ fn scalar(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option<Sca
 fn whole(scalar: Scalar, line: &[u8], scratch: &Scratch) -> Option<u64> {
     let number = match scalar {
         Scalar::Number(number) => number,
-        Scalar::Text(text) => Decimal::whole(scratch.bytes(text, line))?,
+        Scalar::Text(text) => Decimal::parse(scratch.bytes(text, line))?,
     };
     number.scaled(0)
 }

@@ -46,7 +46,7 @@ pub struct Connection {
     curve: Option<Box<Curve>>,
     /// The decrypted frames of the current message, encoded as plain frames.
     decrypted: Vec<u8>,
-    /// Whether those frames are a complete message that was returned.
+    /// Whether `decrypted` is a complete message that [`poll`](Self::poll) has returned, and can be cleared.
     is_message_returned: bool,
     /// Reused buffer for encryption.
     encrypted: Vec<u8>,
@@ -64,7 +64,7 @@ enum ConnectionStage {
 const GREETING_BYTES: usize = 64;
 const MAJOR: u8 = 3;
 const MINOR: u8 = 1;
-/// Positions in a greeting: the last byte of the signature, the versions, and the mechanism.
+// Positions in a greeting: the last byte of the signature, the versions, the mechanism, and the flag of a CURVE server.
 const SIGNATURE_END: usize = 9;
 const MAJOR_AT: usize = 10;
 const MINOR_AT: usize = 11;
@@ -177,8 +177,8 @@ impl Connection {
             }
             let Some(header) = frame::header(&self.input, self.consumed)? else { return Ok(None) };
             self.consumed = header.end;
-            if let Some(change) = self.execute(header.start..header.end)? {
-                return Ok(Some(change.event(&self.input)));
+            if let Some((is_new, topic)) = self.execute(header.start..header.end)? {
+                return Ok(Some(subscription(is_new, &self.input[topic])));
             }
         }
         Ok(None)
@@ -198,8 +198,8 @@ impl Connection {
                 return Err(ZmtpError::Frame);
             }
             if flags & INNER_COMMAND != 0 {
-                if let Some(change) = self.execute(inside)? {
-                    return Ok(Some(change.event(&self.input)));
+                if let Some((is_new, topic)) = self.execute(inside)? {
+                    return Ok(Some(subscription(is_new, &self.input[topic])));
                 }
                 continue;
             }
@@ -216,15 +216,14 @@ impl Connection {
         Ok(None)
     }
 
-    /// Executes a command. Returns the subscription change if it is one.
-    fn execute(&mut self, body: Range<usize>) -> Result<Option<SubscriptionChange>, ZmtpError> {
+    /// Executes a command. Returns whether it is a subscription or a cancellation and the position of its topic, if it
+    /// is one of them.
+    fn execute(&mut self, body: Range<usize>) -> Result<Option<(bool, Range<usize>)>, ZmtpError> {
         let (name, data) = command(&self.input[body.clone()])?;
         let data = body.start + data..body.end;
         Ok(match name {
-            SUBSCRIBE if self.kind == SocketKind::Pub => {
-                Some(SubscriptionChange { is_subscription: true, topic: data })
-            }
-            CANCEL if self.kind == SocketKind::Pub => Some(SubscriptionChange { is_subscription: false, topic: data }),
+            SUBSCRIBE if self.kind == SocketKind::Pub => Some((true, data)),
+            CANCEL if self.kind == SocketKind::Pub => Some((false, data)),
             PING => {
                 self.answer_ping(data);
                 None
@@ -273,7 +272,8 @@ impl Connection {
         }
     }
 
-    /// Whether messages are sent unencrypted, so that [`send`](Self::send) need not copy them.
+    /// Whether messages are sent unencrypted. Encoded messages are then the bytes to send: a caller may move them to
+    /// [`output`](Self::output) instead of copying them with [`send`](Self::send).
     pub fn is_plain(&self) -> bool {
         self.curve.is_none()
     }
@@ -299,7 +299,7 @@ impl Connection {
         frame::put(&mut self.output, false, &self.encrypted);
     }
 
-    /// Checks the received part of the peer's greeting, and answers it when it is complete.
+    /// Checks the received part of the peer's greeting. When it is complete, starts the handshake and returns true.
     fn greet(&mut self) -> Result<bool, ZmtpError> {
         let greeting = &self.input[self.consumed..];
         let is = |at: usize, expected: u8| greeting.get(at).is_none_or(|&byte| byte == expected);
@@ -374,17 +374,9 @@ impl Connection {
     }
 }
 
-/// A subscription or its cancellation, with the position of its topic in the input.
-struct SubscriptionChange {
-    is_subscription: bool,
-    topic: Range<usize>,
-}
-
-impl SubscriptionChange {
-    fn event(self, input: &[u8]) -> Event<'_> {
-        let topic = &input[self.topic];
-        if self.is_subscription { Event::Subscribe(topic) } else { Event::Cancel(topic) }
-    }
+/// The event of a new subscription or of a cancellation.
+fn subscription(is_new: bool, topic: &[u8]) -> Event<'_> {
+    if is_new { Event::Subscribe(topic) } else { Event::Cancel(topic) }
 }
 
 fn event(kind: SocketKind, frames: Frames<'_>) -> Result<Event<'_>, ZmtpError> {
@@ -458,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn greeting_and_introduction_are_libzmqs_byte_for_byte() {
+    fn greeting_and_ready_command_are_libzmqs_byte_for_byte() {
         let mut ours = Connection::new(SocketKind::Sub);
         let mut greeting = hex("ff00000000000000017f0301");
         greeting.extend_from_slice(&hex("4e554c4c"));
@@ -523,7 +515,7 @@ mod tests {
         for (bytes, fault) in [
             (&b"GET / HTTP/1.1\r\n"[..], ZmtpError::Greeting),
             (&hex("ff000000000000000100"), ZmtpError::Greeting),
-            // libzmq of 2012 uses ZMTP 2.
+            // ZMTP 2.0, which libzmq used in 2012, has the version number 1.
             (&hex("ff00000000000000017f0100"), ZmtpError::Greeting),
             (&[&hex("ff00000000000000017f0301")[..], b"PLAIN", &[0; 47]].concat(), ZmtpError::Mechanism),
         ] {

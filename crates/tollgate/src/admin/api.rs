@@ -1,4 +1,5 @@
-//! Handlers of the read API, `GET /api/v1/...`, and of changes to keys.
+//! Handlers of the API at `/api/v1/`: the state of the process, explanations of decisions, and changes to single keys.
+//! The handlers of flags are in `flags.rs`.
 
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
@@ -22,7 +23,7 @@ use crate::watch::{Flag, Watch, canonical_key, escape_key, rfc3339, unescape_key
 pub(super) const TOP_MAX: usize = 1000;
 const TOP_DEFAULT: usize = 50;
 
-/// Longest key in a query, in characters, with escapes.
+/// Longest key in the body of a change, in characters, with escapes.
 const KEY_CHARS_MAX: usize = 2048;
 
 /// The response of most handlers.
@@ -41,7 +42,7 @@ pub(super) struct ListFilter {
 }
 
 impl ListFilter {
-    /// Longest list to return, if the default is this.
+    /// Length of the longest list to return; `default` if the query does not set it.
     pub(super) fn top(&self, default: usize) -> usize {
         self.top.unwrap_or(default).min(TOP_MAX)
     }
@@ -70,7 +71,7 @@ pub(super) async fn status(State(console): ConsoleState) -> Json<Value> {
     Json(status_value(&console))
 }
 
-/// The status, for event streams too.
+/// The status. Event streams send it too.
 pub(super) fn status_value(console: &Console) -> Value {
     let (now, started, watch) = (console.watch.calendar.now(), console.started, console.watch.status());
     let omissions = watch.omissions;
@@ -273,6 +274,7 @@ pub(super) async fn clear_key(
     let object = body.object()?;
     let (key_ref, key) = parse_key_ref(&object, &console)?;
     let change = OperatorChange::parse(&object, &identity)?;
+    // Before the change, so that every change is recorded.
     let permit = console.watch_permit().await?;
     let forgotten = console.monitored.forget(&key_ref).await;
     let how = match forgotten {
@@ -313,6 +315,7 @@ pub(super) async fn exempt_key(
     }
     let span = (for_ms > 0.0).then(|| Span::from_millis(for_ms as u64));
     let change = OperatorChange::parse(&object, &identity)?;
+    // Before the change, so that every change is recorded.
     let permit = console.watch_permit().await?;
     console.monitored.exempt(&key_ref, span).map_err(AdminProblem::bad)?;
     let until = span.map(|span| rfc3339(console.watch.calendar.now() + span));
@@ -325,7 +328,7 @@ pub(super) async fn exempt_key(
     Ok(Json(json!({ "class": class, "key": key, "until": until })))
 }
 
-/// Parses the class and the key of a change; returns the key also as it was written.
+/// Parses the class and the key of a change. Also returns the key as the client wrote it, for the response.
 fn parse_key_ref<'a>(object: &'a Object, console: &Console) -> Result<(KeyRef, &'a str), AdminProblem> {
     let missing = |name: &str| AdminProblem::bad(format!("`{name}` is missing"));
     let class = object.text("class", 255)?.ok_or_else(|| missing("class"))?;
@@ -335,7 +338,9 @@ fn parse_key_ref<'a>(object: &'a Object, console: &Console) -> Result<(KeyRef, &
 
 /// The operator who makes a change, and the note on it.
 struct OperatorChange {
+    /// Name that the operator chose.
     by: String,
+    /// How the operator was authenticated ([`Identity::let_in`]).
     let_in: String,
     note: String,
 }
@@ -347,7 +352,7 @@ impl OperatorChange {
         Ok(Self { by, let_in: identity.let_in(), note })
     }
 
-    /// Records the change.
+    /// Records the change in the list of changes.
     async fn record(self, permit: WatchPermit, what: String) -> Result<(), AdminProblem> {
         let Self { by, let_in, note } = self;
         permit.run(move |watch| watch.record_change(&by, &let_in, &format!("{what}: {note}"))).await

@@ -1,11 +1,12 @@
-//! One decision as one line of JSON, with the same fields in the same order every time.
+//! Writes the decisions of a replay as lines of JSON, with the same fields in the same order every time.
 
 use tollgate_core::band::Band;
 use tollgate_core::decision::Decision;
 use tollgate_core::time::{Moment, Span};
 
-/// Writes decisions. Holds the names of the rules in JSON form.
+/// Writes a line for each decision.
 pub(super) struct DecisionLine {
+    /// The names of the rules as JSON strings, by index.
     rules: Vec<String>,
     digits: itoa::Buffer,
 }
@@ -17,10 +18,11 @@ impl DecisionLine {
         Self { rules: rules.map(json).collect(), digits: itoa::Buffer::new() }
     }
 
-    /// Appends the line for a request made `at` this time on the recording's clock and decided at `now`.
+    /// Appends the line for a request. `at` is its time in the recording. `now` is the time on the limiter's clock, to
+    /// which the times in `decision` belong.
     pub(super) fn write(&mut self, decision: &Decision, at: Moment, now: Moment, line: &mut Vec<u8>) {
         let info = decision.info.unwrap_or_default();
-        self.millis(at, line);
+        self.begin(at, line);
         let rule = decision.rule.and_then(|place| self.rules.get(place)).map_or("null", String::as_str);
         push(line, &["\"decision\": \"", decision.verdict.as_str(), "\", \"rule\": ", rule]);
         push(line, &[", \"reason\": \"", decision.reason.as_str(), "\", \"hold_ms\": "]);
@@ -41,8 +43,8 @@ impl DecisionLine {
         push(line, &[", \"band\": \"", Band::as_str(decision.band), "\"}\n"]);
     }
 
-    /// The time of the request, with decimals only if it has a fraction.
-    fn millis(&mut self, at: Moment, line: &mut Vec<u8>) {
+    /// Begins the line with the time of the request in milliseconds, with decimals only if it has a fraction.
+    fn begin(&mut self, at: Moment, line: &mut Vec<u8>) {
         let (millis, nanos) = (at.as_nanos() / 1_000_000, at.as_nanos() % 1_000_000);
         push(line, &["{\"at_ms\": ", self.digits.format(millis)]);
         if nanos > 0 {

@@ -20,8 +20,9 @@ const GAP_MIN: f64 = 3.0;
 const MARGIN_MAX: u64 = 4;
 /// The minimum share of an outlier in the total.
 const SHARE_MIN: f64 = 0.05;
-/// Outliers with this share of the total explain the load: no wider class is looked at.
-const EXPLAINS_MIN: f64 = 0.3;
+/// Outliers with this share of the total explain the load: no wider class is looked at. A wider one could name a
+/// network of thousands of ordinary clients.
+const EXPLAINS_MIN: f64 = 0.2;
 /// Otherwise, outliers of a wider class must have spent this much more than those of a narrower one.
 const WIDER_MIN: f64 = 1.5;
 /// The minimum that an outlier spends in its busiest minute.
@@ -310,6 +311,21 @@ mod tests {
         let suggestion = suggest(&talkers, total, true, None).unwrap();
         assert_eq!((suggestion.class, suggestion.outliers.len()), ("ip/24", 1));
         assert_eq!(suggestion.outliers[0].key, "100.64.7.0/24");
+    }
+
+    /// The network of a university or of a telephone company has many light clients, and together they outweigh a
+    /// crawler.
+    #[test]
+    fn a_crawler_is_limited_and_not_the_large_network_of_many_people() {
+        let people: Vec<_> = (1..120).map(|net| format!("198.51.{net}.7")).collect();
+        let mut crowd: Vec<_> = people.iter().map(|address| (address.as_str(), "Firefox", 1, 5)).collect();
+        let addresses: Vec<_> = (1..60).map(|host| format!("203.0.113.{host}")).collect();
+        crowd.extend(addresses.iter().map(|address| (address.as_str(), "x", 1, 4)));
+        crowd.push(("192.0.2.1", "Chrome", 1, 10));
+        let (talkers, total) = talkers(&crowd);
+        let suggestion = suggest(&talkers, total, true, None).unwrap();
+        assert_eq!((suggestion.class, suggestion.outliers.len()), ("ip/24", 1));
+        assert_eq!(suggestion.outliers[0].key, "203.0.113.0/24");
     }
 
     #[test]

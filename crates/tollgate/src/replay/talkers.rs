@@ -1,4 +1,5 @@
-//! The heaviest clients, by several classes at once.
+//! The keys with the highest cost in a replayed log, for several classes at once: addresses, networks, user agents and
+//! paths. The report shows them, and the suggested rules are computed from them.
 
 use tollgate_core::class::Class;
 use tollgate_core::time::{Moment, Span};
@@ -8,19 +9,20 @@ use super::heavy_hitters::HeavyHitters;
 use super::key_name::{KeyName, key_hash};
 use super::recorded_request::RecordedRequest;
 
-/// The classes, the narrowest first.
+/// The classes: addresses and networks from the narrowest to the widest, then the others.
 pub(super) const CLASSES: [&str; 5] = ["ip/32", "ip/24", "ip/16", "user-agent", "path"];
-/// Sets in each list. A client with more than a few thousandths of the total cannot be missed.
+/// The number of sets in each list, of eight keys each ([`HeavyHitters`]). A key with more than a few thousandths of
+/// the total cost cannot be missed.
 const SETS: usize = 64;
 /// The period for peaks.
 pub(super) const PEAK_SPAN: Span = Span::from_secs(60);
 
-/// The heaviest clients of each class.
+/// The heaviest keys of each class.
 pub(super) struct Talkers {
     lists: [(Class, HeavyHitters<Spending>); CLASSES.len()],
 }
 
-/// The spending of one client.
+/// The requests of one key and their cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spending {
     /// The number of its requests.
@@ -33,17 +35,17 @@ pub(super) struct Spending {
     pub(super) peak_requests: u64,
     /// The number of its requests that were held or refused, or would have been in observe mode.
     pub(super) throttled: u64,
-    /// The number of its active periods.
+    /// The number of its active periods, which end after [`CALM_MINUTES`] without a request.
     pub(super) stretches: u64,
     /// The total duration of these periods, in minutes.
     pub(super) stretch_minutes: u64,
-    /// The number of its latest minute, from 1.
+    /// The minute of its latest request, counted from 1; 0 before the first request.
     minute: u64,
     minute_cost: Span,
     minute_requests: u64,
 }
 
-/// A period ends after this many minutes without a request.
+/// The number of minutes without a request that ends an active period.
 const CALM_MINUTES: u64 = 5;
 
 impl Talkers {
@@ -55,7 +57,7 @@ impl Talkers {
     /// Counts a request.
     #[inline]
     pub(super) fn add(&mut self, request: &RecordedRequest<'_>, cost: Span, done: &Done, now: Moment) {
-        // Without costs, requests are counted.
+        // In a log without costs, every request weighs the same.
         let weight = cost.as_nanos().max(1);
         for (class, list) in &mut self.lists {
             if let Some(hash) = key_hash(class, request) {
@@ -64,9 +66,9 @@ impl Talkers {
         }
     }
 
-    /// The heaviest clients of the class with this index in [`CLASSES`], the heaviest first.
+    /// The heaviest keys of the class with this index in [`CLASSES`], the heaviest first.
     pub(super) fn heaviest(&self, place: usize) -> Vec<(&KeyName, &Spending)> {
-        self.lists[place].1.heaviest().into_iter().map(|(_, place)| (&place.name, &place.fact)).collect()
+        self.lists[place].1.heaviest().into_iter().map(|(_, hitter)| (&hitter.name, &hitter.fact)).collect()
     }
 }
 

@@ -81,8 +81,8 @@ impl EventLog {
         Self { queue: LineQueue::new(), dropped: AtomicU64::new(0), is_direct: AtomicBool::new(false) }
     }
 
-    /// Writes lines to `output` until the process ends. Calls `report` with the number of lines that were dropped before
-    /// a successful write.
+    /// Writes lines to `output` until the process ends. Calls `report` with the number of lines that were dropped
+    /// before a successful write.
     fn run(&self, mut output: impl Write, report: impl Fn(u64)) {
         let (mut chunk, mut reported) = (Vec::new(), 0);
         while let Some(WriterTask::Write(lines)) = self.queue.next(&mut chunk) {

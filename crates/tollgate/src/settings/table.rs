@@ -246,8 +246,8 @@ impl<'read> Entries<'read> {
         }
     }
 
-    /// The value, or the default if the key is absent or its value was reported as an error. Reports a required key that
-    /// is absent, and the error that `error_of` finds.
+    /// The value, or the default if the key is absent or its value was reported as an error. Reports a required key
+    /// that is absent, and the error that `error_of` finds.
     pub(super) fn read<K: Value>(
         &mut self,
         key: &str,

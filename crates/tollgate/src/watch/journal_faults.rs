@@ -1,5 +1,8 @@
-//! Faults of the journal: its process is killed at any system call, or its disk is full. A child process, which is this
-//! test binary, writes the journal.
+//! Tests that the journal loses no acknowledged record: its process is killed at any system call, the power fails, or
+//! the disk is full.
+//!
+//! The journal is written by a child process, which is this test binary with [`DIRECTORY`] set. The tests that start
+//! with [`child_directory`] are the programs of the child. In a usual test run they do nothing.
 
 #![expect(clippy::print_stderr, reason = "a test that is skipped has to show it")]
 
@@ -10,8 +13,9 @@ use std::process::{Command, Output};
 use super::journal::Journal;
 use super::record::Record;
 
-/// Environment variable with the directory of the child's journal.
+/// Environment variable with the directory of the child's journal. Only the child has it.
 const DIRECTORY: &str = "TOLLGATE_TEST_JOURNAL";
+/// The child prints this, and the number of the record, after each append that returned without an error.
 const ACKNOWLEDGED: &str = "acknowledged ";
 
 fn record(number: usize) -> Record {
@@ -34,14 +38,15 @@ fn child_directory() -> Option<PathBuf> {
     std::env::var_os(DIRECTORY).map(PathBuf::from)
 }
 
-/// Runs a test of this file as a child through a command that ends with `arguments`.
+/// Runs a test of this file in a child process. `command` is a wrapper such as `strace`; the path and the arguments of
+/// the test binary are appended to it.
 fn run_child(mut command: Command, test: &str, directory: &Path) -> Output {
     command.arg(std::env::current_exe().unwrap());
     command.args(["--exact", &format!("watch::journal_faults::{test}"), "--nocapture", "--test-threads=1"]);
     command.env(DIRECTORY, directory).output().unwrap()
 }
 
-/// Appends six records and replaces the journal after the third.
+/// For the child: appends six records, and replaces the journal after the third.
 #[test]
 #[allow(clippy::print_stdout)]
 fn writer_that_is_killed() {
@@ -64,7 +69,7 @@ fn has_strace() -> bool {
     has_strace
 }
 
-/// The system calls of a child on files, in order, with the paths of the files.
+/// The calls of a child that write, sync, truncate or rename files, in order, with the paths of the files.
 fn traced(test: &str, directory: &Path) -> Vec<String> {
     let (trace, mut strace) = (tempfile::NamedTempFile::new().unwrap(), Command::new("strace"));
     strace.args(["-f", "-qq", "-y", "-e", "trace=write,fsync,fdatasync,ftruncate,rename", "-o"]).arg(trace.path());
@@ -73,7 +78,8 @@ fn traced(test: &str, directory: &Path) -> Vec<String> {
     fs::read_to_string(trace.path()).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// A kill does not lose data that the kernel has not written yet; a loss of power does.
+/// After a kill, the kernel still writes the data that it has buffered; after a loss of power it cannot. This test
+/// cannot cut the power, so it checks the order of the system calls.
 #[test]
 fn a_record_is_synced_before_it_is_acknowledged() {
     if !has_strace() {
@@ -94,7 +100,7 @@ fn a_record_is_synced_before_it_is_acknowledged() {
     assert_eq!(acknowledged, 6);
 }
 
-/// Otherwise a loss of power after a rewrite could leave an empty journal, or the one before.
+/// Otherwise a loss of power after a rewrite could leave an empty journal, or the old one without later records.
 #[test]
 fn a_rewritten_journal_is_synced_before_it_replaces_the_old_one_and_its_name_before_the_next_acknowledgement() {
     if !has_strace() {
@@ -119,6 +125,7 @@ fn a_rewritten_journal_is_synced_before_it_replaces_the_old_one_and_its_name_bef
     assert_eq!(renames, 2, "when it is created, and after the third record");
 }
 
+/// For the child: opens a journal whose second record is damaged.
 #[test]
 fn opener_of_a_damaged_journal() {
     if let Some(directory) = child_directory() {
@@ -182,7 +189,7 @@ fn a_process_that_is_killed_at_any_system_call_loses_no_record_that_it_acknowled
     }
 }
 
-/// Appends until the disk is full.
+/// For the child: appends until the disk is full, removes the file that fills the rest of it, and continues.
 #[test]
 fn writer_whose_disk_is_full() {
     let Some(directory) = child_directory() else { return };

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod check;
+mod coming_from;
 mod examples;
 mod import;
 mod init;

@@ -6,6 +6,7 @@
 mod commands;
 mod configurations;
 mod originals;
+mod rows;
 
 use std::path::PathBuf;
 

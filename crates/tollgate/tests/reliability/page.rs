@@ -36,7 +36,7 @@ const LONG_RUNS: [(&str, &str, &str); 4] = [
     (
         "soak",
         "./test soak [SECONDS [KEYS]]",
-        "One gate at 80 % of its capacity with 50 million distinct keys: memory and p99 must stay constant.",
+        "One gate with its cores 80 % busy and 50 million distinct keys: memory and p99 must stay constant.",
     ),
     (
         "fuzzing",

@@ -1,7 +1,7 @@
-//! Follows a file to which another program appends lines, through rotation and truncation.
+//! Follows a file to which another program appends lines, through rotation and truncation, like `tail -F`.
 //!
-//! A disk can hang, so this is a thread of its own. It polls: a file system of another machine does not announce
-//! changes.
+//! A disk can hang, so the file is read in a thread of its own. The thread polls, because inotify does not report
+//! changes that another machine makes on a network file system.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,17 +13,18 @@ use tokio::sync::mpsc;
 
 use super::partial_line::PartialLine;
 
-/// How often the file is read.
+/// The interval at which the file is read.
 const POLL: Duration = Duration::from_millis(50);
-/// How often a missing file is looked for, and a changed one for its successor.
-const LOOK: Duration = Duration::from_millis(500);
+/// The interval at which the path is checked: whether a missing file exists now, or another one has replaced the file.
+const CHECK_PATH: Duration = Duration::from_millis(500);
+/// The size of one read, in bytes.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Sends the whole lines that are appended to the file, until nobody receives them. Lines that are in the file at the
-/// start are not sent: their requests ended before.
+/// Sends complete lines that are appended to the file, several at a time, until the receiver is dropped. Lines that are
+/// in the file at the start are not sent: their requests ended before.
 pub(super) fn follow(path: &Path, pieces: &mpsc::Sender<Vec<u8>>) {
     let mut followed = open(path, SeekFrom::End(0));
-    let mut since_look = Duration::ZERO;
+    let mut since_check = Duration::ZERO;
     let mut is_missing = false;
     while !pieces.is_closed() {
         let outcome = followed.as_mut().map(|followed| followed.read_to_end(pieces));
@@ -32,11 +33,11 @@ pub(super) fn follow(path: &Path, pieces: &mpsc::Sender<Vec<u8>>) {
             followed = None;
         }
         std::thread::sleep(POLL);
-        since_look += POLL;
-        if since_look < LOOK {
+        since_check += POLL;
+        if since_check < CHECK_PATH {
             continue;
         }
-        since_look = Duration::ZERO;
+        since_check = Duration::ZERO;
         if followed.as_ref().is_none_or(|followed| followed.is_replaced(path)) {
             // Lines written between the last read and the rotation.
             if let Some(followed) = &mut followed {
@@ -46,7 +47,7 @@ pub(super) fn follow(path: &Path, pieces: &mpsc::Sender<Vec<u8>>) {
         }
         let was_missing = std::mem::replace(&mut is_missing, followed.is_none());
         if is_missing && !was_missing {
-            tracing::warn!(file = %path.display(), "the access log of the proxy does not exist");
+            tracing::warn!(file = %path.display(), "the access log of the proxy does not exist, or cannot be opened");
         }
     }
 }
@@ -73,6 +74,7 @@ impl FollowedFile {
     }
 
     fn read_to_end(&mut self, pieces: &mpsc::Sender<Vec<u8>>) -> io::Result<()> {
+        // The file was truncated.
         if self.file.metadata()?.len() < self.position {
             self.position = self.file.seek(SeekFrom::Start(0))?;
             self.partial = PartialLine::default();

@@ -1,4 +1,4 @@
-//! The state of one connection, and the dispatch of its commands.
+//! The state of one connection of a Redis client, and the dispatch of its commands.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ pub(super) struct RespSession {
     has_certificate: bool,
     /// The token that the client has sent.
     token: Option<Arc<Token>>,
+    /// The name that the client gave the connection.
     name: Vec<u8>,
 }
 
@@ -30,7 +31,7 @@ pub(super) enum Next {
 
 /// Maximum length of a connection's name, in bytes. The rest is dropped.
 const NAME_BYTES_MAX: usize = 256;
-/// Maximum length of a command's name, in bytes. The rest is dropped.
+/// Maximum length of a command's name, in bytes. The rest is dropped; every known name is shorter.
 const COMMAND_NAME_BYTES_MAX: usize = 16;
 
 impl RespSession {
@@ -51,8 +52,8 @@ impl RespSession {
         upper.copy_from_slice(&name[..upper.len()]);
         upper.make_ascii_uppercase();
         let arguments: Arguments<'_> = Arguments { command, bytes };
-        let is_open = matches!(&*upper, b"AUTH" | b"HELLO" | b"QUIT" | b"RESET");
-        if !is_open && !self.is_let_in() {
+        let needs_no_token = matches!(&*upper, b"AUTH" | b"HELLO" | b"QUIT" | b"RESET");
+        if !needs_no_token && !self.is_let_in() {
             self.station.count(Count::Unauthorized);
             Replies::new(out, self.version).error("NOAUTH Authentication required.");
             return Next::GoOn;
@@ -83,14 +84,14 @@ impl RespSession {
                 "ERR AUTH <password> called without any password configured for the default user. \
                  Are you sure your configuration is correct?",
             ),
-            count @ (2 | 3) if self.shows_token(arguments.at(count - 1)) => replies.simple("OK"),
+            count @ (2 | 3) if self.accept_token(arguments.at(count - 1)) => replies.simple("OK"),
             2 | 3 => replies.error(WRONG_PASSWORD),
             _ => replies.error("ERR wrong number of arguments for 'auth' command"),
         }
     }
 
-    /// Authorizes the client if this is the token.
-    fn shows_token(&mut self, sent: &[u8]) -> bool {
+    /// Authorizes the client if this is the token; otherwise counts a failure. Returns whether it is.
+    fn accept_token(&mut self, sent: &[u8]) -> bool {
         let token = self.station.token_of(sent);
         let is_right = token.is_some();
         if is_right {
@@ -122,7 +123,7 @@ impl RespSession {
         while at < arguments.count() {
             let option = arguments.at(at);
             if option.eq_ignore_ascii_case(b"AUTH") && at + 2 < arguments.count() {
-                if self.station.asks_for_token() && !self.shows_token(arguments.at(at + 2)) {
+                if self.station.asks_for_token() && !self.accept_token(arguments.at(at + 2)) {
                     return Replies::new(out, self.version).error(WRONG_PASSWORD);
                 }
                 at += 3;
@@ -144,7 +145,7 @@ impl RespSession {
         commands::hello(&mut Replies::new(out, version), version);
     }
 
-    /// `CLIENT`: clients name themselves when they connect.
+    /// `CLIENT`: libraries send their name and version when they connect.
     fn client(&mut self, arguments: Arguments<'_>, out: &mut Vec<u8>) {
         let mut replies = Replies::new(out, self.version);
         if arguments.count() < 2 {

@@ -18,9 +18,9 @@ pub(crate) struct ConnectionPeer {
     pub(crate) address: IpAddr,
     /// The address as text, written once per connection.
     pub(crate) text: String,
-    /// The proxy that named it in a PROXY header.
+    /// The proxy that sent a PROXY header on this connection, whether or not the header named the peer.
     proxy: Option<IpAddr>,
-    /// Whether the address is its own, and not that of a proxy that did not name it.
+    /// Whether `address` is the peer's own. It is not if the PROXY header named no client: then it is the proxy's.
     is_known: bool,
     /// The header in which it names clients, if it is a trusted proxy under the settings of the current request.
     trust: Cell<Option<ForwardedHeader>>,
@@ -31,7 +31,8 @@ pub(crate) struct ConnectionPeer {
 }
 
 impl ConnectionPeer {
-    /// A user behind an address: the connection, or the user agent if a proxy forwards the request.
+    /// A number for the user of a request, so that the queue can share the capacity of one address among its users: the
+    /// number of the connection, or a hash of the user agent if a proxy forwards the requests of many users.
     pub(crate) fn tenant(&self, request: &RequestView<'_>, client: IpAddr) -> u64 {
         if client == self.address {
             return self.connection;
@@ -57,15 +58,16 @@ impl ConnectionPeer {
         Self { proxy: Some(proxy), ..self }
     }
 
-    /// Checks for each request whether this is a trusted proxy, because settings may have changed since it connected.
-    /// Returns false if the proxy that named it is no longer trusted.
+    /// Updates `trust`, before each request because the settings may have changed since the peer connected. Returns
+    /// false if the proxy that sent the PROXY header is no longer trusted.
     pub(crate) fn judge(&self, settings: &Settings) -> bool {
         let is_trusted = self.is_known && trusts(settings, self.address);
         self.trust.set(is_trusted.then_some(settings.forwarded_header));
         self.proxy.is_none_or(|proxy| trusts(settings, proxy))
     }
 
-    /// Whether it is a client or a proxy that is not trusted, as opposed to a client that a proxy named.
+    /// Whether the peer is neither a trusted proxy nor behind one that uses the PROXY protocol. It is then a client, or
+    /// a proxy that the settings do not name.
     pub(crate) fn is_untrusted(&self) -> bool {
         self.trust().is_none() && self.proxy.is_none()
     }
@@ -114,11 +116,11 @@ pub(crate) fn trusts(settings: &Settings, address: IpAddr) -> bool {
 /// A request as rules see it.
 #[derive(Clone, Copy)]
 pub(crate) struct RequestView<'a> {
-    /// The client, behind trusted proxies too.
+    /// The client; not the proxy, if a trusted one has named the client.
     pub(crate) client: IpAddr,
     /// The head, without hop-by-hop fields.
     pub(crate) head: &'a RequestHead,
-    /// Whether its account is flagged; false if no rule uses flags.
+    /// Whether the watch has flagged its account; false if no rule uses flags.
     pub(crate) is_flagged: bool,
     /// The values of its JSON body that rules use, by pointer.
     pub(crate) json: &'a [(String, Vec<u8>)],

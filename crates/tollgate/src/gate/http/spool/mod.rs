@@ -5,9 +5,9 @@
 //! instead.
 //!
 //! An [`Overflow`] is a queue of blocks for one response. It has no memory until the client's socket is full. The first
-//! blocks are in memory. When the response has [`MEMORY_BLOCKS_MAX`] of them, or there is no more memory for it, full
-//! blocks go to the spool file ([`disk`]), and come back one at a time as the client reads. Limits are in [`budget`].
-//! When they are reached, there is no room, and the backend waits.
+//! blocks are in memory. When the response has [`MEMORY_BLOCKS_MAX`] of them, or the memory for all responses is used
+//! up, full blocks go to the spool file ([`disk`]), and come back one at a time as the client reads. Limits are in
+//! [`budget`]. When they are reached, there is no room, and the backend waits.
 
 mod budget;
 mod disk;
@@ -167,8 +167,8 @@ impl<'a> Overflow<'a> {
         }
     }
 
-    /// Takes as many bytes as there is room for. The last piece of a response is taken even if the buffer is closed: the
-    /// backend has finished with it, and it is one piece.
+    /// Takes as many bytes as there is room for. The last piece of a response is taken even if the buffer is closed:
+    /// the backend has finished with it, and it is one piece.
     pub(crate) fn append(&mut self, data: &mut &[u8], is_last: bool) {
         if is_last {
             self.fill_last(data);
