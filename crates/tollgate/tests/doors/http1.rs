@@ -66,7 +66,7 @@ fn a_chunked_body_and_one_that_waits_for_100_are_read() {
     stream.set_nodelay(true).unwrap();
     call.bytes().for_each(|byte| stream.write_all(&[byte]).unwrap());
     let (head, body) = response(&mut stream, true);
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && body.contains("\"remaining\":999"), "{head}{body}");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && body.contains("\"remaining\": 999"), "{head}{body}");
     assert!(head.contains("\r\ndate: ") && head.contains("\r\ncache-control: no-store\r\n"), "{head}");
     stream
         .write_all(post(&format!("Content-Length: {}\r\nExpect: 100-continue\r\n", CHECK.len()), "").as_bytes())
@@ -74,7 +74,7 @@ fn a_chunked_body_and_one_that_waits_for_100_are_read() {
     assert_eq!(response(&mut stream, true).0, "HTTP/1.1 100 Continue\r\n\r\n");
     stream.write_all(CHECK.as_bytes()).unwrap();
     let (head, body) = response(&mut stream, true);
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && body.contains("\"remaining\":998"), "{head}{body}");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && body.contains("\"remaining\": 998"), "{head}{body}");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn pipelined_calls_get_their_responses_in_order_also_after_an_invalid_one() {
     let answers: Vec<_> = (0..4).map(|_| response(&mut stream, true)).collect();
     let statuses: Vec<_> = answers.iter().map(|(head, _)| &head[9..12]).collect();
     assert_eq!(statuses, ["200", "400", "404", "200"]);
-    assert!(answers[3].1.contains("\"remaining\":998"), "{answers:?}");
+    assert!(answers[3].1.contains("\"remaining\": 998"), "{answers:?}");
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! The response to a check: the fields of a decision, those of Sharkey's LimitInfo, rate limit headers and a ticket.
 
+use std::io::{self, Write};
+
 use serde::{Serialize, Serializer};
+use serde_json::ser::Formatter;
 use tollgate_core::band::Band;
 use tollgate_core::time::Span;
 use tollgate_gatekeeper::limit_status;
@@ -170,12 +173,26 @@ impl CheckAnswer {
 
     /// Writes the response as JSON.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
-        serde_json::to_writer(out, self).expect("writing into memory cannot fail");
+        let mut json = serde_json::Serializer::with_formatter(out, Spaced);
+        self.serialize(&mut json).expect("writing into memory cannot fail");
     }
 
     /// Responds to a call with one check.
     pub(super) fn write_reply(&self, reply: &mut DoorReply) {
         self.headers.iter().for_each(|(name, value)| reply.field(name, value.as_bytes()));
         reply.json(|out| self.write(out));
+    }
+}
+
+/// Writes a space after each comma and colon of an object.
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, is_first: bool) -> io::Result<()> {
+        if is_first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        out.write_all(b": ")
     }
 }

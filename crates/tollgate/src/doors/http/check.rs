@@ -46,7 +46,7 @@ pub(super) async fn check(station: &Station, bytes: &[u8], reply: &mut DoorReply
                 }
                 match decide(station, check).await {
                     Ok(answer) => answer.write(&mut reply.body),
-                    Err(problem) => reply.body.extend(json!({ "error": problem.detail }).to_string().bytes()),
+                    Err(problem) => reply.body.extend(format!("{{\"error\": {}}}", json!(problem.detail)).bytes()),
                 }
             }
             reply.json(|out| out.push(b']'));
