@@ -26,6 +26,7 @@ pub const NOTE_BYTES_MAX: usize = 1024;
 const TOLLGATE_TOPIC: &[u8] = b"\0tollgate\0";
 /// The valid numbers of frames in a report. An original peer sends six, a Tollgate peer seven.
 const REPORT_FRAMES: core::ops::RangeInclusive<usize> = 5..=8;
+/// In the order of their declaration.
 const STATUSES: [(Status, &[u8]); 3] =
     [(Status::Accepted, b"ACCEPTED"), (Status::Delayed, b"DELAYED"), (Status::Rejected, b"REJECTED")];
 const DELAY_UNTIL: &[u8] = b"DELAY_UNTIL";
@@ -107,8 +108,7 @@ pub fn read_report<'a>(frames: &[&'a [u8]]) -> Result<Report<'a>, MessageError> 
 /// Appends a report to `output`, as the frames of an accounting message.
 pub fn put_report(output: &mut Vec<u8>, report: &Report<'_>) {
     put_domain(output, &[], report.domain);
-    let word = STATUSES.into_iter().find(|(status, _)| *status == report.status).map_or(&b""[..], |(_, word)| word);
-    frame::put(output, true, word);
+    frame::put(output, true, STATUSES[report.status as usize].1);
     frame::put(output, true, report.identifier);
     put_time(output, true, Some(report.received_ms));
     put_time(output, true, report.delayed_until_ms);

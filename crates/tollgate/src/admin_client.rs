@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use http::Method;
@@ -11,7 +12,9 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use zeroize::Zeroizing;
 
+use crate::cli::WRONG;
 use crate::http_client::{HttpAnswer, HttpClient, HttpRequest};
+use crate::terminal_text;
 
 /// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,6 +46,12 @@ impl AdminError {
     /// An error other than invalid arguments.
     pub(crate) fn new(message: String) -> Self {
         Self { message, is_wrong: false }
+    }
+
+    /// Prints the error. Returns the exit code of the command.
+    pub(crate) fn report(&self) -> ExitCode {
+        print_error!("{}", terminal_text::escape(&self.message));
+        if self.is_wrong { ExitCode::from(WRONG) } else { ExitCode::FAILURE }
     }
 }
 

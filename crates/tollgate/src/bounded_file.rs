@@ -29,6 +29,12 @@ pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Reads a regular file of at most `bytes_max` bytes as text. The error is a message for the operator.
+pub(crate) fn read_text(path: &Path, bytes_max: u64) -> Result<String, String> {
+    let bytes = read(path, bytes_max).map_err(|error| format!("cannot be read: {error}"))?;
+    String::from_utf8(bytes).map_err(|_| "is not UTF-8: save it as UTF-8".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use crate::admin_client::{AdminClient, AdminError, AdminOptions, encoded};
-use crate::cli::WRONG;
 use crate::terminal_text;
 
 /// Subcommands.
@@ -45,10 +44,7 @@ pub(crate) fn run(command: &FlagsCommand) -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            print_error!("{}", terminal_text::escape(&error.to_string()));
-            if error.is_wrong { ExitCode::from(WRONG) } else { ExitCode::FAILURE }
-        }
+        Err(error) => error.report(),
     }
 }
 

@@ -3,8 +3,6 @@
 use std::process::ExitCode;
 
 use crate::admin_client::{AdminClient, AdminError, AdminOptions};
-use crate::cli::WRONG;
-use crate::terminal_text;
 
 /// Arguments of `tollgate health`.
 #[derive(Debug, clap::Args)]
@@ -23,10 +21,7 @@ pub(crate) fn run(options: &HealthOptions) -> ExitCode {
             print_line!("{host} is {}", if options.ready { "ready" } else { "alive" });
             ExitCode::SUCCESS
         }
-        Err(error) => {
-            print_error!("{}", terminal_text::escape(&error.to_string()));
-            if error.is_wrong { ExitCode::from(WRONG) } else { ExitCode::FAILURE }
-        }
+        Err(error) => error.report(),
     }
 }
 

@@ -190,82 +190,11 @@ fn prompt(text: &str) -> Result<String, String> {
     }
 }
 
-const HEAD: &str = r#"# Settings of Tollgate. `tollgate check FILE` checks this file; SIGHUP makes a running gate read it again.
-# `tollgate reference` prints all settings.
-
-[gate]
-listen  = {listen}
-backend = {backend}
-# mode  = "observe"                 # forwards everything at once, and shows what would have been held or refused
-# cores = 4                         # the CPU cores of the backend, if it has other than this machine
-"#;
-
-const PROXY_GATE: &str = r#"
-# Requests of these addresses carry the client's address in X-Forwarded-For. From others that header is ignored.
-trusted_proxies = [{proxies}]
-"#;
-
-const DEVICE_GATE: &str = r#"
-# A connected device uses a connection for hours. Many of them may be behind one address.
-timeouts = { upgraded_idle = "10min" }
-bounds   = { connections = 65536, connections_per_address = 4096 }
-"#;
-
-const APP_RULES: &str = r#"
-# No rule is needed to protect the backend: while it is overloaded, the gate shares it fairly between clients. Rules
-# add limits that also apply while it is idle. These two are common; `mode = "observe"` in a rule tries it without
-# effect.
-
-[[rule]]
-name  = "login"                     # passwords can only be guessed slowly
-when  = { method = "POST", path = "/login" }
-class = "ip/32"
-rate  = { rate = "5/min", burst = 40 }
-
-[[rule]]
-name   = "crawlers"                 # each crawler that names itself gets a tenth of the backend's CPU time
-when   = { header = { user-agent = ["*bot/*", "*bot;*", "*crawler*", "*spider*"] } }
-class  = "user-agent"
-budget = { share = 0.10, burst = "10s" }
-"#;
-
-const API_RULES: &str = r#"
-# Each key may send 100 requests at once, and 10 per second after that. Responses carry the remaining number.
-[[rule]]
-name   = "quota"
-class  = {class}
-bucket = { size = 100, drip = 10, every = "1s" }
-# state = "redis"                   # exact over several gates; needs [redis] with a url
-
-# Requests without a key are limited by address.
-[[rule]]
-name   = "without-key"
-unless = { header = { {header} = "*" } }
-class  = "ip/32"
-bucket = { size = 200, drip = 20, every = "1s" }
-
-# Keys that are refused a thousand times in ten minutes are flagged in the console, for a person to look at.
-[watch]
-account_class  = {class}
-flag_threshold = 1000
-flag_window    = "10min"
-"#;
-
-const DEVICE_RULES: &str = r#"
-# A device may reconnect five times in ten seconds. After that it is refused for 10, 20, 40 and at most 60 seconds,
-# longer while the backend is loaded. In the first 30 seconds after a start, when all devices reconnect, only the
-# ceiling applies.
-[[rule]]
-name       = "reconnect"
-when       = { upgrade = "websocket" }
-class      = {class}
-window     = { max = 5, per = "10s", ceiling = 20 }
-escalation = { backoff = "1s", backoff_max = "60s", levels = 10, release = "30s", elevated = 2, critical = 4 }
-warmup     = "30s"
-"#;
-
-const TAIL: &str = r#"
-# Console, metrics and health checks. Other addresses than loopback need `token_file`.
-[admin]
-listen = "127.0.0.1:8889"
-"#;
+// The parts of a settings file, with placeholders in braces.
+const HEAD: &str = include_str!("init/head.toml.in");
+const PROXY_GATE: &str = include_str!("init/proxy_gate.toml.in");
+const DEVICE_GATE: &str = include_str!("init/device_gate.toml.in");
+const APP_RULES: &str = include_str!("init/app_rules.toml.in");
+const API_RULES: &str = include_str!("init/api_rules.toml.in");
+const DEVICE_RULES: &str = include_str!("init/device_rules.toml.in");
+const TAIL: &str = include_str!("init/tail.toml.in");

@@ -147,12 +147,12 @@ impl Fields {
 
     /// All fields in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Field<'_>> {
-        self.slots.iter().map(|slot| self.field(slot))
+        self.slots.iter().map(|slot| field_in(&self.text, slot))
     }
 
     /// The values of all fields with this name, in order.
     pub fn all(&self, name: Name) -> impl DoubleEndedIterator<Item = &[u8]> {
-        self.slots.iter().filter(move |slot| slot.name == name).map(|slot| self.field(slot).value)
+        self.slots.iter().filter(move |slot| slot.name == name).map(|slot| field_in(&self.text, slot).value)
     }
 
     /// The value of the first field with this name.
@@ -232,10 +232,6 @@ impl Fields {
                 self.push(b"cookie", &distinct);
             }
         }
-    }
-
-    fn field(&self, slot: &Slot) -> Field<'_> {
-        field_in(&self.text, slot)
     }
 }
 

@@ -79,11 +79,6 @@ impl Scan {
         Ok(Found::More)
     }
 
-    /// Whether only empty lines have been seen.
-    pub fn is_blank(&self) -> bool {
-        self.lines == 0 && self.line_start == self.seen
-    }
-
     fn check(&self, bounds: Bounds) -> Result<(), Fault> {
         let read = self.seen - self.head_start;
         // The line may end in CRLF.

@@ -46,11 +46,6 @@ impl LimitUnit {
         Self::ALL.into_iter().find(|(_, name, _)| name.eq_ignore_ascii_case(text)).map(|(unit, ..)| unit)
     }
 
-    /// The name, in lower case.
-    pub fn name(self) -> &'static str {
-        Self::ALL[self as usize].1
-    }
-
     /// The length in seconds.
     pub fn secs(self) -> u64 {
         Self::ALL[self as usize].2

@@ -177,8 +177,8 @@ impl Connection {
             }
             let Some(header) = frame::header(&self.input, self.consumed)? else { return Ok(None) };
             self.consumed = header.end;
-            if let Some(change) = self.execute(header.start..header.end)? {
-                return Ok(Some(change.event(&self.input)));
+            if let Some((is_new, topic)) = self.execute(header.start..header.end)? {
+                return Ok(Some(subscription(is_new, &self.input[topic])));
             }
         }
         Ok(None)
@@ -198,8 +198,8 @@ impl Connection {
                 return Err(ZmtpError::Frame);
             }
             if flags & INNER_COMMAND != 0 {
-                if let Some(change) = self.execute(inside)? {
-                    return Ok(Some(change.event(&self.input)));
+                if let Some((is_new, topic)) = self.execute(inside)? {
+                    return Ok(Some(subscription(is_new, &self.input[topic])));
                 }
                 continue;
             }
@@ -216,15 +216,14 @@ impl Connection {
         Ok(None)
     }
 
-    /// Executes a command. Returns the subscription change if it is one.
-    fn execute(&mut self, body: Range<usize>) -> Result<Option<SubscriptionChange>, ZmtpError> {
+    /// Executes a command. Returns whether it is a subscription or a cancellation and the position of its topic, if it
+    /// is one of them.
+    fn execute(&mut self, body: Range<usize>) -> Result<Option<(bool, Range<usize>)>, ZmtpError> {
         let (name, data) = command(&self.input[body.clone()])?;
         let data = body.start + data..body.end;
         Ok(match name {
-            SUBSCRIBE if self.kind == SocketKind::Pub => {
-                Some(SubscriptionChange { is_subscription: true, topic: data })
-            }
-            CANCEL if self.kind == SocketKind::Pub => Some(SubscriptionChange { is_subscription: false, topic: data }),
+            SUBSCRIBE if self.kind == SocketKind::Pub => Some((true, data)),
+            CANCEL if self.kind == SocketKind::Pub => Some((false, data)),
             PING => {
                 self.answer_ping(data);
                 None
@@ -375,17 +374,9 @@ impl Connection {
     }
 }
 
-/// A subscription or its cancellation, with the position of its topic in the input.
-struct SubscriptionChange {
-    is_subscription: bool,
-    topic: Range<usize>,
-}
-
-impl SubscriptionChange {
-    fn event(self, input: &[u8]) -> Event<'_> {
-        let topic = &input[self.topic];
-        if self.is_subscription { Event::Subscribe(topic) } else { Event::Cancel(topic) }
-    }
+/// The event of a new subscription or of a cancellation.
+fn subscription(is_new: bool, topic: &[u8]) -> Event<'_> {
+    if is_new { Event::Subscribe(topic) } else { Event::Cancel(topic) }
 }
 
 fn event(kind: SocketKind, frames: Frames<'_>) -> Result<Event<'_>, ZmtpError> {

@@ -22,7 +22,6 @@ use serde_json::{Value, json};
 use tollgate_core::network::Network;
 
 use crate::admin_client::{AdminClient, AdminError, AdminOptions, encoded};
-use crate::cli::WRONG;
 use crate::observe_summary;
 use crate::terminal_text;
 
@@ -63,10 +62,7 @@ pub(crate) struct DoctorOptions {
 pub(crate) fn run(options: &DoctorOptions) -> ExitCode {
     match show(options) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            print_error!("{}", terminal_text::escape(&error.to_string()));
-            if error.is_wrong { ExitCode::from(WRONG) } else { ExitCode::FAILURE }
-        }
+        Err(error) => error.report(),
     }
 }
 
@@ -89,24 +85,24 @@ fn show(options: &DoctorOptions) -> Result<(), AdminError> {
         }
         return Ok(());
     }
+    let is_live = std::io::stdout().is_terminal() && std::io::stdin().is_terminal() && !options.once && !options.json;
+    if is_live {
+        return live(&client, class, options.top);
+    }
+    let (status, answer) = (client.get("/api/v1/status")?, buckets(&client, class, options.top)?);
     if options.json {
-        let (status, buckets) = (client.get("/api/v1/status")?, buckets(&client, class, options.top)?);
-        print_line!("{}", json!({ "status": status, "class": buckets["class"], "buckets": buckets["buckets"] }));
+        print_line!("{}", json!({ "status": status, "class": answer["class"], "buckets": answer["buckets"] }));
         return Ok(());
     }
-    if options.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-        let (status, answer) = (client.get("/api/v1/status")?, buckets(&client, class, options.top)?);
-        if status["mode"] == "observe" {
-            print_line!("{}", observe_summary::text(&status["observed"]));
-        }
-        for notice in status["notices"].as_array().into_iter().flatten() {
-            print_text!("{}", notice::text(notice));
-        }
-        let class = terminal_text::escape(answer["class"].as_str().unwrap_or(class));
-        print_text!("{}", table::print(&class, &KeyRow::all(&answer["buckets"], &status["mode"])));
-        return Ok(());
+    if status["mode"] == "observe" {
+        print_line!("{}", observe_summary::text(&status["observed"]));
     }
-    live(&client, class, options.top)
+    for notice in status["notices"].as_array().into_iter().flatten() {
+        print_text!("{}", notice::text(notice));
+    }
+    let class = terminal_text::escape(answer["class"].as_str().unwrap_or(class));
+    print_text!("{}", table::print(&class, &KeyRow::all(&answer["buckets"], &status["mode"])));
+    Ok(())
 }
 
 /// The class of an address, or of a network as the table shows it.

@@ -74,7 +74,7 @@ pub(crate) fn run(command: &ImportCommand) -> ExitCode {
 
 fn imported(file: &Path, translate: Translate) -> Result<Imported, String> {
     let wrong = |message: String| format!("{}: {message}", file.display());
-    let text = read(file).map_err(wrong)?;
+    let text = bounded_file::read_text(file, FILE_BYTES_MAX).map_err(wrong)?;
     let imported = translate(&text).map_err(|errors| errors.into_iter().map(wrong).collect::<Vec<_>>().join("\n"))?;
     // A value that is valid there and not here is reported with its line in the translation.
     Settings::parse("translation", &imported.toml).map_err(|errors| {
@@ -82,11 +82,6 @@ fn imported(file: &Path, translate: Translate) -> Result<Imported, String> {
         format!("{message}\n{errors}{}", imported.toml)
     })?;
     Ok(imported)
-}
-
-fn read(file: &Path) -> Result<String, String> {
-    let bytes = bounded_file::read(file, FILE_BYTES_MAX).map_err(|error| format!("cannot be read: {error}"))?;
-    String::from_utf8(bytes).map_err(|_| "is not UTF-8: save it as UTF-8".to_owned())
 }
 
 /// A TOML string. It has the escapes of JSON, and must also escape U+007F.

@@ -10,7 +10,8 @@ use std::process::ExitCode;
 
 use tollgate_wire::ratelimit_config::{self, Allowance, DescriptorSpec, LimitUnit};
 
-use super::{comment, quoted, read};
+use super::{FILE_BYTES_MAX, comment, quoted};
+use crate::bounded_file;
 use crate::cli::WRONG;
 
 /// The port of envoyproxy/ratelimit for gRPC.
@@ -18,7 +19,7 @@ const SERVICE_PORT: u16 = 8081;
 
 /// Prints the rules, or everything that rules cannot express.
 pub(super) fn run(file: &Path) -> ExitCode {
-    let text = read(file).map_err(|message| vec![format!("1:1: {message}")]);
+    let text = bounded_file::read_text(file, FILE_BYTES_MAX).map_err(|message| vec![format!("1:1: {message}")]);
     match text.and_then(|text| rules(&file.display().to_string(), &text)) {
         Ok(rules) => {
             print!("{rules}");
@@ -183,11 +184,8 @@ fn rank(descriptor: &DescriptorSpec) -> u8 {
 
 fn comes_before(other: &DescriptorSpec, step: &Step<'_>) -> bool {
     let place = |descriptor: &DescriptorSpec| step.level.iter().position(|known| std::ptr::eq(known, descriptor));
-    match rank(other).cmp(&rank(step.descriptor)) {
-        std::cmp::Ordering::Less => true,
-        std::cmp::Ordering::Equal => rank(other) == 1 && place(other) < place(step.descriptor),
-        std::cmp::Ordering::Greater => false,
-    }
+    let (one, own) = (rank(other), rank(step.descriptor));
+    one < own || (one == 1 && own == 1 && place(other) < place(step.descriptor))
 }
 
 /// Whether a value can match both.

@@ -6,12 +6,12 @@
 use std::fmt::Write;
 use std::net::{SocketAddr, UdpSocket};
 
-use tollgate_core::fleet::{Outcome, Report, Status};
+use tollgate_core::fleet::{Outcome, Report};
 
 /// The address of statsd, and the counts since the last packet.
 pub(super) struct Statsd {
     socket: UdpSocket,
-    /// Accepted, delayed, rejected.
+    /// By the status of the report: accepted, delayed, rejected.
     counts: [u64; 3],
     delays: Vec<u64>,
     delays_seen: u64,
@@ -36,11 +36,7 @@ impl Statsd {
             Outcome::Refused => 1,
             _ => return,
         };
-        self.counts[match report.status {
-            Status::Accepted => 0,
-            Status::Delayed => 1,
-            Status::Rejected => 2,
-        }] += count;
+        self.counts[report.status as usize] += count;
         if let Some(until) = report.delayed_until_ms {
             self.delays_seen += 1;
             if self.delays.len() < DELAYS_MAX {
@@ -83,6 +79,7 @@ impl Statsd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate_core::fleet::Status;
 
     fn report(status: Status, delayed_until_ms: Option<u64>) -> Report<'static> {
         Report {

@@ -96,7 +96,7 @@ impl ReplayCounts {
         player: &Player,
     ) {
         let now = player.now;
-        let line = request.line();
+        let line = request.line;
         let cost = known_cost.unwrap_or(Span::ZERO);
         self.requests += 1;
         self.cost = self.cost + cost;

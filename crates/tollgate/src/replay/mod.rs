@@ -151,11 +151,8 @@ fn replay(options: &ReplayOptions) -> Result<(), ReplayError> {
         FormatOption::Combined => Format::Combined,
         FormatOption::Json => Format::Json,
     };
-    let trusted = settings
-        .gate
-        .as_ref()
-        .map(|gate| Trusted { proxies: gate.trusted_proxies.clone(), header: gate.forwarded_header });
-    let trusted = trusted.unwrap_or_default();
+    let gate = settings.gate.as_ref();
+    let trusted = gate.map(|gate| Trusted { proxies: gate.trusted_proxies.clone(), header: gate.forwarded_header });
     let progress = ReplayProgress::new(&input, !options.decisions);
     let (pricing, lateness) = match format {
         Format::Trace => (Pricing::as_recorded(CostSource::Measured), Span::ZERO),
@@ -163,7 +160,7 @@ fn replay(options: &ReplayOptions) -> Result<(), ReplayError> {
     };
     let reading = Reading {
         options,
-        trusted,
+        trusted: trusted.unwrap_or_default(),
         input,
         format,
         player,
@@ -251,7 +248,7 @@ impl Reading<'_> {
         let mut stdout = io::stdout().lock();
         let outcome = self.read(|request, cost, player| {
             let decision = player.play(request, cost.unwrap_or(Span::ZERO));
-            line.write(&decision, request.line().at, player.now, &mut output);
+            line.write(&decision, request.line.at, player.now, &mut output);
             if output.len() >= OUTPUT_BYTES {
                 stdout.write_all(&output).map_err(write_failure)?;
                 output.clear();

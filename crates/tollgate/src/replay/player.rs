@@ -104,17 +104,18 @@ impl Player {
     /// Returns the decision about a request.
     #[inline]
     pub(super) fn play(&mut self, request: &RecordedRequest<'_>, cost: Span) -> Decision {
-        let duration = request.line().cost.unwrap_or(cost);
-        self.advance(request.line().at);
+        let duration = request.line.cost.unwrap_or(cost);
+        self.advance(request.line.at);
         let is_flagged = self.accounts.as_mut().is_some_and(|accounts| accounts.is_flagged(request, self.now));
-        let request = &request.flagged(is_flagged);
+        let mut request = *request;
+        request.is_flagged = is_flagged;
         // The ticket has room for many rules, so it is moved only if it is needed.
-        let outcome = self.limiter.decide(request, Toll::of_cpu(cost), self.band, self.now);
+        let outcome = self.limiter.decide(&request, Toll::of_cpu(cost), self.band, self.now);
         let decision = outcome.0;
         if let (Some(accounts), Some(place), true) = (&mut self.accounts, decision.rule, decision.verdict.is_refusal())
             && let Some(rule) = self.limiter.rule(place)
         {
-            accounts.refused(request, place, &rule.class, self.now);
+            accounts.refused(&request, place, &rule.class, self.now);
         }
         if let Some(work) = &mut self.work
             && !outcome.1.is_empty()

@@ -23,10 +23,12 @@ use crate::settings::ForwardedHeader;
 /// the client is the forwarded address, as in a gate.
 #[derive(Clone, Copy)]
 pub(super) struct RecordedRequest<'a> {
-    line: &'a log::Request<'a>,
+    /// The line itself.
+    pub(super) line: &'a log::Request<'a>,
     client: IpAddr,
     named: bool,
-    is_flagged: bool,
+    /// Whether its account is flagged.
+    pub(super) is_flagged: bool,
 }
 
 impl<'a> RecordedRequest<'a> {
@@ -37,20 +39,9 @@ impl<'a> RecordedRequest<'a> {
             Client::Address(address) => (address, false),
             Client::Name(name) => (stand_in(name), true),
         };
-        if !named && trusted.contains(client) {
-            return Self { line, client: behind(client, line, trusted), named, is_flagged: false };
-        }
+        let is_proxy = !named && trusted.proxies.contains(client);
+        let client = if is_proxy { behind(client, line, trusted) } else { client };
         Self { line, client, named, is_flagged: false }
-    }
-
-    /// The same request with this flag of its account.
-    pub(super) const fn flagged(self, is_flagged: bool) -> Self {
-        Self { is_flagged, ..self }
-    }
-
-    /// The line itself.
-    pub(super) const fn line(&self) -> &'a log::Request<'a> {
-        self.line
     }
 
     /// The client's name, if it has no address.
@@ -62,7 +53,7 @@ impl<'a> RecordedRequest<'a> {
 
 /// The client behind a trusted proxy.
 fn behind(proxy: IpAddr, line: &log::Request<'_>, trusted: &Trusted) -> IpAddr {
-    let trusts = |address| trusted.contains(address);
+    let trusts = |address| trusted.proxies.contains(address);
     match trusted.header {
         ForwardedHeader::XForwardedFor => {
             forwarded::client_by_x_forwarded_for(proxy, line.headers.all(b"x-forwarded-for"), trusts)
@@ -77,12 +68,6 @@ pub(super) struct Trusted {
     pub(super) proxies: NetworkSet,
     /// The header in which they name clients.
     pub(super) header: ForwardedHeader,
-}
-
-impl Trusted {
-    fn contains(&self, address: IpAddr) -> bool {
-        self.proxies.contains(address)
-    }
 }
 
 /// An address in fd00::/8. Its first 48 bits are unique for a name, because rules use no shorter prefix.

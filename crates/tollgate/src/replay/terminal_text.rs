@@ -4,42 +4,27 @@ use std::time::Duration;
 
 use tollgate_core::time::{Moment, Span};
 use tollgate_wire::log::civil;
-use unicode_width::UnicodeWidthChar;
+
+use crate::terminal_text::cut;
 
 pub(super) use crate::terminal_text::{escape as shown, width};
 
 /// `text` in exactly `columns`, cut with an ellipsis or padded with blanks.
 pub(super) fn fitted(text: &str, columns: usize) -> String {
-    let mut fitted = String::new();
-    let whole = width(text) <= columns;
-    let mut used = 0;
-    for symbol in text.chars() {
-        let wide = symbol.width().unwrap_or(0);
-        if used + wide > if whole { columns } else { columns.saturating_sub(1) } {
-            break;
-        }
-        used += wide;
-        fitted.push(symbol);
-    }
-    if !whole && columns > 0 {
-        fitted.push('…');
-        used += 1;
-    }
-    fitted.extend(std::iter::repeat_n(' ', columns.saturating_sub(used)));
+    let mut fitted = match columns {
+        _ if width(text) <= columns => text.to_owned(),
+        0 => String::new(),
+        _ => cut(text, columns - 1) + "…",
+    };
+    fitted.extend(std::iter::repeat_n(' ', columns.saturating_sub(width(&fitted))));
     fitted
 }
 
 /// `1234567` as `1,234,567`.
 pub(super) fn count(number: u64) -> String {
     let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
 }
 
 /// A count in about six columns.

@@ -67,10 +67,8 @@ impl LogOutput {
             None if text == "syslog" => return Ok(Self::SyslogSocket(SYSLOG_SOCKET.into())),
             Some(("syslog", path)) if path.starts_with('/') => return Ok(Self::SyslogSocket(path.into())),
             Some(("syslog", address)) => {
-                let parsed = address.parse().map(Self::SyslogUdp);
-                return parsed.map_err(|_| {
-                    format!("{} is not an address and port: write one such as \"syslog:127.0.0.1:514\"", shown(address))
-                });
+                let message = "is not an address and port: write one such as \"syslog:127.0.0.1:514\"";
+                return address.parse().map(Self::SyslogUdp).map_err(|_| format!("{} {message}", shown(address)));
             }
             _ => {}
         }

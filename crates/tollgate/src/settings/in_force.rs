@@ -46,10 +46,7 @@ fn shown(shape: &TableShape, table: &DeTable<'_>, place: &str, text: &str) -> Va
     let keys: Vec<_> = keys
         .map(|field| {
             let written = table.get(field.key).map(|value| verbatim(field.key, value, text));
-            let default = match field.presence {
-                Presence::Default(text) => Some(text.to_owned()),
-                Presence::Required | Presence::Optional | Presence::Empty => None,
-            };
+            let default = if let Presence::Default(text) = field.presence { Some(text.to_owned()) } else { None };
             json!({
                 "key": field.key, "written": written.is_some(), "value": written.as_ref().or(default.as_ref()),
                 "default": default, "caption": prose(field.doc),

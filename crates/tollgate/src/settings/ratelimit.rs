@@ -113,10 +113,8 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>, ConfigErrors> {
 
 fn read(path: &Path) -> Result<LimitFile, ConfigErrors> {
     let name = path.display().to_string();
-    let bytes = bounded_file::read(path, FILE_BYTES_MAX)
-        .map_err(|error| ConfigErrors::unreadable(&name, format!("cannot be read: {error}")))?;
-    let text =
-        String::from_utf8(bytes).map_err(|_| ConfigErrors::unreadable(&name, "is not UTF-8: save it as UTF-8"))?;
+    let text = bounded_file::read_text(path, FILE_BYTES_MAX);
+    let text = text.map_err(|message| ConfigErrors::unreadable(&name, message))?;
     ratelimit_config::parse(&text).map_err(|errors| {
         ConfigErrors::at(&name, errors.into_iter().map(|error| (error.line, error.column, error.message)))
     })

@@ -152,9 +152,7 @@ impl TableShape {
             .take(required.max(1))
             .map(|field| match field.presence {
                 Presence::Default(text) => format!("{} = {text}", field.quoted_key()),
-                Presence::Required | Presence::Optional | Presence::Empty => {
-                    format!("{} = {}", field.quoted_key(), (field.shape)().example())
-                }
+                _ => format!("{} = {}", field.quoted_key(), (field.shape)().example()),
             })
             .collect();
         format!("{{ {} }}", fields.join(", "))

@@ -83,39 +83,38 @@ struct Sum {
 }
 
 impl BackendCores {
-    /// These many cores, stated by the operator.
-    pub(super) fn stated(
-        cores: f64,
+    /// The cores that the operator stated, or else an estimate; `None` if the backend was never saturated.
+    pub(super) fn new(
+        stated: Option<f64>,
         sample: &[SampledRequest],
         profile: &InFlightProfile,
         is_end_logged: bool,
-    ) -> Self {
+    ) -> Option<Self> {
         let observed = observe(sample, profile, is_end_logged);
-        Self::with_cores(cores, &observed)
-    }
-
-    /// Estimates the cores, or returns `None` if the backend was never saturated.
-    pub(super) fn estimate(sample: &[SampledRequest], profile: &InFlightProfile, is_end_logged: bool) -> Option<Self> {
-        let observed = observe(sample, profile, is_end_logged);
-        // Requests overlap by chance also in calm times, which depends on the number of cores.
-        let mut cores = estimate_with(&observed, &usual_costs(&observed, f64::INFINITY))?;
-        for _ in 0..REFINEMENTS {
-            cores = estimate_with(&observed, &usual_costs(&observed, cores))?;
-        }
-        Some(Self::with_cores(cores, &observed))
-    }
-
-    fn with_cores(cores: f64, observed: &[Observed]) -> Self {
+        let cores = match stated {
+            Some(cores) => cores,
+            None => estimate(&observed)?,
+        };
         let is_crowded = |request: &&Observed| request.crowd >= (cores * INFLATION_MIN).max(CROWD_MIN);
         let crowded: Vec<_> = observed.iter().filter(is_crowded).collect();
-        let usual = usual_costs(observed, cores);
-        Self { cores, factors: factors(cores, &crowded, &usual), other_factor: other_factor(cores, &crowded, &usual) }
+        let usual = usual_costs(&observed, cores);
+        let (factors, other_factor) = (factors(cores, &crowded, &usual), other_factor(cores, &crowded, &usual));
+        Some(Self { cores, factors, other_factor })
     }
 
     /// The correction of the share of a request of this route.
     pub(super) fn route_factor(&self, route: u64) -> f64 {
         self.factors.get(&route).copied().unwrap_or(self.other_factor)
     }
+}
+
+fn estimate(observed: &[Observed]) -> Option<f64> {
+    // Requests overlap by chance also in calm times, which depends on the number of cores.
+    let mut cores = f64::INFINITY;
+    for _ in 0..=REFINEMENTS {
+        cores = estimate_with(observed, &usual_costs(observed, cores))?;
+    }
+    Some(cores)
 }
 
 /// The cores that served the requests of a saturated backend, given the usual cost of each route.

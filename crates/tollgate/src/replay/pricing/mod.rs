@@ -85,7 +85,7 @@ impl Pricing {
     /// The cost of a request, or `None` if it is unknown.
     #[inline]
     pub(super) fn cost(&self, request: &RecordedRequest<'_>) -> Option<Span> {
-        let line = request.line();
+        let line = request.line;
         match (self.summary.source, line.cost) {
             (CostSource::RoughEstimate, None) if !line.is_measured => Some(rough_estimate(line)),
             (_, Some(duration)) if !line.is_measured => Some(self.share(request, duration)),
@@ -94,13 +94,13 @@ impl Pricing {
     }
 
     fn share(&self, request: &RecordedRequest<'_>, duration: Span) -> Span {
-        if is_upgrade(request.line()) {
+        if is_upgrade(request.line) {
             return Span::ZERO;
         }
         let Some(shares) = &self.shares else {
             return duration;
         };
-        let (start, end) = stay(request.line().at, duration, shares.is_end_logged);
+        let (start, end) = stay(request.line.at, duration, shares.is_end_logged);
         let saturated_s = shares.saturated.between(start, end);
         if saturated_s <= 0.0 {
             return duration;

@@ -48,7 +48,7 @@ impl Order {
 impl Survey {
     /// Adds a request.
     pub(in crate::replay) fn add(&mut self, request: &RecordedRequest<'_>) {
-        let line = request.line();
+        let line = request.line;
         self.requests += 1;
         self.newest = self.newest.max(line.at);
         self.lateness = self.lateness.max(self.newest.since(line.at));
@@ -96,13 +96,9 @@ impl Survey {
         // Lines are written when requests end. If the logged times are in order, they are the ends.
         let is_end_logged = self.logged_order.steps_back <= self.end_order.steps_back;
         let profile = if is_end_logged { &self.by_end } else { &self.by_start };
-        let backend = match cores {
-            Some(cores) => Some(BackendCores::stated(cores, &self.sample, profile, is_end_logged)),
-            None => BackendCores::estimate(&self.sample, profile, is_end_logged),
-        };
         let mut pricing = Pricing::as_recorded(CostSource::Durations);
         pricing.summary.recorded_ms = millis(self.recorded);
-        let Some(backend) = backend else { return pricing };
+        let Some(backend) = BackendCores::new(cores, &self.sample, profile, is_end_logged) else { return pricing };
         pricing.summary.cores_estimated = cores.is_none();
         let cores = backend.cores;
         // More digits would look more exact than the estimate is.

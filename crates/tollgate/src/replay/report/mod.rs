@@ -182,24 +182,17 @@ impl HtmlPage {
     }
 
     fn talkers_of(&mut self, talkers: &TalkersSummary, summary: &Summary) {
-        let (title, unit) = match summary.cost_ms {
-            Some(_) => (title_of_class(talkers.class), "backend time"),
-            None => (title_of_class(talkers.class), "of all requests"),
-        };
+        let title = title_of_class(talkers.class);
+        let unit = if summary.cost_ms.is_some() { "backend time" } else { "of all requests" };
         _ = write!(
             self.html,
             "<table>\n<thead><tr><th>{title}</th><th class=\"number\">requests</th><th class=\"number\">{unit}</th>\
              <th class=\"bar\"></th></tr></thead>\n<tbody>\n"
         );
         for talker in &talkers.heaviest {
-            let (value, part) = match summary.cost_ms {
-                Some(cost_ms) => {
-                    (length(Span::from_millis(talker.cost_ms)), talker.cost_ms as f64 / cost_ms.max(1) as f64)
-                }
-                None => (
-                    percent(talker.requests, summary.requests),
-                    talker.requests as f64 / summary.requests.max(1) as f64,
-                ),
+            let (value, part, whole) = match summary.cost_ms {
+                Some(cost_ms) => (length(Span::from_millis(talker.cost_ms)), talker.cost_ms, cost_ms),
+                None => (percent(talker.requests, summary.requests), talker.requests, summary.requests),
             };
             _ = writeln!(
                 self.html,
@@ -208,7 +201,7 @@ impl HtmlPage {
                 escaped(&talker.key),
                 count(talker.requests),
                 escaped(&value),
-                part.clamp(0.0, 1.0) * 100.0,
+                (part as f64 / whole.max(1) as f64).min(1.0) * 100.0,
             );
         }
         self.html.push_str("</tbody>\n</table>\n");
