@@ -57,7 +57,7 @@ export function overview() {
     { name: "In flight", of: (row) => format.count(row.in_flight), num: true },
     { name: "Limit", of: (row) => format.count(row.in_flight_max), num: true },
     { name: "Waiting", of: (row) => format.count(row.waiting), num: true },
-    { name: "Cores in use", of: (row) => format.rate(row.cores), num: true },
+    { name: "CPU", of: (row) => format.rate(row.cores), num: true },
   ], "Backends", (row) => row.url);
   const rules = table([
     { name: "Rule", of: (row) => row.name, class: "key" },
@@ -100,7 +100,7 @@ export function overview() {
           card("Response time", "of all clients, with their wait", times.node),
           card("Queue", "in flight and waiting", queue.node), card("CPU", "cores, charged to requests", cpu.node)),
         h("div", { class: "grid" },
-          card("Rules", "since the start", rules.node), card("Backends", "where requests go", backends.node)));
+          card("Rules", "since the start", rules.node), card("Backends", "where requests go, CPU in cores", backends.node)));
       const [history, now] = await Promise.all([requested, status]);
       samples = history.samples;
       if (now) this.onStatus(now); else draw();

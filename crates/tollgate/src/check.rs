@@ -101,8 +101,7 @@ fn print_summary(file: &Path, settings: &Settings) {
 
 /// Files of certificates that do not exist. One in a directory that only the gate can read may exist.
 fn missing_certificates(settings: &Settings) -> impl Iterator<Item = &Path> {
-    let gate = settings.gate.iter();
-    let pairs = gate.flat_map(|gate| gate.tls.iter().chain(gate.sites.iter().flat_map(|site| &site.tls)));
+    let pairs = settings.gate.iter().flat_map(|gate| gate.all_tls());
     let files = pairs.flat_map(|pair| [&*pair.chain, &*pair.key]);
     files.filter(|file| matches!(file.try_exists(), Ok(false)))
 }

@@ -57,10 +57,7 @@ pub struct Decoder {
 impl Decoder {
     /// Prepares for the next body and keeps the memory.
     pub fn reset(&mut self) {
-        self.state = State::Size;
-        self.left = 0;
-        self.digits = 0;
-        self.line_len = 0;
+        (self.state, self.left, self.digits, self.line_len) = (State::Size, 0, 0, 0);
         self.trailer_text.clear();
         self.trailers.clear();
     }

@@ -6,6 +6,8 @@
 
 use tollgate_core::inputs::{Inputs, separator, write_distinct_cookies};
 
+use super::Version;
+
 /// The field names that a gate uses; any other is [`Name::Other`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
@@ -168,6 +170,14 @@ impl Fields {
     /// Whether a comma-separated list of this name contains `token`, ignoring case.
     pub fn has_token(&self, name: Name, token: &[u8]) -> bool {
         self.all(name).any(|value| tokens(value).any(|other| other.eq_ignore_ascii_case(token)))
+    }
+
+    /// Whether the sender, which uses this version, keeps the connection open for another message.
+    pub(super) fn keeps_alive(&self, version: Version) -> bool {
+        match version {
+            Version::Http11 => !self.has_token(Name::Connection, b"close"),
+            Version::Http10 => self.has_token(Name::Connection, b"keep-alive"),
+        }
     }
 
     /// Keeps only the fields for which `keep` holds.

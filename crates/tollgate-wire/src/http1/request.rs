@@ -151,10 +151,7 @@ impl RequestHead {
 
     /// Whether the connection may serve another request after this one.
     pub fn keeps_alive(&self) -> bool {
-        match self.version {
-            Version::Http11 => !self.fields.has_token(Name::Connection, b"close"),
-            Version::Http10 => self.fields.has_token(Name::Connection, b"keep-alive"),
-        }
+        self.fields.keeps_alive(self.version)
     }
 
     fn address(&mut self, target: &[u8], host: Option<&[u8]>) -> Result<(), Fault> {

@@ -2,7 +2,7 @@
 
 use core::mem::MaybeUninit;
 
-use super::fields::{Fields, Name};
+use super::fields::Fields;
 use super::{Length, Version, content_length};
 
 /// The number of fields that are parsed on the stack. More need an allocation.
@@ -107,11 +107,7 @@ impl ResponseHead {
 
     /// Whether the backend keeps the connection open for another request.
     pub fn keeps_alive(&self) -> bool {
-        self.length != Length::UntilClose
-            && match self.version {
-                Version::Http11 => !self.fields.has_token(Name::Connection, b"close"),
-                Version::Http10 => self.fields.has_token(Name::Connection, b"keep-alive"),
-            }
+        self.length != Length::UntilClose && self.fields.keeps_alive(self.version)
     }
 
     fn frame(&mut self, length: Option<u64>, chunked: Option<bool>, to_head: bool) -> Result<(), ResponseError> {

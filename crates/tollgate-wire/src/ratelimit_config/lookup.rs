@@ -122,10 +122,7 @@ impl Level {
             return Some(branch);
         }
         let by_wildcard = self.wildcards.iter().find(|(parts, _)| matches(parts, scratch));
-        match by_wildcard {
-            Some((_, text)) => self.by_text.get(text),
-            None => self.by_text.get(key),
-        }
+        self.by_text.get(by_wildcard.map_or(key, |(_, text)| text))
     }
 }
 

@@ -120,17 +120,13 @@ enum ReplayError {
 
 /// Replays a file and prints the result.
 pub(crate) fn run(options: &ReplayOptions) -> ExitCode {
-    match replay(options) {
-        Ok(()) | Err(ReplayError::BrokenPipe) => ExitCode::SUCCESS,
-        Err(ReplayError::Wrong(message)) => {
-            eprintln!("{message}");
-            ExitCode::from(WRONG)
-        }
-        Err(ReplayError::Failed(message)) => {
-            eprintln!("{message}");
-            ExitCode::FAILURE
-        }
-    }
+    let (message, code) = match replay(options) {
+        Ok(()) | Err(ReplayError::BrokenPipe) => return ExitCode::SUCCESS,
+        Err(ReplayError::Wrong(message)) => (message, ExitCode::from(WRONG)),
+        Err(ReplayError::Failed(message)) => (message, ExitCode::FAILURE),
+    };
+    eprintln!("{message}");
+    code
 }
 
 fn replay(options: &ReplayOptions) -> Result<(), ReplayError> {

@@ -17,6 +17,7 @@ const BYTES_MAX: usize = 64 << 20;
 const LINE_BYTES: usize = 64;
 
 /// Buffered lines, ordered by time and then by position.
+#[derive(Default)]
 pub(super) struct SortedLines {
     window: Span,
     newest: Moment,
@@ -39,15 +40,7 @@ pub(super) struct BufferedLine {
 impl SortedLines {
     /// Sorts lines that are at most `lateness` behind a later one.
     pub(super) fn new(lateness: Span) -> Self {
-        Self {
-            window: lateness.min(WINDOW_MAX),
-            newest: Moment::ZERO,
-            heap: BinaryHeap::new(),
-            next: 0,
-            bytes: 0,
-            moved: 0,
-            spare: Vec::new(),
-        }
+        Self { window: lateness.min(WINDOW_MAX), ..Self::default() }
     }
 
     /// Whether any line is out of order.

@@ -213,21 +213,19 @@ impl FileTable {
             false => site::resolve(self.site.value, gate.get_or_insert_default(), errors),
         };
         let (rules, priorities, domains) = (self.rule.value, self.priority.value, self.domain.value);
-        let (cores, hold_max, memory_bytes) = {
-            let gate = gate.clone().unwrap_or_default();
-            (gate.all_cores(), gate.hold.max, gate.memory_bytes)
-        };
+        let gate_or_default = gate.clone().unwrap_or_default();
         let mut watch = self.watch.value;
         if !watch.flags {
             watch.flag_threshold = NEVER;
         }
         let context = RuleContext {
-            cores,
+            cores: gate_or_default.all_cores(),
             site: None,
-            hold_max,
+            hold_max: gate_or_default.hold.max,
             // The divisor is a power of two, so that adding a rule seldom changes the table size of the other rules. A
             // table of another size starts empty.
-            memory_bytes: memory_bytes / domain::tables(&rules, &site_rules, &domains).next_power_of_two() as u64,
+            memory_bytes: gate_or_default.memory_bytes
+                / domain::tables(&rules, &site_rules, &domains).next_power_of_two() as u64,
             master: self.written.has("link") || self.written.has("master"),
             account: Class::parse(&watch.account_class).ok(),
         };

@@ -60,7 +60,6 @@ pub(super) struct PricingSummary {
 }
 
 /// Prices recorded requests.
-#[derive(Default)]
 pub(super) struct Pricing {
     pub(super) summary: PricingSummary,
     shares: Option<Shares>,

@@ -18,6 +18,14 @@ fn check_rule(line: &str, column: usize, words: &str) {
 }
 
 #[test]
+fn the_error_of_a_removed_key_names_its_replacement() {
+    check(
+        "[gate]\nhold = { per_key = 16 }\n",
+        &[("2:10", "`per_key` was removed: requests are refused by estimated wait (`max`)")],
+    );
+}
+
+#[test]
 fn invalid_values_of_a_limit_are_errors() {
     for (rate, words) in [
         ("\"0/s\"", "above 0"),
