@@ -65,7 +65,7 @@ const COLUMNS: [Column; 9] = [
         head: OBSERVED,
         width: 8,
         rank: 4,
-        meaning: "requests that a rule in observe mode would have held or refused",
+        meaning: "would have been held or refused, by a rule or gate in observe mode",
         text: |row| row.observed.to_string(),
     },
     Column {

@@ -1,5 +1,7 @@
 //! The page of one key: the decisions of its rules, its recent refusals, and its totals.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::view::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW, shown};
@@ -36,7 +38,7 @@ pub(super) fn text(key: &str, class: &str, detail: &Value) -> String {
 fn rules(detail: &Value, width: usize) -> Vec<String> {
     let rules = detail["rules"].as_array().map_or(&[][..], Vec::as_slice);
     if rules.is_empty() {
-        return vec!["no rule has this class: only the fair queue applies".to_owned()];
+        return vec![format!("no rule has this class; {}", without_rules(detail))];
     }
     let line = |rule: &Value| {
         let text = |name: &str| terminal_text::escape(rule[name].as_str().unwrap_or("-"));
@@ -59,10 +61,22 @@ fn rules(detail: &Value, width: usize) -> Vec<String> {
     rules.iter().flat_map(line).collect()
 }
 
+/// Sources of refusals if no rule has the class of the page: rules of other classes may have refused the client.
+fn without_rules(detail: &Value) -> String {
+    let refusals = detail["refusals"].as_array().into_iter().flatten();
+    let rules =
+        refusals.filter(|refusal| refusal["decision"] == "refuse").filter_map(|refusal| refusal["rule"].as_str());
+    let names: BTreeSet<_> = rules.map(terminal_text::escape).collect();
+    if names.is_empty() {
+        return "the fair queue applies, and rules of other classes if there are any".to_owned();
+    }
+    format!("other rules that have refused it: {}", names.into_iter().collect::<Vec<_>>().join(", "))
+}
+
 fn totals(detail: &Value) -> Vec<String> {
     let bucket = &detail["bucket"];
     if !bucket.is_object() {
-        return Vec::new();
+        return vec![String::new(), "not seen: the gate has no record of requests with this key".to_owned()];
     }
     let rows = [
         ("requests", "requests"),
@@ -194,6 +208,35 @@ mod tests {
             "3 x  203.0.113.7/32, the queue: queue-full, 14383 waiting, at most 10000, retry after 1500 ms",
         ];
         assert!(lines.iter().all(|line| text.contains(line)), "{text}");
+    }
+
+    #[test]
+    fn rules_of_other_classes_are_named_if_they_have_refused_the_client() {
+        let refusal =
+            |rule: Value, decision: &str| json!({ "decision": decision, "rule": rule, "reason": "over-limit" });
+        let page = |refusals: &[Value]| text("a", "ip/32", &json!({ "rules": [], "refusals": refusals }));
+        let refused = page(&[
+            refusal(json!("crawlers"), "refuse"),
+            refusal(Value::Null, "refuse"),
+            refusal(json!("crawlers"), "refuse"),
+            refusal(json!("trial"), "would-refuse"),
+        ]);
+        assert!(
+            refused.contains("\nno rule has this class; other rules that have refused it: crawlers\n"),
+            "{refused}"
+        );
+        let others = "\nno rule has this class; the fair queue applies, and rules of other classes if there are any\n";
+        for refusals in [&[][..], &[refusal(json!("trial"), "would-refuse")]] {
+            assert!(page(refusals).contains(others), "{}", page(refusals));
+        }
+    }
+
+    #[test]
+    fn a_key_without_a_record_is_reported_as_not_seen() {
+        let page =
+            |bucket: Value| text("9.9.9.9/32", "ip/32", &json!({ "bucket": bucket, "rules": [], "refusals": [] }));
+        assert!(page(Value::Null).contains("\nnot seen: "), "{}", page(Value::Null));
+        assert!(!page(json!({ "requests": 1 })).contains("not seen"));
     }
 
     #[test]

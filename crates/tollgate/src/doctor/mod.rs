@@ -76,7 +76,7 @@ fn show(options: &DoctorOptions) -> Result<(), AdminError> {
         class => class,
     };
     if let Some(key) = &options.key {
-        let class = if class == view::AUTO { class_of(key) } else { class };
+        let class = if class == view::AUTO { class_of(key)? } else { class };
         let detail = client.get(&format!("/api/v1/key?class={}&key={}", encoded(class), encoded(key)))?;
         let detail = client.with_field(detail, "key")?;
         match options.json {
@@ -106,13 +106,17 @@ fn show(options: &DoctorOptions) -> Result<(), AdminError> {
 }
 
 /// The class of an address, or of a network as the table shows it.
-fn class_of(key: &str) -> &'static str {
-    let Some(network) = Network::parse(key) else { return "ip/32" };
-    match (network.address().is_ipv4(), network.prefix()) {
+fn class_of(key: &str) -> Result<&'static str, AdminError> {
+    let Some(network) = Network::parse(key) else {
+        let key = terminal_text::escape(key);
+        let advice = "add its class, such as --class user-agent";
+        return Err(AdminError::new(format!("{key} is neither an address nor a network: {advice}")));
+    };
+    Ok(match (network.address().is_ipv4(), network.prefix()) {
         (true, 24) | (false, 56) => "ip/24",
         (true, 16) | (false, 48) => "ip/16",
         _ => "ip/32",
-    }
+    })
 }
 
 fn buckets(client: &AdminClient, class: &str, top: u16) -> Result<Value, AdminError> {
@@ -174,10 +178,12 @@ mod tests {
             ("2001:db8::/64", "ip/32"),
             ("2001:db8::/56", "ip/24"),
             ("2001:db8::/48", "ip/16"),
-            ("bot/1.0", "ip/32"),
         ];
         for (key, class) in classes {
-            assert_eq!(class_of(key), class, "{key}");
+            assert_eq!(class_of(key).ok(), Some(class), "{key}");
+        }
+        for key in ["bot/1.0", "tester", "203.0.113.7/33", ""] {
+            assert!(class_of(key).is_err_and(|error| error.to_string().contains("--class")), "{key}");
         }
     }
 }

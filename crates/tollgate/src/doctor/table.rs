@@ -34,7 +34,7 @@ pub(super) fn print(class: &str, rows: &[KeyRow]) -> String {
     let widths: Vec<usize> = heads.iter().enumerate().map(widest).collect();
     let rule: String = widths.iter().map(|width| format!("+{}", "-".repeat(width + 2))).collect::<String>() + "+\n";
     let line = |cells: Vec<String>| cells.iter().map(|cell| format!("| {cell} ")).collect::<String>() + "|\n";
-    let mut text = format!("Bucket: {class}\n{rule}");
+    let mut text = format!("Class: {class}\n{rule}");
     text += &line(heads.iter().zip(&widths).map(|(head, &width)| format!("{head:^width$}")).collect());
     text += &rule;
     for row in rows {
@@ -65,7 +65,7 @@ mod tests {
         };
         let text = print("ip/32", &[row("203.0.113.7/32", 15.62), row("198.51.100.20/32", 0.94)]);
         let expect = "\
-Bucket: ip/32
+Class: ip/32
 +---------+--------+-------+---------+----------+------+---------+------------------+
 | Wait[s] | Cpu[s] | Req/s | Last[s] | Share[%] | Held | Refused |      Title       |
 +---------+--------+-------+---------+----------+------+---------+------------------+

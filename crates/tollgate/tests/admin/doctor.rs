@@ -64,7 +64,7 @@ fn the_table_is_printed_once_with_a_valid_token() {
     let with_file = tollgate(&["doctor", "--once", "--token-file", &file], gate.admin).output().unwrap();
     let (code, table, errors) = said(&with_file);
     assert_eq!((code, &*errors), (Some(0), ""));
-    assert!(table.starts_with("Bucket: ip/32\n+---------+"), "{table}");
+    assert!(table.starts_with("Class: ip/32\n+---------+"), "{table}");
     assert!(table.contains("| Wait[s] | Cpu[s] | Req/s | Last[s] | Share[%] | Held | Refused | "), "{table}");
     let row = table.lines().find(|line| line.contains("203.0.113.7/32")).unwrap();
     let cells: Vec<_> = row.split('|').map(str::trim).collect();
@@ -81,7 +81,7 @@ fn the_table_is_printed_once_with_a_valid_token() {
         let mut doctor = tollgate(&["doctor", "--once", "--bucket", bucket], gate.admin);
         let (code, table, _) = said(&doctor.env("TOLLGATE_TOKEN", TOKEN).output().unwrap());
         assert_eq!(code, Some(0), "{bucket}");
-        assert!(table.starts_with(&format!("Bucket: {class}\n")) && table.contains(&format!(" {key} ")), "{table}");
+        assert!(table.starts_with(&format!("Class: {class}\n")) && table.contains(&format!(" {key} ")), "{table}");
     }
     let wrong = tollgate(&["doctor", "--once"], gate.admin).env("TOLLGATE_TOKEN", "wrong").output().unwrap();
     assert_eq!(said(&wrong).0, Some(1));
@@ -218,6 +218,12 @@ fn the_page_of_one_caller_is_printed_once() {
     );
     let (_, other, _) = run(&["doctor", "--key", "198.51.100.1"]);
     assert!(other.ends_with("\nno refusal in the last 24 hours\n"), "{other}");
+    let (_, unseen, _) = run(&["doctor", "--key", "9.9.9.9"]);
+    assert!(unseen.contains("\nnot seen: ") && !other.contains("not seen"), "{unseen}{other}");
+    let (code, page, errors) = run(&["doctor", "--key", "tester"]);
+    assert!(code != Some(0) && page.is_empty() && errors.contains("--class user-agent"), "{code:?} {page}{errors}");
+    let (code, agent, _) = run(&["doctor", "--key", "tester", "--class", "user-agent"]);
+    assert!(code == Some(0) && agent.starts_with("tester  user-agent\n\nno rule has this class; "), "{agent}");
     let (code, network, _) = run(&["doctor", "--key", "203.0.113.0/24", "--class", "ip/24", "--json"]);
     let network: Value = serde_json::from_str(&network).unwrap();
     assert_eq!((code, &network["refusals"][0]["count"]), (Some(0), &json!(3)));
@@ -284,7 +290,7 @@ fn no_key_can_control_the_terminal() {
     let shown = "\\x1b[31mred\\x1b]0;title\\x07\\r\\n\\u{9b}2J\\u{202e}end";
     let table = said(&tollgate(&["doctor", "--once"], admin).output().unwrap()).1;
     assert!(table.contains(shown), "{table}");
-    let page = said(&tollgate(&["doctor", "--key", "x"], admin).output().unwrap()).1;
+    let page = said(&tollgate(&["doctor", "--class", "user-agent", "--key", "x"], admin).output().unwrap()).1;
     assert!(page.contains(&format!("rule {shown}: {shown}")), "{page}");
     let list = said(&tollgate(&["flags", "list", "--history"], admin).output().unwrap()).1;
     assert_eq!(list.matches(shown).count(), 5, "{list}");

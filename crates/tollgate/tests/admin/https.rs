@@ -107,7 +107,7 @@ fn the_doctor_uses_https() {
         answer
     });
     let output = run(&["doctor", "--once", "--class", "ip/32"], address, &folder.path().join("ca.pem"));
-    assert!(output.status.success() && output.stdout.starts_with(b"Bucket: ip/32\n"), "{output:?}");
+    assert!(output.status.success() && output.stdout.starts_with(b"Class: ip/32\n"), "{output:?}");
 }
 
 #[test]

@@ -280,7 +280,7 @@ fn spenders_and_the_doctor_open_on_the_class_where_the_load_is() {
             .unwrap();
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
         let table = String::from_utf8(doctor.stdout).unwrap();
-        assert!(table.starts_with("Bucket: ip/24\n"), "{table}");
+        assert!(table.starts_with("Class: ip/24\n"), "{table}");
     });
     assert_eq!(gate.json("/api/v1/buckets")["class"], "ip/32", "without a class it is as before");
 }
