@@ -1,5 +1,6 @@
 //! `tollgate check`: validates a settings file and, with `--hardening`, checks whether it is safe to expose.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -91,12 +92,29 @@ fn print_summary(file: &Path, settings: &Settings) {
             "note: `gate.mode` is \"observe\": the gate counts what it would hold or refuse, but forwards every request"
         );
     }
+    if let Some(note) = note_of_observing_rules(settings) {
+        print_line!("note: {note}");
+    }
     if let Some(note) = &settings.watch.why_no_flags {
         print_line!("note: {note}");
     }
     for file in missing_certificates(settings) {
         print_line!("note: {} does not exist on this machine: a gate does not start without it", file.display());
     }
+}
+
+/// The rules in observe mode, if there are any; by name if they are few.
+fn note_of_observing_rules(settings: &Settings) -> Option<String> {
+    const NAMED_MAX: usize = 5;
+    let rules = settings.domains.iter().flat_map(|domain| &domain.rules).map(|settings| &settings.rule);
+    // A `legacy` limit is two rules with the same name.
+    let names: BTreeSet<_> =
+        rules.filter(|rule| rule.mode == Mode::Observe).map(|rule| format!("`{}`", rule.name)).collect();
+    let named = if names.len() <= NAMED_MAX { format!(" ({})", list(&Vec::from_iter(&names))) } else { String::new() };
+    let subject = if names.len() == 1 { "1 rule".to_owned() } else { format!("{} rules", names.len()) };
+    let verb = if names.len() == 1 { "observes" } else { "observe" };
+    let effect = "requests over the limit are counted and logged, but not held or refused";
+    (!names.is_empty()).then(|| format!("{subject}{named} only {verb}: {effect}"))
 }
 
 /// Files of certificates that do not exist. One in a directory that only the gate can read may exist.
@@ -139,6 +157,10 @@ fn print_hardening(file: &Path, settings: &Settings) -> ExitCode {
     }
     let count = |is: fn(&CheckOutcome) -> bool| checks.iter().filter(|check| is(&check.outcome)).count();
     let failed = count(|outcome| matches!(outcome, CheckOutcome::Fail(_)));
-    print_line!("{} passed, {failed} failed", count(|outcome| *outcome == CheckOutcome::Pass));
+    let passed = count(|outcome| *outcome == CheckOutcome::Pass);
+    match count(|outcome| *outcome == CheckOutcome::NotUsed) {
+        0 => print_line!("{passed} passed, {failed} failed"),
+        unused => print_line!("{passed} passed, {failed} failed, {unused} not in use (-)"),
+    }
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -166,7 +166,8 @@ fn rule_checks(settings: &Settings) -> Vec<HardeningCheck> {
     });
     let names: Vec<_> = chosen.map(|settings| format!("`{}`", settings.rule.name)).collect();
     vec![HardeningCheck::new(
-        "no rule has a class whose keys many clients share (user agent, path, host, method)",
+        "no rule has a class whose keys many clients share (path, host, method, or user agent unless `when` selects \
+         user agents)",
         names.is_empty(),
         format!("{} throttles all clients with the same key together: add `+ip/24` to its class", names.join(", ")),
     )]

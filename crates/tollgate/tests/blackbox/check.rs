@@ -27,7 +27,11 @@ fn a_valid_file_prints_a_line_or_two() {
     let doors = door("http will be open on 127.0.0.1:8890") + &door("resp will be open on 127.0.0.1:6380");
     let sites = "site: shop serves shop.example, *.shop.example from http://127.0.0.1:8081, with 0 rules of its own\n\
                  site: requests for any other host go to http://127.0.0.1:8080\n";
-    assert_eq!(run.stdout, format!("examples/everything.toml: ok, 8 rules in 2 domains\n{sites}{doors}{note}"));
+    let observing = "note: 1 rule (`old-clients`) only observes: requests over the limit are counted and logged, but not held or refused\n";
+    assert_eq!(
+        run.stdout,
+        format!("examples/everything.toml: ok, 8 rules in 2 domains\n{sites}{doors}{observing}{note}")
+    );
 }
 
 #[test]
@@ -160,6 +164,16 @@ fn a_note_mentions_observe_mode() {
     assert!(run.code == Some(0) && run.stdout.contains("note: `gate.mode` is \"observe\""), "{}", run.stdout);
     let (run, _) = check_file("enforce", b"[gate]\nmode = 'enforce'\n");
     assert!(run.code == Some(0) && !run.stdout.contains("gate.mode"), "{}", run.stdout);
+    let rule = |name: &str, mode: &str| {
+        format!("[[rule]]\nname = '{name}'\nmode = '{mode}'\nclass = 'ip/32'\nin_flight = {{ max = 9 }}\n")
+    };
+    let (run, _) = check_file("observe-one", (rule("login", "observe") + &rule("api", "enforce")).as_bytes());
+    assert!(run.stdout.contains("note: 1 rule (`login`) only observes: "), "{}", run.stdout);
+    let many: String = (0..6).map(|number| rule(&format!("r{number}"), "observe")).collect();
+    let (run, _) = check_file("observe-many", many.as_bytes());
+    assert!(run.stdout.contains("note: 6 rules only observe: "), "{}", run.stdout);
+    let (run, _) = check_file("observe-none", rule("api", "enforce").as_bytes());
+    assert!(run.code == Some(0) && !run.stdout.contains("only observe"), "{}", run.stdout);
 }
 
 /// A file on another machine, or one that only the gate can read, is no mistake in the settings.
@@ -197,7 +211,11 @@ fn a_hardening_list_has_pass_or_fail_and_what_to_write() {
         "{}",
         run.stdout
     );
-    assert!(run.stdout.ends_with(" passed, 0 failed\n"), "{}", run.stdout);
+    assert!(
+        run.stdout.contains("\n  -     ") && run.stdout.ends_with(" passed, 0 failed, 1 not in use (-)\n"),
+        "{}",
+        run.stdout
+    );
     let unsafe_file = "[gate]\nmode = 'observe'\nbackend = 'http://backend.example:80'\nlisten = '0.0.0.0:80'\n\
         [[rule]]\nname = 'bots'\nclass = 'user-agent'\nin_flight = { max = 9 }\n\
         [master]\naccounting = '0.0.0.0:10004'\ngates_without_keys = 'private'\n";
@@ -218,6 +236,11 @@ fn a_hardening_list_has_pass_or_fail_and_what_to_write() {
         );
     }
     assert!(run.stdout.contains("`bots` throttles all clients with the same key together"), "{}", run.stdout);
+    let crawlers =
+        "[[rule]]\nname = 'bots'\nclass = 'user-agent'\nwhen.header.user-agent = '*bot*'\nin_flight = { max = 9 }\n";
+    let crawlers = hardening("crawlers", crawlers);
+    let passes = |line: &str| line.starts_with("  pass  no rule has a class") && line.contains("unless `when` selects");
+    assert!(crawlers.stdout.lines().any(passes), "{}", crawlers.stdout);
     let everybody = hardening("everybody", "[gate]\nbackend = 'http://a'\ntrusted_proxies = ['0.0.0.0/0']\n");
     assert!(everybody.stdout.contains("  FAIL  `trusted_proxies` contains proxies only"), "{}", everybody.stdout);
     assert_eq!(hardening("wrong", "[gate]\nlisten = 1\n").code, Some(2));
