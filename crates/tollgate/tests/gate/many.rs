@@ -129,7 +129,12 @@ fn fault_15_a_shortage_of_descriptors_does_not_mark_the_backend_as_down() {
     );
     command.arg("-c").arg(gate);
     let mut gate = Gate::spawn(command, folder);
-    gate.logged("fewer connections than wanted");
+    let line = gate.logged("fewer connections than wanted");
+    assert!(line.contains("\"WARN\""), "{line}");
+    gate.signal("HUP");
+    gate.logged("settings reloaded");
+    let reported = gate.log().iter().filter(|line| line.contains("fewer connections than wanted")).count();
+    assert_eq!(reported, 1, "a reload that does not change the limit repeats nothing");
     // Each needs two descriptors, which is more than there are.
     let crowd: Vec<TcpStream> = (0..16)
         .map(|number| {

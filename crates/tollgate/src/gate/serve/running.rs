@@ -98,7 +98,9 @@ impl Running {
         let masters = orders.link().map(|link| masters::open(link, &clock)).transpose()?;
         let Orders { gate: settings, domain, other_domains, door_threads, .. } = orders;
         let workers = settings.workers.max(1);
-        let connections_max = connections_max(&settings);
+        let connections_max = ConnectionsMax::new(&settings);
+        connections_max.log();
+        let connections_max = connections_max.effective();
         let listeners = if handed_over.is_empty() {
             listener::bind_all(&settings.listen, workers)?
         } else {
@@ -180,7 +182,11 @@ impl Running {
         let backends = SiteBackends::new(&settings, Some(&self.shared.backends.load()), queue_of);
         self.shared.backend_tls.store(backend_tls);
         self.shared.backends.store(Arc::new(backends));
-        self.shared.caps.set_total_max(connections_max(&settings));
+        let connections_max = ConnectionsMax::new(&settings);
+        if connections_max != ConnectionsMax::new(&old) {
+            connections_max.log();
+        }
+        self.shared.caps.set_total_max(connections_max.effective());
         self.shared.buffers.budget.reload(&settings.buffer);
         mask::set_off(settings.show_values);
         let has_other_proxies = old.trusted_proxies != settings.trusted_proxies;
@@ -348,14 +354,46 @@ fn certificates(plan: CertificatePlan) -> io::Result<Option<Arc<Certificates>>> 
     if plan.is_empty() { Ok(None) } else { Certificates::load(plan).map(Some) }
 }
 
-/// The configured limit of connections, or as many as there are file descriptors for.
-fn connections_max(settings: &Settings) -> usize {
-    let (wanted, files) = (settings.bounds.connections_max, files_max());
-    let possible = connections_possible(files, settings);
-    if possible < wanted {
-        tracing::warn!(wanted, possible, files, "fewer connections than wanted: raise the bound on open files");
+/// Number of connections below which a limit on open files is reported as a warning: the default of
+/// `bounds.connections_per_address`, so that one address could take all of them.
+const CONNECTIONS_FEW: usize = 1024;
+
+/// The limit of client connections.
+#[derive(Clone, Copy, PartialEq)]
+struct ConnectionsMax {
+    /// The configured limit.
+    wanted: usize,
+    /// The connections for which there are file descriptors.
+    possible: usize,
+    /// The number of files that the process may open.
+    files: usize,
+}
+
+impl ConnectionsMax {
+    fn new(settings: &Settings) -> Self {
+        let files = files_max();
+        Self { wanted: settings.bounds.connections_max, possible: connections_possible(files, settings), files }
     }
-    wanted.min(possible)
+
+    fn effective(self) -> usize {
+        self.wanted.min(self.possible)
+    }
+
+    /// The level of the message about this limit; none if the configured limit is in force.
+    fn level(self) -> Option<tracing::Level> {
+        let level = if self.possible < CONNECTIONS_FEW { tracing::Level::WARN } else { tracing::Level::INFO };
+        (self.possible < self.wanted).then_some(level)
+    }
+
+    fn log(self) {
+        let Self { wanted, possible, files } = self;
+        let text = "fewer connections than wanted: raise the bound on open files";
+        match self.level() {
+            Some(tracing::Level::WARN) => tracing::warn!(wanted, possible, files, "{text}"),
+            Some(_) => tracing::info!(wanted, possible, files, "{text}"),
+            None => {}
+        }
+    }
 }
 
 /// The connections for which there are file descriptors. Not every client has a connection to a backend: only requests
@@ -380,4 +418,19 @@ fn files_max() -> usize {
         Err(_) => limit.current,
     };
     current.map_or(1 << 20, |files| usize::try_from(files).unwrap_or(usize::MAX)).min(1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_low_limit_on_open_files_is_a_warning_only_if_few_connections_are_possible() {
+        let level = |wanted, possible| ConnectionsMax { wanted, possible, files: 20_000 }.level();
+        assert_eq!(level(16_384, 16_384), None);
+        assert_eq!(level(16_384, 16_383), Some(tracing::Level::INFO));
+        assert_eq!(level(16_384, CONNECTIONS_FEW), Some(tracing::Level::INFO));
+        assert_eq!(level(16_384, CONNECTIONS_FEW - 1), Some(tracing::Level::WARN));
+        assert_eq!(level(100, 200), None);
+    }
 }
