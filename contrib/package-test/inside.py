@@ -105,6 +105,7 @@ def the_package_installs_and_serves():
     assert sh("systemctl is-enabled tollgate.socket tollgate.service").split() == ["enabled", "enabled"]
     assert "is alive" in sh("tollgate health") and "is ready" in sh("tollgate health --ready")
     assert '"level"' in sh("journalctl -u tollgate --no-pager")
+    assert '"level"' in sh("journalctl -u tollgate | grep level")
 
 
 @fact
@@ -441,7 +442,7 @@ def a_purged_package_leaves_nothing_but_the_administrators_files():
 
 @fact
 def the_static_binary_runs_anywhere_and_may_listen_on_port_80_with_a_capability():
-    unpack, capability = blocks("install.md", "Any Linux: the static binary")
+    unpack, capability, _ = blocks("install.md", "Any Linux: the static binary")
     assert re.match(r"tollgate \d", sh(unpack, cwd=f"{HERE}/archive"))
     # Nothing but the binary and the address of a name server.
     serve_names("127.0.0.53")
@@ -461,6 +462,19 @@ def the_static_binary_runs_anywhere_and_may_listen_on_port_80_with_a_capability(
     write("/etc/hosts", open("/etc/hosts").read() + "\n127.0.0.1 app\n")
     eventually("it serves", lambda: "app on port 8080" in get("http://127.0.0.1/"))
     sh("systemctl stop by-hand")
+
+
+@fact
+def the_units_of_the_archive_run_the_static_binary():
+    unpack, _, service = blocks("install.md", "Any Linux: the static binary")
+    # A purged package leaves its user.
+    sh("if id tollgate; then userdel tollgate; fi; rm -rf /usr/local/bin/tollgate")
+    sh(unpack + service, cwd=f"{HERE}/archive")
+    assert "app on port 8080" in get("http://127.0.0.1:8888/")
+    assert os.readlink(f"/proc/{main_pid()}/exe") == "/usr/local/bin/tollgate"
+    sh("""systemctl disable --now tollgate.socket tollgate.service
+    rm -r /etc/systemd/system/tollgate.* /etc/tollgate
+    systemctl daemon-reload""")
 
 
 @fact

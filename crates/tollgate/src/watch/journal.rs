@@ -81,7 +81,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Appends records and syncs them, all or none. After a failure only [`Self::replace`] works.
+    /// Appends records and syncs them, all or none. After a failure only [`Self::rewrite`] works.
     pub(super) fn append(&mut self, records: &[u8]) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Err(io::Error::other("an earlier write failed")) };
         // A write to a deleted file would succeed and be lost.

@@ -145,14 +145,19 @@ fn tells_clients_apart(address: SocketAddr) {
     assert_eq!(left(OTHER, address, ""), 99);
 }
 
+/// The output of the page's command that lists the clients.
+fn doctor(gate: &Gate) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(block("Check it", "sh").split_whitespace().skip(1));
+    command.args(["--admin", &format!("http://{}", gate.admin)]);
+    String::from_utf8(command.output().unwrap().stdout).unwrap()
+}
+
 /// The final check of the page.
 fn doctor_shows_both(gate: &Gate) {
-    let line = block("Check it", "sh").trim();
     let mut list = String::new();
     eventually("both clients in the list of the doctor", || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        command.args(line.split_whitespace().skip(1)).args(["--admin", &format!("http://{}", gate.admin)]);
-        list = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        list = doctor(gate);
         list.contains("127.50.1.1") && list.contains("127.50.2.1")
     });
     assert!(!list.contains("127.0.0.1"), "{list}");
@@ -172,6 +177,27 @@ fn behind_nginx_clients_are_distinguished_and_websockets_work() {
     roundtrip(connect_from(ONE.into(), nginx.address), upgrade.as_bytes());
     let request = backend.requests().pop().unwrap();
     assert_eq!((request.path(), request.field("upgrade")), ("/ws", Some("websocket")));
+}
+
+#[test]
+fn on_the_server_itself_curl_can_be_any_client() {
+    let backend = Backend::saying("ok");
+    let gate = gate(block("The gate", "toml"), &backend);
+    assert_eq!(curl(&gate, &["-H", "X-Forwarded-For: 203.0.113.7"]).as_deref(), Some("ok"));
+    eventually("the client is in the list of the doctor", || doctor(&gate).contains("203.0.113.7/32"));
+}
+
+#[test]
+fn the_command_that_changes_the_backend_works_with_the_settings_of_this_page() {
+    let install = include_str!("../../../../docs/install.md");
+    let line = install.lines().find(|line| line.starts_with("sudo sed -i")).unwrap();
+    let settings = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&settings, block("The gate", "toml")).unwrap();
+    let path = settings.path().to_str().unwrap();
+    let script = line.trim_start_matches("sudo ").replace("/etc/tollgate/tollgate.toml", path);
+    assert!(Command::new("bash").args(["-c", &script]).status().unwrap().success());
+    let changed = std::fs::read_to_string(path).unwrap();
+    assert!(changed.contains("\nbackend = \"http://127.0.0.1:3000\"\n") && !changed.contains("8080"), "{changed}");
 }
 
 #[test]

@@ -62,7 +62,7 @@ const BLOCKS: &[RunBlock] = &[
     (
         "docs/install.md",
         "sh",
-        "sudo sed -i 's|^backend = .*|backend = \"http://127.0.0.1:3000\"|' /etc/tollgate/tollgate.toml",
+        "sudo sed -i 's|^backend *=.*|backend = \"http://127.0.0.1:3000\"|' /etc/tollgate/tollgate.toml",
         PACKAGE_TEST,
         "def a_reload_applies_the_settings_and_a_file_with_mistakes_changes_nothing",
     ),
@@ -107,6 +107,13 @@ const BLOCKS: &[RunBlock] = &[
         "sudo setcap cap_net_bind_service=+ep /usr/local/bin/tollgate",
         PACKAGE_TEST,
         "def the_static_binary_runs_anywhere_and_may_listen_on_port_80_with_a_capability",
+    ),
+    (
+        "docs/install.md",
+        "sh",
+        "sudo useradd --system --user-group --home-dir /var/lib/tollgate --shell /usr/sbin/nologin tollgate",
+        PACKAGE_TEST,
+        "def the_units_of_the_archive_run_the_static_binary",
     ),
     (
         "docs/install.md",
@@ -278,6 +285,7 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("./test", ".ci/run", "exec ./test\n"),
     ("./test full", TEST, "run_parts \"${parts[@]}\""),
     ("cargo run --release -- demo", TEST, "cargo run -q --locked --release -- demo"),
+    ("curl -H 'X-Forwarded-For: 203.0.113.7' http://127.0.0.1:8888/", PROXY_TESTS, "\"X-Forwarded-For: 203.0.113.7\""),
     ("curl --haproxy-protocol http://127.0.0.1:8888", PROXY_TESTS, "\"--haproxy-protocol\""),
     ("curl http://127.0.0.1:8888", PROXY_TESTS, "fn curl("),
     (
@@ -286,6 +294,7 @@ const COMMANDS: &[(&str, &str, &str)] = &[
         "def the_compose_example_serves_through_nginx",
     ),
     ("journalctl -u tollgate", PACKAGE_TEST, "journalctl -u tollgate --no-pager"),
+    ("journalctl -u tollgate | grep 203.0.113.7", PACKAGE_TEST, "journalctl -u tollgate | grep "),
     ("kill -HUP", START_TESTS, "gate.signal(\"HUP\")"),
     ("sudo systemctl reload tollgate", PACKAGE_TEST, "systemctl reload tollgate"),
     ("systemctl reload tollgate", PACKAGE_TEST, "systemctl reload tollgate"),
