@@ -370,8 +370,9 @@ mod tests {
         let all: u64 = addresses.iter().map(|shown| shown.rates.total.acts[1]).sum();
         assert!((285_000..315_000).contains(&all), "{all}");
         for SpenderRates { rates, .. } in addresses {
+            // 9,375 with a standard deviation of 550.
             assert!(
-                rates.total.requests == rates.total.acts[1] && (8_000..11_000).contains(&rates.total.acts[1]),
+                rates.total.requests == rates.total.acts[1] && (6_800..12_000).contains(&rates.total.acts[1]),
                 "{rates:?}"
             );
         }
