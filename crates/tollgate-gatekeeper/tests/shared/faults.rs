@@ -139,12 +139,12 @@ async fn foreign_values_are_left_unchanged_and_block_no_client() {
         };
         let not_a_number = [&ours[..2], &f64::NAN.to_le_bytes(), &ours[10..]].concat();
         let cut = &ours[..ours.len() - 1];
-        // A state of another kind of limit, and an invalid level.
+        // A state of another kind of limit, and an invalid level and wait.
         let other_kind = [b"tz", &ours[2..]].concat();
         let is_log = ["window", "in-flight"].contains(&name);
         let head = if is_log { ours[..26].to_vec() } else { [&ours[..10], &[0; 16]].concat() };
         let with_level = |level: f64| [&head, &level.to_le_bytes()[..], &ours[if is_log { 34 } else { 10 }..]].concat();
-        let too_high = with_level(256.0);
+        let too_high = with_level(9.1e15);
         for garbage in [b"".as_slice(), b"hello", &[0xff; 34], &[0xff; 58], &not_a_number, cut, &other_kind, &too_high]
         {
             let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();

@@ -167,10 +167,9 @@ impl TextPage {
             format!("  {:<15} {:<13} {:<23} {:>6} {:>7} {:>8}", "rule", "class", "limit", "held", "refused", "saved");
         self.line(&self.ink.paint(DIM, &titles));
         for rule in &summary.rules {
-            let name = if rule.observes { format!("{} (observes)", rule.name) } else { rule.name.clone() };
             let line = format!(
                 "  {} {} {} {:>6} {:>7} {:>8}",
-                fitted(&name, 15),
+                fitted(&rule.name, 15),
                 fitted(&rule.class, 13),
                 fitted(&rule.limit, 23),
                 short(rule.done.held + rule.done.would_hold),
@@ -178,6 +177,9 @@ impl TextPage {
                 saved(&rule.done),
             );
             self.line(&line);
+            if rule.observes {
+                self.line("      in observe mode: it would have held and refused these");
+            }
         }
     }
 

@@ -376,7 +376,7 @@ fn a_rule_in_observe_mode_counts_and_admits() {
     let trace = files.write("trace.jsonl", requests("203.0.113.7", &[0, 0, 0]));
     let page = tollgate(["replay", "--config", &config, &trace]).stdout;
     assert!(page.contains("would have held 0 and refused 1"), "{page}");
-    assert!(page.contains("api (observes)"), "{page}");
+    assert!(page.contains("in observe mode: it would have held and refused these"), "{page}");
 }
 
 #[test]
