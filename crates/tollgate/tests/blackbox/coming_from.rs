@@ -132,7 +132,7 @@ fn governors_periods_and_methods_are_rates_and_conditions() {
     assert_eq!(short("governor-methods", &rules, &calls.iter().map(by).collect::<String>()), "aarraa");
 }
 
-/// The waits in seconds that a client is told which comes again as soon as it may, `max + 1` times each time.
+/// The announced waits, in seconds, of a client that returns when each wait ends and sends `max + 1` requests.
 fn waits_s(test: &str, rules: &str, max: u64, count: usize) -> Vec<u64> {
     let (mut trace, mut at_ms, mut waits) = (String::new(), 0, Vec::new());
     while waits.len() < count {

@@ -482,7 +482,7 @@ fn two_backends_of_different_speed_are_both_kept_busy() {
             // A backend that is always busy completes one request per service time.
             possible += elapsed / (busy / count);
         }
-        // Measured: 0.88 to 0.97. Without a queue for each backend, the fast one waits for the slow one.
+        // In real time, the runs that missed a bound of 0.9 had 0.89.
         assert!(served >= 0.85 * possible, "{served} of {possible}: {before:?} {after:?} {rows}");
         assert_eq!(rows.matches("\"in_flight_max\"").count(), 4, "one for each backend, in both sums: {rows}");
     });
