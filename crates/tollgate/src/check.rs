@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -11,7 +12,7 @@ use crate::admin::{Role, Tokens};
 use crate::bounded_file;
 use crate::cli::WRONG;
 use crate::hardening::{self, CheckOutcome};
-use crate::settings::{Settings, Site};
+use crate::settings::{Admin, Settings, Site};
 use crate::token::token_bytes_min;
 
 /// Arguments of `tollgate check`.
@@ -45,14 +46,17 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
 /// can read, are checked when the gate starts.
 fn tokens_suffice(settings: &Settings) -> io::Result<()> {
     let Some(admin) = &settings.admin else { return Ok(()) };
+    let readable = token_files(admin).filter(|(_, file)| bounded_file::open(file).is_ok());
+    Tokens::load(readable, token_bytes_min(admin.listen)).map(drop)
+}
+
+fn token_files(admin: &Admin) -> impl Iterator<Item = (Role, &Path)> {
     let files = [
         (Role::Operator, &admin.token_file),
         (Role::Viewer, &admin.viewer_token_file),
         (Role::Reporter, &admin.reporter_token_file),
     ];
-    let named = files.iter().filter_map(|(role, file)| Some((*role, file.as_deref()?)));
-    let readable = named.filter(|(_, file)| bounded_file::open(file).is_ok());
-    Tokens::load(readable, token_bytes_min(admin.listen)).map(drop)
+    files.into_iter().filter_map(|(role, file)| Some((role, file.as_deref()?)))
 }
 
 fn print_summary(file: &Path, settings: &Settings) {
@@ -98,8 +102,13 @@ fn print_summary(file: &Path, settings: &Settings) {
     if let Some(note) = &settings.watch.why_no_flags {
         print_line!("note: {note}");
     }
-    for file in missing_certificates(settings) {
-        print_line!("note: {} does not exist on this machine: a gate does not start without it", file.display());
+    for file in needed_files(settings) {
+        if matches!(file.try_exists(), Ok(false)) {
+            print_line!("note: {} does not exist on this machine: a gate does not start without it", file.display());
+        } else if is_for_root_alone(file) {
+            let effect = "a service with a user of its own, such as that of the Debian package, does not start with it";
+            print_line!("note: only root can read {}: {effect}", file.display());
+        }
     }
 }
 
@@ -117,11 +126,17 @@ fn note_of_observing_rules(settings: &Settings) -> Option<String> {
     (!names.is_empty()).then(|| format!("{subject}{named} only {verb}: {effect}"))
 }
 
-/// Files of certificates that do not exist. One in a directory that only the gate can read may exist.
-fn missing_certificates(settings: &Settings) -> impl Iterator<Item = &Path> {
+/// Files of certificates and tokens.
+fn needed_files(settings: &Settings) -> impl Iterator<Item = &Path> {
     let pairs = settings.gate.iter().flat_map(|gate| gate.all_tls());
-    let files = pairs.flat_map(|pair| [&*pair.chain, &*pair.key]);
-    files.filter(|file| matches!(file.try_exists(), Ok(false)))
+    let certificates = pairs.flat_map(|pair| [&*pair.chain, &*pair.key]);
+    let admin = settings.admin.iter().flat_map(token_files).map(|(_, file)| file);
+    let doors = settings.doors.iter().filter_map(|doors| doors.token_file.as_deref());
+    certificates.chain(admin).chain(doors)
+}
+
+fn is_for_root_alone(file: &Path) -> bool {
+    file.metadata().is_ok_and(|file| file.uid() == 0 && file.mode() & 0o077 == 0)
 }
 
 /// A site with its hosts, backends, rules and certificates.
