@@ -590,7 +590,7 @@ fn the_backoff_of_screentinkers_page_is_its_formula_in_every_band() {
             let (refused, admitted) = decisions[decisions.len() - 6..].split_last().unwrap();
             assert_eq!(words(admitted), ["admit"; 5], "{band}, violation {violation}");
             let level = violation.min(10);
-            let wait_ms = (1000 * multiplier << (level - 1)).min(60_000);
+            let wait_ms = ((1000 * multiplier) << (level - 1)).min(60_000);
             let got = ["reason", "level", "retry_after_ms"].map(|name| refused[name].clone());
             let expect = [Value::from("over-limit"), level.into(), wait_ms.into()];
             assert_eq!(got, expect, "{band}, violation {violation}");
