@@ -224,6 +224,16 @@ mod tests {
     }
 
     #[test]
+    fn an_interval_is_the_time_of_one_request() {
+        for (interval, period) in [("200", 200), ("5 min", 300_000)] {
+            let text = format!("domains:\n  default: {{interval: {interval}, burst: 10}}\n");
+            let (settings, _) = translation(&text, translate);
+            let expect = Limit::Rate(Rate::new(1, Span::from_millis(period), 10).unwrap());
+            assert_eq!(settings.domains[0].rules[0].rule.limit, expect, "{interval}");
+        }
+    }
+
+    #[test]
     fn a_rate_that_smockron_does_not_limit_is_noted() {
         let (_, imported) = translation("domains:\n  default: {rate: 3000/s, burst: 1}\n", translate);
         assert!(imported.notes.iter().any(|note| note.contains("does not limit it")), "{:?}", imported.notes);

@@ -559,6 +559,76 @@ fn a_device_of_screentinker_waits_as_its_page_shows() {
     }
 }
 
+/// The decisions on a device that connects at these times, by the rule `reconnect` of ScreenTinker's page.
+fn reconnects(test: &str, band: &str, times_ms: &[u64]) -> Vec<Value> {
+    let page = std::fs::read_to_string(root().join("docs/coming-from/screentinker.md")).unwrap();
+    let rule = page.split("[[rule]]").nth(1).unwrap();
+    assert!(rule.contains("name       = \"reconnect\""), "{rule}");
+    let connect = |at_ms: &u64| {
+        format!(
+            "{{\"at_ms\": {at_ms}, \"client\": \"192.0.2.1\", \"headers\": {{\"upgrade\": \"websocket\", \"x-device-id\": \"broken\"}}}}\n"
+        )
+    };
+    // The first line starts the clock of the warm-up.
+    let clock = format!("{{\"at_ms\": 0, \"client\": \"192.0.2.2\"}}\n{{\"at_ms\": 0, \"band\": \"{band}\"}}\n");
+    let trace = clock + &times_ms.iter().map(connect).collect::<String>();
+    decisions(test, &format!("[[rule]]{rule}"), &trace).split_off(1)
+}
+
+/// The sixth connect comes 300 ms before the window has room, so only the backoff decides how long the wait is.
+const BARELY_TOO_FAST_MS: [u64; 6] = [0, 2400, 4800, 7200, 9600, 9700];
+
+/// RECONNECT_BASE_BACKOFF_MS, RECONNECT_MAX_BACKOFF_MS, RECONNECT_MAX_LEVEL and RECONNECT_BAND_*_MULT: the backoff is
+/// 1 s, twice as long with each level up to 60 s, and twice or four times as long in the other bands.
+#[test]
+fn the_backoff_of_screentinkers_page_is_its_formula_in_every_band() {
+    for (band, multiplier) in [("normal", 1), ("elevated", 2), ("critical", 4)] {
+        let (mut times_ms, mut begin_ms) = (Vec::new(), 60_000);
+        for violation in 1..=12 {
+            times_ms.extend(BARELY_TOO_FAST_MS.map(|offset_ms| begin_ms + offset_ms));
+            let decisions = reconnects(&format!("screentinker-formula-{band}"), band, &times_ms);
+            let (refused, admitted) = decisions[decisions.len() - 6..].split_last().unwrap();
+            assert_eq!(words(admitted), ["admit"; 5], "{band}, violation {violation}");
+            let level = violation.min(10);
+            let wait_ms = ((1000 * multiplier) << (level - 1)).min(60_000);
+            let got = ["reason", "level", "retry_after_ms"].map(|name| refused[name].clone());
+            let expect = [Value::from("over-limit"), level.into(), wait_ms.into()];
+            assert_eq!(got, expect, "{band}, violation {violation}");
+            begin_ms += BARELY_TOO_FAST_MS[5] + wait_ms;
+        }
+    }
+}
+
+/// RECONNECT_RELEASE_MS: 30 s after the end of a block, the next one is as short as the first.
+#[test]
+fn a_device_of_screentinker_is_forgiven_after_the_release_time() {
+    // The first block begins at 69.7 s and ends at 70.7 s.
+    for (violation_ms, wait_ms) in [(100_699, 2000), (100_700, 1000)] {
+        let again_ms = BARELY_TOO_FAST_MS.map(|offset_ms| violation_ms - BARELY_TOO_FAST_MS[5] + offset_ms);
+        let times_ms = [BARELY_TOO_FAST_MS.map(|offset_ms| 60_000 + offset_ms), again_ms].concat();
+        let last = reconnects("screentinker-release", "normal", &times_ms).pop().unwrap();
+        assert_eq!((&last["decision"], &last["retry_after_ms"]), (&"refuse".into(), &wait_ms.into()), "{violation_ms}");
+    }
+}
+
+/// RECONNECT_WINDOW_MS, RECONNECT_BASE_MAX, RECONNECT_HARD_CEILING and RECONNECT_WARMUP_MS, each at its boundary.
+#[test]
+fn the_window_the_ceiling_and_the_warm_up_of_screentinkers_page_end_exactly() {
+    let last = |test: &str, times_ms: &[u64]| {
+        let last = reconnects(test, "critical", times_ms).pop().unwrap();
+        ["decision", "reason", "retry_after_ms"].map(|name| last[name].to_string().replace('"', ""))
+    };
+    assert_eq!(last("screentinker-max", &[60_000; 5]), ["admit", "within-limit", "0"]);
+    assert_eq!(last("screentinker-window", &[60_000; 6]), ["refuse", "over-limit", "40000"]);
+    let sixth_at = |at_ms| [[60_000; 5].as_slice(), &[at_ms]].concat();
+    assert_eq!(last("screentinker-in-window", &sixth_at(69_999)), ["refuse", "over-limit", "4000"]);
+    assert_eq!(last("screentinker-after-window", &sixth_at(70_000)), ["admit", "within-limit", "0"]);
+    assert_eq!(last("screentinker-warm-up", &[29_999; 20]), ["admit", "warm-up", "0"]);
+    // No band counts during the warm-up.
+    assert_eq!(last("screentinker-ceiling", &[29_999; 21]), ["refuse", "ceiling", "10000"]);
+    assert_eq!(last("screentinker-warm", &[30_000; 6]), ["refuse", "over-limit", "40000"]);
+}
+
 /// Below five connects in ten seconds, but more than twenty in five minutes.
 #[test]
 fn a_device_of_screentinker_that_flaps_is_blocked_for_the_cooldown_first() {

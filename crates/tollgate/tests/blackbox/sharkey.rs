@@ -194,6 +194,9 @@ fn the_outcomes_of_sharkeys_own_tests_are_those_of_its_limits_here() {
     assert_eq!(values, 96);
 }
 
+/// No limit in Sharkey, and a mistake here.
+const NO_LIMIT: [&str; 2] = ["legacy = { max = 1, duration = \"0s\" }", "legacy = { min_interval = \"0s\" }"];
+
 /// The limits that Sharkey rejects when it is called. Here the file is rejected.
 #[test]
 fn limits_that_sharkey_rejects_are_mistakes_in_the_file() {
@@ -211,6 +214,8 @@ fn limits_that_sharkey_rejects_are_mistakes_in_the_file() {
         "legacy = { max = 0, duration = \"1s\" }",
         "legacy = { max = -1, duration = \"1s\" }",
         "legacy = { max = 1, duration = \"-1s\" }",
+        NO_LIMIT[0],
+        NO_LIMIT[1],
     ];
     for (number, limit) in wrong.iter().enumerate() {
         let config = format!("[[rule]]\nname = \"r\"\nclass = \"ip/32\"\n{limit}\n");
@@ -218,6 +223,8 @@ fn limits_that_sharkey_rejects_are_mistakes_in_the_file() {
         let run = tollgate([Path::new("check"), &config.file]);
         let place = if limit.contains("factor") { ":5:" } else { ":4:" };
         assert!(run.code == Some(2) && run.stderr.contains(place), "{limit}: {:?} {}", run.code, run.stderr);
+        let explains = run.stderr.contains("for no limit, which 0 is in Sharkey, leave the key or the rule out");
+        assert_eq!(explains, NO_LIMIT.contains(limit), "{limit}: {}", run.stderr);
     }
 }
 
@@ -228,6 +235,17 @@ fn an_enforced_interval_admits_one_request_of_each_interval() {
     assert_eq!(admitted, [0, 11]);
     assert_eq!((&decisions[1]["remaining"], &decisions[1]["reset_ms"]), (&0.into(), &1000.into()));
     assert_eq!(decisions[10]["reset_ms"], 1, "the time until the interval is over");
+}
+
+/// Sharkey's `remaining` is 0 while a client is blocked. The window has room after 1 s, and the block lasts for 40 s.
+#[test]
+fn nothing_remains_in_the_backoff_of_an_escalation() {
+    let limit = "window = { max = 5, per = \"1s\" }\nescalation = { backoff = \"40s\", backoff_max = \"60s\" }";
+    let decisions = decisions("backoff", limit, &[(6, 0), (1, 39_999), (1, 40_000)]);
+    let info = |place: usize| ["reason", "remaining", "reset_ms"].map(|name| decisions[place][name].clone());
+    assert_eq!(info(5), ["over-limit".into(), Value::from(0), 40_000.into()]);
+    assert_eq!(info(6), ["in-backoff".into(), Value::from(0), 1.into()]);
+    assert_eq!(info(7), ["within-limit".into(), Value::from(4), 0.into()]);
 }
 
 /// The table of the page that compares both.

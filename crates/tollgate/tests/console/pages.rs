@@ -98,6 +98,24 @@ fn the_page_of_flags_has_the_threshold_and_the_window() {
     browser.says("Threshold: 3 refusals of one account within 10 min");
 }
 
+/// ratewatch's view without a flagger: the most recent episode first, and a caption instead of a threshold.
+#[test]
+fn without_flags_the_console_shows_episodes_and_why_nobody_is_flagged() {
+    let (gate, browser) = (Gate::start("[watch]\nflags = false\n"), Browser::open(1280, 1000));
+    // The one with the most refusals is the oldest.
+    for (key, rejected) in [("oldest", 5000), ("older", 5), ("newest", 1)] {
+        let report = json!({ "id": key, "entries": [{ "class": "user", "key": key, "rejected": rejected }] });
+        assert_eq!(gate.post("/api/v1/rejections", &report).status, 202);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    open(&browser, &gate, ("episodes", "Episodes"));
+    let keys = "[...document.querySelectorAll('main td.key')].map((cell) => cell.textContent).join()";
+    browser.finds(keys, &json!("newest,older,oldest"));
+    open(&browser, &gate, FLAGS);
+    browser.says("Accounts are not flagged: [watch] has flags = false.");
+    browser.part_says("main td", "No account is flagged.");
+}
+
 #[test]
 fn a_flag_is_cleared_with_a_note_by_keyboard_alone() {
     let (gate, browser) = (gate(), Browser::open(1280, 1000));

@@ -207,3 +207,54 @@ fn code_in_another_form_is_an_error() {
         assert!(languages(wrong).is_err(), "{wrong}");
     }
 }
+
+/// The measured constants of docs/sizing.md, each with the page of the measurement and the text there.
+const SIZES: [(&str, &str, &str); 13] = [
+    (
+        "71,000 per second (13.2 us each; nginx 12.5 us)",
+        "performance",
+        "| tollgate | 71095 | 1.00 [0.60-1.14] | 13.2 us |",
+    ),
+    ("nginx 12.5 us", "performance", "| nginx | 70053 | 1.00 | 12.5 us |"),
+    ("(6.5 us each; nginx 5.4 us)", "performance", "| CPU time of a refusal | 5.4 us | 6.5 us |"),
+    ("used 167 MB", "performance", "| memory with 10,000 idle connections after that | 11.9 MB | 166.9 MB |"),
+    ("374,000 per second, on the Redis", "performance", "374,000/s on one core"),
+    ("1.2 million per second", "performance", "1.2 million, 0.88 times a libzmq subscriber"),
+    ("216 bytes per client", "performance", "| memory of a master with 1 million clients | 216 MB |"),
+    ("27 bytes per key", "performance", "A table uses 27 bytes per key"),
+    ("| 2 to 3 KB |", "memory", "| HTTP/1.1, idle after a request | 27 | 2,684 |"),
+    ("TLS, idle | 14 KB |", "memory", "| TLS, idle after a request over HTTP/1.1 | 700 | 14,363 |"),
+    ("HTTP/2, idle | 24 KB |", "memory", "| HTTP/2, idle after a request | 48 | 23,654 |"),
+    ("a waiting request | 12 KB |", "memory", "| HTTP/1.1, waiting in the queue | 27 | 12,103 |"),
+    ("a websocket, silent | 4 KB |", "memory", "| websocket, silent | 68 | 4,003 |"),
+];
+
+#[test]
+fn the_constants_of_the_sizing_page_are_those_that_were_measured() {
+    let page = |name: &str| fs::read_to_string(root().join(format!("docs/{name}.md"))).unwrap();
+    for (constant, measured_on, measurement) in SIZES {
+        assert!(page("sizing").contains(constant), "docs/sizing.md: {constant}");
+        assert!(page(measured_on).contains(measurement), "docs/{measured_on}.md has another value for {constant}");
+    }
+}
+
+/// The reasons in the code for a refusal by a rule or by the queue.
+#[test]
+fn every_reason_of_a_refusal_has_a_row_on_the_page_of_troubleshooting() {
+    let page = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
+    let rows: String = page.lines().filter(|line| line.starts_with("| `")).collect();
+    let strings = |path: &str, begin: &str, end: &str| -> Vec<String> {
+        let text = fs::read_to_string(root().join("crates").join(path)).unwrap();
+        let part = text.split_once(begin).unwrap().1.split_once(end).unwrap().0;
+        part.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    let admitted = ["no-rule", "within-limit", "warm-up", "would-hold", "would-refuse"];
+    let of_rules = strings("tollgate-core/src/decision.rs", "impl Reason {", "\n}\n");
+    let of_queue = strings("tollgate/src/gate/decide/refusal.rs", "let reason = match", "};");
+    let reasons: Vec<_> =
+        of_rules.into_iter().chain(of_queue).filter(|reason| !admitted.contains(&reason.as_str())).collect();
+    assert!(reasons.len() >= 10, "{reasons:?}");
+    for reason in reasons {
+        assert!(rows.contains(&format!("`{reason}`")), "docs/troubleshooting.md has no row for {reason}");
+    }
+}

@@ -43,6 +43,7 @@ impl Device {
             let decision = self.reconnect(rule, band);
             let Verdict::Refuse(until) = decision.verdict else {
                 admitted += 1;
+                assert!(admitted <= 20, "a device is never admitted more often than the ceiling allows");
                 continue;
             };
             let wait = until.since(self.now);
