@@ -28,7 +28,8 @@ const CLEARED_MAX: usize = 10_000;
 
 // KEYS: the flag, the order, the cleared flags. ARGV: account, refusals, time of setting, time of clearing or
 // empty, by whom, note, maximum number of flags, maximum number of cleared flags, prefix of flag names. Times
-// are capped at one second after the store's time.
+// are capped at one second after the store's time. Two times within one second are those of the same flag: gates
+// convert them to the store's clock, with an error.
 const WRITE_FLAG: &str = r"
 local time = redis.call('TIME')
 local soon = time[1] * 1000000 + time[2] + 1000000
@@ -47,7 +48,7 @@ if ARGV[4] == '' then
 else
   local cleared = math.min(tonumber(ARGV[4]), soon)
   if cleared_before then return 2 end
-  if flagged_before and flagged_before > cleared then return 0 end
+  if flagged_before and flagged_before > math.max(cleared, flagged + 1000000) then return 0 end
   if not flagged_before then redis.call('HSET', KEYS[1], 'flagged_at_us', text(flagged), 'rejected', ARGV[2]) end
   redis.call('HSET', KEYS[1], 'cleared_at_us', text(cleared), 'cleared_by', ARGV[5], 'note', ARGV[6])
   redis.call('ZADD', KEYS[3], last + 1, is_reported)

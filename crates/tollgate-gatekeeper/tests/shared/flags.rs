@@ -56,10 +56,13 @@ async fn goes_round(url: &str) {
 
     // It is set again only for refusals after the clearing.
     assert_eq!(first.write(&set("a", 1_001, 20)).await, Ok(FlagWriteOutcome::IsCleared));
-    assert_eq!(first.write(&set("a", 1_001, 21)).await, Ok(FlagWriteOutcome::Taken));
+    assert_eq!(first.write(&set("a", 1_001, 2_000_000)).await, Ok(FlagWriteOutcome::Taken));
     assert_eq!(changed(&second.changes(&Since::default()).await.unwrap()), [("b|{}\r\n", 7, None), ("a", 1_001, None)]);
     // A clearing of the previous flag does not clear this one.
     assert_eq!(second.write(&cleared(set("a", 5_000, 11), 20)).await, Ok(FlagWriteOutcome::IsSet));
+    // Its own clearing does, although its time, converted with another offset, is after it.
+    assert_eq!(second.write(&set("d", 3, 1_000_300)).await, Ok(FlagWriteOutcome::Taken));
+    assert_eq!(second.write(&cleared(set("d", 3, 1_000_000), 1_000_200)).await, Ok(FlagWriteOutcome::Taken));
     // A flag that no other gate knows is written with its clearing.
     assert_eq!(second.write(&cleared(set("c", 3, 1), 2)).await, Ok(FlagWriteOutcome::Taken));
     assert_eq!(first.write(&set("c", 3, 2)).await, Ok(FlagWriteOutcome::IsCleared));

@@ -31,8 +31,9 @@ const FLAGS_PER_BATCH: usize = 100;
 const PAST_FLAGS_SHARED_MAX: usize = 1000;
 /// Bound of `unshared`; further accounts are found by the comparison.
 const UNSHARED_MAX: usize = 100_000;
-/// Two clearings of a flag within this time are the same one, received through two gates.
-const SAME_CLEARING_WITHIN: Span = Span::from_secs(1);
+/// Two flags or two clearings of an account within this time are the same event. Its time differs after it was converted to
+/// the clock of Redis and back, with two measurements of the offset.
+const SAME_WITHIN: Span = Span::from_secs(1);
 
 /// How to handle a flag received from Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,8 +57,11 @@ fn merge(here: Option<&Flag>, there: Flag) -> MergeOutcome {
         (Some((here, None)), Some(cleared)) => {
             take_if(us(cleared.at) >= us(here.flagged_at), Record::Clear { account: there.account, cleared })
         }
-        (Some((_, Some(here))), None) => take_if(us(there.flagged_at) > us(here.at), Record::Flag(there)),
-        (Some((_, Some(here))), Some(cleared)) if cleared.at > here.at + SAME_CLEARING_WITHIN => {
+        (Some((flag, Some(here))), None) => {
+            let is_new = there.flagged_at > flag.flagged_at + SAME_WITHIN;
+            take_if(is_new && us(there.flagged_at) > us(here.at), Record::Flag(there))
+        }
+        (Some((_, Some(here))), Some(cleared)) if cleared.at > here.at + SAME_WITHIN => {
             MergeOutcome::Take(Record::RemoteClear(there))
         }
         (Some((_, Some(_))), Some(_)) => MergeOutcome::Same,
@@ -318,7 +322,9 @@ mod tests {
             (Some(flag(5, None)), flag(4, Some(5)), "clear"),
             (Some(flag(5, None)), flag(3, Some(4)), "send"),
             (Some(flag(5, Some(6))), flag(6, None), "send"),
-            (Some(flag(5, Some(6))), flag(7, None), "flag"),
+            (Some(flag(5, Some(6))), flag(minute, None), "flag"),
+            // The time of the flag, read back with another offset, is after the clearing.
+            (Some(flag(5, Some(6))), flag(7, None), "send"),
             (Some(flag(5, Some(6))), flag(5, Some(8)), "same"),
             (Some(flag(5, Some(6))), flag(5, Some(minute)), "remote-clear"),
         ] {
