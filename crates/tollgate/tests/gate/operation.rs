@@ -1,6 +1,7 @@
 //! Start, shutdown, reload, health and service managers.
 
 use std::io::{BufReader, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -243,6 +244,27 @@ fn an_idle_connection_is_closed_at_once_when_the_gate_stops() {
     assert!(is_closed(&kept) && is_closed(&never_used));
     release.send(()).unwrap();
     assert_eq!(read_response(&mut BufReader::new(at_work)).unwrap().text(), "done");
+    assert_eq!(gate.wait(), Some(0));
+}
+
+/// Keep-alive clients whose next request arrives while the gate begins to stop.
+#[test]
+fn requests_at_the_beginning_of_draining_are_answered() {
+    let backend = Backend::saying("ok");
+    let mut gate = Gate::with(&backend, "");
+    let mut clients: Vec<_> = (0..8).map(|_| gate.connect()).collect();
+    let ask = |client: &mut TcpStream| {
+        client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        read_response(&mut BufReader::new(client.try_clone().unwrap()))
+    };
+    clients.iter_mut().for_each(|client| assert_eq!(ask(client).unwrap().field("connection"), None));
+    gate.signal("TERM");
+    let mut asked =
+        |client: usize| ask(&mut clients[client]).expect("a response").field("connection").map(str::to_owned);
+    eventually("the gate is stopping", || asked(0).as_deref() == Some("close"));
+    for client in 1..8 {
+        assert_eq!(asked(client).as_deref(), Some("close"));
+    }
     assert_eq!(gate.wait(), Some(0));
 }
 

@@ -146,7 +146,7 @@ impl Worker {
         self.draining.get()
     }
 
-    /// Closes connections after the request that they serve, and idle ones at once.
+    /// Closes connections after their current or next request.
     pub(crate) fn drain(&self) {
         self.draining.set(true);
         self.timers.wake_all();

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
@@ -10,6 +11,10 @@ use super::listener;
 use crate::gate::http::health_check;
 use crate::gate::http::worker::{Shared, Worker};
 use crate::gate::net::timer::TICK;
+
+/// Time for which idle connections stay open after the gate begins to stop. A client that is just sending a request on one
+/// would lose it; it gets a response with `Connection: close` instead.
+const IDLE_WHILE_DRAINING: Duration = Duration::from_millis(300);
 
 /// The phase of a running gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +43,7 @@ pub(crate) async fn serve(
     if index == 0 {
         accepting.push(tokio::task::spawn_local(health_check::run(worker.clone())));
     }
-    let mut tick = tokio::time::interval(TICK);
+    let (mut tick, mut idle_until) = (tokio::time::interval(TICK), Instant::now());
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -50,6 +55,7 @@ pub(crate) async fn serve(
                 }
                 if now == Phase::Draining {
                     worker.drain();
+                    idle_until = Instant::now() + IDLE_WHILE_DRAINING;
                     for accepting in accepting.drain(..) {
                         accepting.abort();
                     }
@@ -57,7 +63,9 @@ pub(crate) async fn serve(
             }
         }
         if worker.is_draining() {
-            worker.timers.close_idle(usize::MAX);
+            if Instant::now() >= idle_until {
+                worker.timers.close_idle(usize::MAX);
+            }
             if worker.connections.get() == 0 {
                 return Ok(());
             }
