@@ -501,7 +501,7 @@ impl State {
 fn queue_settings(settings: &Settings) -> core::Settings {
     let backends = settings.all_backends().len().max(1);
     core::Settings {
-        shares: settings.fairness,
+        shares: settings.fairness.shares(),
         cores: settings.cores,
         in_flight: settings.in_flight,
         hold_max: settings.hold.max,
