@@ -49,12 +49,7 @@ impl AdminService {
         if let Some(note) = &self.watch.why_no_flags {
             tracing::info!("{note}");
         }
-        let settings = tollgate_core::watch::WatchSettings {
-            flag_threshold: self.watch.flag_threshold,
-            flag_window: self.watch.flag_window,
-            account_class: self.watch.account_class.as_str().into(),
-            ..tollgate_core::watch::WatchSettings::default()
-        };
+        let settings = self.watch.of_core();
         let flags_max = settings.flags_max;
         let webhook = self.webhook()?;
         let shared =
