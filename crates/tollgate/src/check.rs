@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use tollgate_core::rule::Mode;
 
-use crate::admin::{Role, Tokens};
+use crate::admin::{Tokens, token_files};
 use crate::bounded_file;
 use crate::cli::WRONG;
 use crate::hardening::{self, CheckOutcome};
@@ -45,13 +45,7 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
 /// can read, are checked when the gate starts.
 fn tokens_suffice(settings: &Settings) -> io::Result<()> {
     let Some(admin) = &settings.admin else { return Ok(()) };
-    let files = [
-        (Role::Operator, &admin.token_file),
-        (Role::Viewer, &admin.viewer_token_file),
-        (Role::Reporter, &admin.reporter_token_file),
-    ];
-    let named = files.iter().filter_map(|(role, file)| Some((*role, file.as_deref()?)));
-    let readable = named.filter(|(_, file)| bounded_file::open(file).is_ok());
+    let readable = token_files(admin).filter(|(_, file)| bounded_file::open(file).is_ok());
     Tokens::load(readable, token_bytes_min(admin.listen)).map(drop)
 }
 

@@ -135,14 +135,7 @@ impl AdminService {
     }
 
     fn token_files(&self) -> impl Iterator<Item = (Role, &Path)> {
-        let files = self.admin.iter().flat_map(|admin| {
-            [
-                (Role::Operator, &admin.token_file),
-                (Role::Viewer, &admin.viewer_token_file),
-                (Role::Reporter, &admin.reporter_token_file),
-            ]
-        });
-        files.filter_map(|(role, file)| Some((role, file.as_deref()?)))
+        self.admin.iter().flat_map(admin::token_files)
     }
 
     fn hosts(&self) -> Vec<String> {
