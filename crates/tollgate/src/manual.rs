@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use clap::Command;
 use clap_complete::Shell;
 
+use crate::output::CommandError;
+
 /// Prints a page. A reader that closes the pipe early is not an error.
 pub(crate) fn print(page: &[u8]) -> ExitCode {
     match std::io::stdout().lock().write_all(page) {
@@ -25,12 +27,7 @@ pub(crate) fn completions(mut command: Command, shell: Shell) -> Vec<u8> {
 }
 
 /// Writes a manual page for `command` and each of its subcommands into a directory, which is created if necessary.
-pub(crate) fn write_man_pages(command: Command, directory: &Path) -> ExitCode {
-    match fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(command, directory)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            print_error!("{}: {error}", directory.display());
-            ExitCode::FAILURE
-        }
-    }
+pub(crate) fn write_man_pages(command: Command, directory: &Path) -> Result<(), CommandError> {
+    let written = fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(command, directory));
+    written.map_err(|error| CommandError::failed(format!("{}: {error}", directory.display())))
 }
