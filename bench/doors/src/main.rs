@@ -75,11 +75,21 @@ fn main() {
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
     for (name, call, targets, contenders) in [
-        ("resp-16", "`CL.THROTTLE`, pipelines of 16", &[1.3, 1.2][..], servers.resp(RespLoad::Benchmark(16))),
-        ("resp-1", "`CL.THROTTLE`, single calls", &[1.0, 1.2], servers.resp(RespLoad::Benchmark(1))),
-        ("resp-polled", "`CL.THROTTLE`, single calls, polling load", &[1.0, 1.2], servers.resp(RespLoad::Polling)),
-        ("http", "`POST /v1/check`", &[0.8], servers.http()),
-        ("rls", "`ShouldRateLimit`", &[0.8], servers.rls()),
+        (
+            "resp-16",
+            "`CL.THROTTLE`, pipelines of 16",
+            &[Some(1.3), None, Some(1.2)][..],
+            servers.resp(RespLoad::Benchmark(16)),
+        ),
+        ("resp-1", "`CL.THROTTLE`, single calls", &[Some(1.0), None, Some(1.2)], servers.resp(RespLoad::Benchmark(1))),
+        (
+            "resp-polled",
+            "`CL.THROTTLE`, single calls, polling load",
+            &[Some(1.0), None, Some(1.2)],
+            servers.resp(RespLoad::Polling),
+        ),
+        ("http", "`POST /v1/check`", &[Some(0.8)], servers.http()),
+        ("rls", "`ShouldRateLimit`", &[Some(0.8)], servers.rls()),
     ] {
         if arguments.only.iter().any(|only| only == name) {
             print_rows(call, targets, &measure(&contenders, arguments.rounds, span));
@@ -110,7 +120,7 @@ fn measure<'a>(contenders: &[(&'a Server, Call)], rounds: usize, span: Duration)
 }
 
 /// Prints medians, and for each other server the ratio in the same round with its target.
-fn print_rows(call: &str, targets: &[f64], rows: &[(&str, Vec<Sample>)]) {
+fn print_rows(call: &str, targets: &[Option<f64>], rows: &[(&str, Vec<Sample>)]) {
     let ours = &rows[0].1;
     for (place, (name, samples)) in rows.iter().enumerate() {
         let of = |value: fn(&Sample) -> f64| median(samples.iter().map(value));
@@ -121,7 +131,7 @@ fn print_rows(call: &str, targets: &[f64], rows: &[(&str, Vec<Sample>)]) {
             None => (call, [String::new(), String::new()], String::new()),
             Some(other) => {
                 let both = [ratios(|sample| sample.per_second), ratios(|sample| sample.per_cpu_second)];
-                ("", both, targets[other].to_string())
+                ("", both, targets[other].map_or_else(String::new, |target| target.to_string()))
             }
         };
         let p99: Vec<f64> = samples.iter().map(|sample| sample.p99_us).collect();

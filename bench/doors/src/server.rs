@@ -44,6 +44,8 @@ impl Server {
 pub(crate) struct Servers {
     tollgate: [Server; 3],
     redis: Server,
+    /// The same server.
+    redis_reads: Server,
     script_hash: String,
     throttlecrab: Option<Server>,
     nginx: Server,
@@ -62,9 +64,11 @@ impl Servers {
         let port = redis.address.port().to_string();
         let loaded = Command::new("redis-cli").args(["-p", &port, "SCRIPT", "LOAD", SCRIPT]).output()?;
         let script_hash = String::from_utf8_lossy(&loaded.stdout).trim().to_owned();
+        let redis_reads = Server { name: "redis-server, MGET", address: redis.address, child: redis.child.clone() };
         Ok(Self {
             tollgate: start_tollgate(tollgate, folder.path())?,
             redis,
+            redis_reads,
             script_hash,
             throttlecrab: throttlecrab.map(start_throttlecrab).transpose()?,
             nginx: start_nginx(folder.path())?,
@@ -73,13 +77,15 @@ impl Servers {
         })
     }
 
-    /// `CL.THROTTLE` and its equivalents.
+    /// `CL.THROTTLE`, its equivalents, and a command of Redis that decides nothing and has a reply of five elements as well:
+    /// its latency is that of the machine.
     pub(crate) fn resp(&self, load: RespLoad) -> Contenders<'_> {
         let call = |words: &[&str]| Call::resp(load, words);
         let script = ["EVALSHA", &self.script_hash, "1", "key:__rand_int__", "15", "30", "60", "1"];
         let mut contenders = vec![
             (&self.tollgate[0], call(&["CL.THROTTLE", "key:__rand_int__", "15", "30", "60", "1"])),
             (&self.redis, call(&script)),
+            (&self.redis_reads, call(&["MGET", "key:__rand_int__", "15", "30", "60", "1"])),
         ];
         let throttle = call(&["THROTTLE", "key:__rand_int__", "16", "30", "60", "1"]);
         contenders.extend(self.throttlecrab.as_ref().map(|server| (server, throttle)));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -92,8 +93,13 @@ fn print_summary(file: &Path, settings: &Settings) {
     if let Some(note) = &settings.watch.why_no_flags {
         print_line!("note: {note}");
     }
-    for file in missing_certificates(settings) {
-        print_line!("note: {} does not exist on this machine: a gate does not start without it", file.display());
+    for file in needed_files(settings) {
+        if matches!(file.try_exists(), Ok(false)) {
+            print_line!("note: {} does not exist on this machine: a gate does not start without it", file.display());
+        } else if is_for_root_alone(file) {
+            let effect = "a service with a user of its own, such as that of the Debian package, does not start with it";
+            print_line!("note: only root can read {}: {effect}", file.display());
+        }
     }
 }
 
@@ -111,11 +117,17 @@ fn note_of_observing_rules(settings: &Settings) -> Option<String> {
     (!names.is_empty()).then(|| format!("{subject}{named} only {verb}: {effect}"))
 }
 
-/// Files of certificates that do not exist. One in a directory that only the gate can read may exist.
-fn missing_certificates(settings: &Settings) -> impl Iterator<Item = &Path> {
+/// Files of certificates and tokens.
+fn needed_files(settings: &Settings) -> impl Iterator<Item = &Path> {
     let pairs = settings.gate.iter().flat_map(|gate| gate.all_tls());
-    let files = pairs.flat_map(|pair| [&*pair.chain, &*pair.key]);
-    files.filter(|file| matches!(file.try_exists(), Ok(false)))
+    let certificates = pairs.flat_map(|pair| [&*pair.chain, &*pair.key]);
+    let admin = settings.admin.iter().flat_map(token_files).map(|(_, file)| file);
+    let doors = settings.doors.iter().filter_map(|doors| doors.token_file.as_deref());
+    certificates.chain(admin).chain(doors)
+}
+
+fn is_for_root_alone(file: &Path) -> bool {
+    file.metadata().is_ok_and(|file| file.uid() == 0 && file.mode() & 0o077 == 0)
 }
 
 /// A site with its hosts, backends, rules and certificates.

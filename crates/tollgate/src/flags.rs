@@ -53,7 +53,7 @@ fn list(admin: &AdminOptions, history: bool, json: bool) -> Result<(), CommandEr
     }
     let flags = answer["flags"].as_array().cloned().unwrap_or_default();
     if flags.is_empty() {
-        print_line!("no account is flagged");
+        print_line!("no account {} flagged", if history { "is or was" } else { "is" });
     }
     for flag in &flags {
         print_line!("{}", line(flag));

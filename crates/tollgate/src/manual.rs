@@ -26,8 +26,44 @@ pub(crate) fn completions(mut command: Command, shell: Shell) -> Vec<u8> {
     script
 }
 
+/// The end of the manual page of the whole command, in the format of man(7).
+const MORE: &str = r#".SH "EXIT STATUS"
+0 after success, 2 for invalid arguments or settings, and 1 for any other failure.
+.SH SIGNALS
+SIGHUP reloads the settings. SIGUSR1 opens the access log again, after it was renamed. After SIGTERM or SIGINT, the requests in flight
+are completed first.
+.SH ENVIRONMENT
+.TP
+TOLLGATE_LOG
+The level of the log: \fBwarn\fR, \fBinfo\fR or \fBdebug\fR.
+.TP
+TOLLGATE_TOKEN
+The token for the admin address, for commands without \fB\-\-token\-file\fR.
+.TP
+NO_COLOR
+No colours, if it is not empty.
+.SH FILES
+As the Debian package installs them:
+.TP
+/etc/tollgate/tollgate.toml
+The settings. \fBtollgate check\fR validates them.
+.TP
+/var/lib/tollgate
+Flags, and what was learned about the backends.
+.TP
+/var/log/tollgate
+The access log, if the settings have one.
+.TP
+/usr/share/doc/tollgate
+The documentation, with the reference of all settings.
+.SH "SEE ALSO"
+\fBtollgate\-gate\fR(1), \fBtollgate\-run\fR(1), \fBtollgate\-check\fR(1), \fBtollgate\-doctor\fR(1)
+"#;
+
 /// Writes a manual page for `command` and each of its subcommands into a directory, which is created if necessary.
 pub(crate) fn write_man_pages(command: Command, directory: &Path) -> Result<(), CommandError> {
+    let first = directory.join(format!("{}.1", command.get_name()));
+    let append = || fs::OpenOptions::new().append(true).open(&first)?.write_all(MORE.as_bytes());
     let written = fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(command, directory));
-    written.map_err(|error| CommandError::failed(format!("{}: {error}", directory.display())))
+    written.and_then(|()| append()).map_err(|error| CommandError::failed(format!("{}: {error}", directory.display())))
 }

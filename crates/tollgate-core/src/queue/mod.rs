@@ -476,10 +476,12 @@ impl Queue {
         true
     }
 
-    /// A request has waited too long. `None` if it does not wait any more.
+    /// A request has waited too long. `None` if it does not wait any more. The refusal has its whole wait.
     pub fn give_up(&mut self, ticket: Ticket, now: Moment) -> Option<Refusal> {
-        let standing = self.standing_of(ticket)?;
-        self.leave(ticket, now).then(|| self.refusal(RefusedBy::WaitTooLong, standing))
+        let (standing, arrived) = (self.standing_of(ticket)?, self.slot(ticket)?.arrived);
+        let mut refusal = self.leave(ticket, now).then(|| self.refusal(RefusedBy::WaitTooLong, standing))?;
+        refusal.standing.wait = standing.wait + now.since(arrived);
+        Some(refusal)
     }
 
     /// Where a waiting request stands now.

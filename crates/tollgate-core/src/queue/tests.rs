@@ -245,6 +245,17 @@ fn a_paused_request_leaves_its_permit_to_others_and_is_not_charged() {
 }
 
 #[test]
+fn a_request_that_gives_up_reports_its_whole_wait() {
+    let mut queue = Queue::new(Settings { in_flight: Some(1), ..Settings::default() }, at(0));
+    let _first = go(&mut queue, request(1, PAGE), at(0));
+    let second = wait(&mut queue, request(2, PAGE), at(1000));
+    let left = queue.standing_of(second).unwrap().wait;
+    let refusal = queue.give_up(second, at(16_000)).unwrap();
+    assert_eq!(refusal.reason, RefusedBy::WaitTooLong);
+    assert!(refusal.standing.wait >= Span::from_secs(15) && refusal.standing.wait <= Span::from_secs(16) + left);
+}
+
+#[test]
 fn a_ticket_of_a_request_that_is_gone_does_nothing() {
     let mut queue = Queue::new(Settings::default(), at(0));
     let ticket = go(&mut queue, request(1, PAGE), at(0));

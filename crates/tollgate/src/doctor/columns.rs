@@ -23,7 +23,7 @@ const COLUMNS: [Column; 9] = [
         head: "wait[s]",
         width: 8,
         rank: 5,
-        meaning: "average wait of requests at the gate over the last 10 s, in seconds",
+        meaning: "average wait of its latest requests at the gate, in seconds",
         text: |row| format!("{:.2}", row.wait_secs),
     },
     Column {

@@ -29,4 +29,4 @@ pub(crate) use net::tls::{CERTIFICATE_BYTES_MAX, CertificatePlan, Certificates};
 pub(crate) use observe::refusal_history::PastRefusal;
 pub(crate) use serve::decider::{Decider, DoorTicket, Inquiry, NoRuling, OnHold, Ruling};
 pub(crate) use serve::listener::bind_all;
-pub(crate) use serve::running::{Orders, Running};
+pub(crate) use serve::running::{LISTEN, Orders, Running};

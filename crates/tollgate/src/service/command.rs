@@ -1,7 +1,7 @@
 //! `tollgate gate`: merges arguments and file into one set of settings and runs the gate.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::admin;
 use crate::bounded_file;
 use crate::doors::BoundDoors;
 use crate::gate::{CERTIFICATE_BYTES_MAX, Orders, Running};
-use crate::settings::{self, BackendUrl, CertificateFiles, DoorTls, ListenAddress, Settings, StateLocation};
+use crate::settings::{BackendUrl, CertificateFiles, DoorTls, ListenAddress, Settings, StateLocation};
 use crate::telemetry::TelemetryExporter;
 
 /// How often the certificate files are checked for changes.
@@ -157,7 +157,9 @@ fn serve_requests(
     let guard = admin_service.guard()?;
     let doors = plan.doors.map(|doors| BoundDoors::bind(doors, plan.orders.door_threads)).transpose()?;
     let (telemetry, tracer) = plan.telemetry.as_ref().map(TelemetryExporter::open).transpose()?.unzip();
-    let sockets = systemd::passed_sockets(&plan.orders.gate.listen, &settings::Gate::default().listen)?;
+    let sockets = systemd::passed_sockets()?;
+    let passed = sockets.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
+    systemd::warn_of_unused(&plan.orders.gate.listen, &passed);
     let mut gate = Running::new(plan.orders, sockets, tracer.flatten())?;
     // Before the first request, because a rule may depend on the flag of an account.
     let watch = {
@@ -193,8 +195,17 @@ fn serve_requests(
         runtime.spawn(telemetry.run(move || shown.metrics_text()));
     }
     let (telemetry, watching) = (plan.telemetry, watch.clone());
-    let mut process =
-        GateProcess { gate: gate.clone(), console, watch: watching, admin_service, doors, telemetry, graphite, master };
+    let mut process = GateProcess {
+        gate: gate.clone(),
+        passed,
+        console,
+        watch: watching,
+        admin_service,
+        doors,
+        telemetry,
+        graphite,
+        master,
+    };
     runtime.block_on(async {
         process.graphite.send_to(plan.graphite, &gate, &watch);
         until_stopped(options, &mut process, &mut signals).await

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tollgate_core::band::Band;
 use tollgate_core::class::Class;
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::queue::Fate;
@@ -324,7 +323,7 @@ impl MonitoredRole for MonitoredGate {
                 let mut named = standings.iter().filter(|standing| standing.decision.rule == decision.rule);
                 named.next().map(|standing| &*standing.rule)
             };
-            let strictest = strictest.unwrap_or_else(|| Decision::no_rule(Band::Normal));
+            let strictest = strictest.unwrap_or_else(|| Decision::no_rule(self.gate.band()));
             let mut answer = decision(&strictest, rule(&strictest), now);
             let queue = self.forecast(request, true);
             if answer["decision"] == "admit" {

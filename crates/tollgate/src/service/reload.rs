@@ -1,6 +1,7 @@
 //! Reloads the settings of a running gate: all of them or, if there is an error, none. Settings that need a restart are
 //! logged.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use super::master::RunningMaster;
 use super::systemd;
 use crate::admin::Console;
 use crate::doors::OpenDoors;
-use crate::gate::{Orders, Running};
+use crate::gate::{LISTEN, Orders, Running};
 use crate::settings;
 use crate::watch::Watch;
 
@@ -28,6 +29,8 @@ pub(super) struct GatePlan {
 /// A running gate with everything beside it in the process.
 pub(super) struct GateProcess<'a> {
     pub(super) gate: Arc<Running>,
+    /// The addresses of sockets that the service manager passed.
+    pub(super) passed: Vec<SocketAddr>,
     pub(super) console: Arc<Console>,
     pub(super) watch: Arc<Watch>,
     pub(super) admin_service: AdminService,
@@ -72,7 +75,13 @@ impl GateProcess<'_> {
     /// Applies a valid plan. Returns the settings that wait for a restart.
     fn take_over(&mut self, plan: GatePlan) -> Result<Vec<String>, String> {
         let reload: AdminReload = self.admin_service.read(plan.admin_service, &self.console)?;
+        let listen = plan.orders.gate.listen.clone();
         let mut waiting = self.gate.reload(plan.orders).map_err(|error| error.to_string())?;
+        if !self.passed.is_empty() && waiting.contains(&LISTEN) {
+            // A restart would not change it either.
+            waiting.retain(|key| *key != LISTEN);
+            systemd::warn_of_unused(&listen, &self.passed);
+        }
         waiting.extend(self.admin_service.take_over(reload, &self.console));
         let doors_wait = match &mut self.doors {
             Some(doors) => doors.reload(plan.doors.as_ref()).map_err(|error| error.to_string())?,

@@ -6,28 +6,33 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
+use crate::settings::Gate;
+
 /// Sockets passed by the service manager (`LISTEN_FDS`), which replace the addresses in `listen`.
 ///
-/// While a socket unit is active, a change of `listen` has no effect, so the unused addresses are logged. `default` is
-/// the value without a setting, for which there is no warning.
-pub(crate) fn passed_sockets(listen: &[SocketAddr], default: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
+pub(crate) fn passed_sockets() -> io::Result<Vec<TcpListener>> {
     let mut sockets = listenfd::ListenFd::from_env();
     let mut listeners = Vec::new();
     for index in 0..sockets.len() {
         listeners.extend(sockets.take_tcp_listener(index)?);
     }
-    let passed = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
-    let unused = unused(listen, &passed);
-    if !passed.is_empty() && listen != default && !unused.is_empty() {
-        let (unused, passed) = (joined(&unused), joined(&passed));
-        tracing::warn!(
-            %unused,
-            %passed,
-            "gate.listen is not used: the service manager passed sockets; change ListenStream= of the socket unit, or \
-             disable it"
-        );
-    }
     Ok(listeners)
+}
+
+/// Logs the addresses of `listen` that no passed socket serves: while a socket unit is active, `listen` has no effect.
+/// There is no warning about the default addresses.
+pub(crate) fn warn_of_unused(listen: &[SocketAddr], passed: &[SocketAddr]) {
+    let unused = unused(listen, passed);
+    if passed.is_empty() || unused.is_empty() || listen == Gate::default().listen {
+        return;
+    }
+    let (unused, passed) = (joined(&unused), joined(passed));
+    tracing::warn!(
+        %unused,
+        %passed,
+        "gate.listen is not used: the service manager passed sockets; change ListenStream= of the socket unit, or \
+         disable it"
+    );
 }
 
 /// Addresses of `listen` on which no passed socket accepts connections.

@@ -66,6 +66,13 @@ fn explain_returns_the_decision_of_each_rule_and_charges_nothing() {
 }
 
 #[test]
+fn explain_names_the_band_if_no_rule_applies() {
+    let gate = Gate::start("[gate.bands]\npin = 'critical'\n");
+    let answer = gate.post("/api/v1/explain", &json!({ "client": "203.0.113.7", "path": "/" })).json();
+    assert_eq!((&answer["reason"], &answer["band"]), (&json!("no-rule"), &json!("critical")));
+}
+
+#[test]
 fn explain_rejects_a_request_without_a_client_and_names_unknown_fields() {
     let gate = Gate::start(RULES);
     for (question, detail) in [

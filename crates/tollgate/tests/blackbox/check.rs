@@ -1,5 +1,7 @@
 //! `tollgate check`: exit code 0 with a line or two, or 2 with all errors.
 
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
 use crate::program::{Run, Scratch, root, tollgate};
 
 fn check_file(name: &str, content: &[u8]) -> (Run, String) {
@@ -28,10 +30,12 @@ fn a_valid_file_prints_a_line_or_two() {
     let sites = "site: shop serves shop.example, *.shop.example from http://127.0.0.1:8081, with 0 rules of its own\n\
                  site: requests for any other host go to http://127.0.0.1:8080\n";
     let observing = "note: 1 rule (`old-clients`) only observes: requests over the limit are counted and logged, but not held or refused\n";
-    assert_eq!(
-        run.stdout,
-        format!("examples/everything.toml: ok, 8 rules in 2 domains\n{sites}{doors}{observing}{note}")
-    );
+    let token = match std::path::Path::new("/etc/tollgate/token").exists() {
+        true => "",
+        false => "note: /etc/tollgate/token does not exist on this machine: a gate does not start without it\n",
+    };
+    let first = "examples/everything.toml: ok, 8 rules in 2 domains\n";
+    assert_eq!(run.stdout, [first, sites, &doors, observing, note, token].concat());
 }
 
 #[test]
@@ -178,14 +182,30 @@ fn a_note_mentions_observe_mode() {
 
 /// A file on another machine, or one that only the gate can read, is no mistake in the settings.
 #[test]
-fn a_note_names_the_files_of_certificates_that_do_not_exist() {
+fn a_note_names_the_files_of_certificates_and_tokens_that_do_not_exist() {
     let here = std::env::current_exe().unwrap();
     let tls = format!("[gate]\ntls = {{ cert = '{}', key = '/nowhere/privkey.pem' }}\n", here.display());
-    let (run, _) = check_file("certificates", tls.as_bytes());
+    let text = format!("{tls}[admin]\ntoken_file = '/nowhere/token'\n");
+    let (run, _) = check_file("certificates", text.as_bytes());
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     let notes: Vec<_> = run.stdout.lines().filter(|line| line.starts_with("note: ")).collect();
-    let note = "note: /nowhere/privkey.pem does not exist on this machine: a gate does not start without it";
-    assert_eq!(notes, [note]);
+    let note = |file| format!("note: {file} does not exist on this machine: a gate does not start without it");
+    assert_eq!(notes, [note("/nowhere/privkey.pem"), note("/nowhere/token")]);
+}
+
+#[test]
+fn a_note_names_the_files_that_only_root_can_read() {
+    let token = Scratch::new("root-token", "t".repeat(40).as_bytes());
+    let text = format!("[admin]\ntoken_file = '{}'\n", token.file.display());
+    let notes = |mode| {
+        std::fs::set_permissions(&token.file, std::fs::Permissions::from_mode(mode)).unwrap();
+        let (run, _) = check_file("root", text.as_bytes());
+        assert_eq!(run.code, Some(0), "{}", run.stderr);
+        run.stdout.contains(&format!("note: only root can read {}: ", token.file.display()))
+    };
+    let is_root = std::fs::metadata(&token.file).unwrap().uid() == 0;
+    assert_eq!(notes(0o600), is_root);
+    assert!(!notes(0o640));
 }
 
 /// A note about flags would only distract users who have not configured them.

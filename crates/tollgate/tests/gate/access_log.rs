@@ -112,6 +112,21 @@ fn every_request_has_a_json_line_with_its_cost_decision_and_rule() {
 }
 
 #[test]
+fn the_first_request_after_a_reload_is_in_the_new_log() {
+    let (backend, folder) = (costly(), tempfile::tempdir().unwrap());
+    let path = |number: u64| folder.path().join(format!("{number}.log"));
+    let settings = |number| config(&backend, &format!("output = \"{}\"", path(number).display()));
+    let gate = Gate::start(&settings(0));
+    for number in 1..=5 {
+        gate.rewrite(&settings(number));
+        gate.signal("HUP");
+        eventually("the settings are reloaded", || gate.metric("tollgate_reloads_total") == number);
+        assert_eq!(gate.get("/").status, 200);
+        lines(&path(number), 1);
+    }
+}
+
+#[test]
 fn a_request_whose_body_fails_has_the_reason_and_is_not_a_client_that_left() {
     let (backend, log) = (costly(), Logged::new());
     let gate =

@@ -133,7 +133,11 @@ impl Load {
         if reading.band != reading.was {
             let (band, was) = (reading.band.as_str(), reading.was.as_str());
             let (sustained_ms, latest_ms) = (reading.sustained.as_millis_ceil(), reading.latest.as_millis_ceil());
-            tracing::warn!(band, was, sustained_ms, latest_ms, "the band has changed");
+            if reading.band > reading.was {
+                tracing::warn!(band, was, sustained_ms, latest_ms, "the band has changed");
+            } else {
+                tracing::info!(band, was, sustained_ms, latest_ms, "the band has changed");
+            }
         }
     }
 

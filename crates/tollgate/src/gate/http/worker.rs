@@ -6,7 +6,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use tollgate_core::time::{Moment, Span};
 
 use super::backend::h1::H1Connection;
@@ -132,6 +132,12 @@ impl Worker {
 
     /// The settings in force.
     pub(crate) fn settings(&self) -> Rc<Settings> {
+        let shared = self.shared.settings.load();
+        if !Arc::ptr_eq(&shared, &self.settings_seen.borrow()) {
+            *self.settings.borrow_mut() = Rc::new(Settings::clone(&shared));
+            *self.settings_seen.borrow_mut() = Guard::into_inner(shared);
+            self.access_log.tick(self.shared.access_log.load().as_ref());
+        }
         self.settings.borrow().clone()
     }
 
@@ -205,14 +211,10 @@ impl Worker {
         self.engagements.flush(self.shared.admission.now());
         self.failures.flush(self.shared.admission.now());
         self.access_log.tick(self.shared.access_log.load().as_ref());
-        let settings = self.shared.settings.load_full();
+        let settings = self.settings();
         let backends = self.shared.backends.load();
         self.pool.sweep(self.timers.now_ms(), settings.timeouts.backend_keep_alive, |id| backends.has(id));
         self.h2_connections.sweep(self.timers.now_ms(), settings.timeouts.backend_keep_alive, |id| backends.has(id));
-        if !Arc::ptr_eq(&settings, &self.settings_seen.borrow()) {
-            *self.settings.borrow_mut() = Rc::new(Settings::clone(&settings));
-            *self.settings_seen.borrow_mut() = settings;
-        }
     }
 }
 

@@ -329,11 +329,14 @@ impl Running {
     }
 }
 
+/// The key of the addresses that a gate listens on.
+pub(crate) const LISTEN: &str = "gate.listen";
+
 /// The settings in force after a reload, and the keys of those that need a restart, because sockets and threads exist
 /// already.
 fn settled(old: &Settings, new: Settings) -> (Settings, Vec<&'static str>) {
     let changed = [
-        (old.listen != new.listen, "gate.listen"),
+        (old.listen != new.listen, LISTEN),
         (old.workers != new.workers, "gate.workers"),
         (old.buffer.dir != new.buffer.dir, "gate.buffer.dir"),
         (old.state_dir != new.state_dir, "gate.state_dir"),
