@@ -1,50 +1,40 @@
 //! A gate for tests of the admin address.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::io::{BufReader, Write};
+use std::net::SocketAddr;
+use std::ops::Deref;
 use std::process::Command;
 
 use serde_json::Value;
 
+use super::backend::read_request;
 use super::simple_http::{HttpAnswer, ask};
-use super::{TollgateProcess, binary};
+use super::{Backend, Gate, binary};
 
-/// A backend that answers every request with 200.
+/// A backend that answers every request with 200, and returns its `traceparent`.
 pub fn backend() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || {
-                let mut reader = BufReader::new(stream.try_clone().unwrap());
-                let (mut stream, mut bytes, mut seen) = (stream, Vec::new(), String::new());
-                // A request may contain any bytes.
-                while reader.read_until(b'\n', &mut bytes).is_ok_and(|read| read > 0) {
-                    let line = String::from_utf8_lossy(&bytes).into_owned();
-                    bytes.clear();
-                    if line.to_ascii_lowercase().starts_with("traceparent: ") {
-                        seen = format!("X-Seen-{line}");
-                    } else if line == "\r\n" {
-                        let answer = format!("HTTP/1.1 200 OK\r\n{seen}Content-Length: 3\r\n\r\nyes");
-                        if stream.write_all(answer.as_bytes()).is_err() {
-                            return;
-                        }
-                        seen.clear();
-                    }
-                }
-            });
+    let backend = Backend::connecting(|mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while let Some(request) = read_request(&mut reader) {
+            let seen = request.field("traceparent").map(|parent| format!("X-Seen-Traceparent: {parent}\r\n"));
+            let answer = format!("HTTP/1.1 200 OK\r\n{}Content-Length: 3\r\n\r\nyes", seen.unwrap_or_default());
+            if stream.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
         }
     });
-    address
+    backend.address
 }
 
 /// A running gate with its own backend.
-pub struct AdminGate {
-    process: TollgateProcess,
-    pub admin: SocketAddr,
-    pub address: SocketAddr,
-    pub folder: tempfile::TempDir,
+pub struct AdminGate(Gate);
+
+impl Deref for AdminGate {
+    type Target = Gate;
+
+    fn deref(&self) -> &Gate {
+        &self.0
+    }
 }
 
 impl AdminGate {
@@ -72,28 +62,11 @@ impl AdminGate {
         }
         command.arg("gate").arg("--config").arg(&file);
         command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-        let process = TollgateProcess::spawn(&mut command, folder.path());
-        let admin = process.logged_address("operators may connect");
-        let address = process.logged_address("\"listening\"");
-        Self { process, admin, address, folder }
+        Self(Gate::spawn(command, folder))
     }
 
     pub fn pid(&self) -> u32 {
-        self.process.id()
-    }
-
-    pub fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    /// Waits for a line of the log that contains this text.
-    pub fn logged(&self, text: &str) -> String {
-        self.process.logged(text)
-    }
-
-    /// All lines of the log so far.
-    pub fn log(&self) -> Vec<String> {
-        self.process.log()
+        self.process()
     }
 
     /// Sends a GET to the admin address.
@@ -120,7 +93,7 @@ impl AdminGate {
 
     /// Kills the gate and keeps its folder.
     pub fn kill(self) -> tempfile::TempDir {
-        self.process.kill();
-        self.folder
+        self.0.kill();
+        self.0.folder
     }
 }

@@ -107,9 +107,7 @@ pub fn respond(stream: &mut TcpStream, text: &str) -> std::io::Result<()> {
 
 /// Reads a request with its body; `None` if the connection ended.
 pub fn read_request(reader: &mut impl BufRead) -> Option<Request> {
-    let line = read_line(reader)?;
-    let fields = read_fields(reader)?;
-    let mut request = Request { line, fields, body: Vec::new(), trailers: String::new() };
+    let mut request = read_head(reader)?;
     if request.field("transfer-encoding").is_some() {
         assert_eq!(request.field("content-length"), None, "an ambiguous request");
         loop {
@@ -139,9 +137,10 @@ pub fn read_head(reader: &mut impl BufRead) -> Option<Request> {
 }
 
 fn read_line(reader: &mut impl BufRead) -> Option<String> {
-    let mut line = String::new();
-    match reader.read_line(&mut line) {
-        Ok(1..) => Some(line.trim_end_matches(['\r', '\n']).to_owned()),
+    // A request may contain any bytes.
+    let mut line = Vec::new();
+    match reader.read_until(b'\n', &mut line) {
+        Ok(1..) => Some(String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned()),
         _ => None,
     }
 }

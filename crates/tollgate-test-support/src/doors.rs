@@ -1,6 +1,7 @@
 //! A process with doors, and calls to them.
 
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::path::Path;
 use std::process::Command;
 
@@ -15,6 +16,14 @@ pub struct Doors {
     process: TollgateProcess,
     pub admin: SocketAddr,
     pub folder: tempfile::TempDir,
+}
+
+impl Deref for Doors {
+    type Target = TollgateProcess;
+
+    fn deref(&self) -> &TollgateProcess {
+        &self.process
+    }
 }
 
 impl Doors {
@@ -49,21 +58,6 @@ impl Doors {
         self.process.logged_address("\"listening\"")
     }
 
-    /// The first line of the log that contains this text, once there is one.
-    pub fn logged(&mut self, text: &str) -> String {
-        self.process.logged(text)
-    }
-
-    /// Sends a signal, such as HUP.
-    pub fn signal(&self, name: &str) {
-        self.process.signal(name);
-    }
-
-    /// Waits for the end of the process; returns its exit code.
-    pub fn wait(&mut self) -> Option<i32> {
-        self.process.wait()
-    }
-
     /// Sends a GET to the admin address.
     pub fn admin(&self, path: &str) -> String {
         call(self.admin, "GET", path, &[], "").body
@@ -72,11 +66,6 @@ impl Doors {
     /// The value of a metric.
     pub fn metric(&self, name: &str) -> u64 {
         metric(&self.admin("/metrics"), name)
-    }
-
-    /// Resident memory in kilobytes.
-    pub fn rss_kb(&self) -> u64 {
-        self.process.rss_kb()
     }
 }
 

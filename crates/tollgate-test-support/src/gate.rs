@@ -1,6 +1,7 @@
 //! A gate for tests of requests.
 
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Deref;
 use std::process::Command;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -12,7 +13,15 @@ pub struct Gate {
     process: TollgateProcess,
     pub address: SocketAddr,
     pub admin: SocketAddr,
-    folder: tempfile::TempDir,
+    pub folder: tempfile::TempDir,
+}
+
+impl Deref for Gate {
+    type Target = TollgateProcess;
+
+    fn deref(&self) -> &TollgateProcess {
+        &self.process
+    }
 }
 
 impl Gate {
@@ -44,21 +53,11 @@ impl Gate {
         Self { process, address, admin, folder }
     }
 
-    /// The first line of the log that contains this text, once there is one.
-    pub fn logged(&mut self, text: &str) -> String {
-        self.process.logged(text)
-    }
-
     /// Stops the gate with SIGTERM; returns its whole log.
     pub fn end(mut self) -> Vec<String> {
         self.signal("TERM");
         assert_eq!(self.wait(), Some(0));
         self.process.read_whole_log()
-    }
-
-    /// All lines of the log so far.
-    pub fn log(&self) -> Vec<String> {
-        self.process.log()
     }
 
     /// Sends a GET to the admin address.
@@ -105,24 +104,9 @@ impl Gate {
         roundtrip(self.connect(), format!("GET {path} HTTP/1.1\r\nHost: site\r\nConnection: close\r\n\r\n").as_bytes())
     }
 
-    /// Sends a signal, such as TERM.
-    pub fn signal(&self, name: &str) {
-        self.process.signal(name);
-    }
-
-    /// Waits for the end of the gate; returns its exit code.
-    pub fn wait(&mut self) -> Option<i32> {
-        self.process.wait()
-    }
-
     /// The ID of the process.
     pub fn process(&self) -> u32 {
         self.process.id()
-    }
-
-    /// Resident memory in kilobytes.
-    pub fn rss_kb(&self) -> u64 {
-        self.process.rss_kb()
     }
 }
 

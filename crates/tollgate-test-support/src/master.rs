@@ -1,11 +1,12 @@
 //! A master for one test.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use super::simple_http::ask;
 use super::{TollgateProcess, binary, free_addresses};
 
 /// A running master with its own directory.
@@ -15,6 +16,14 @@ pub struct Master {
     pub control: SocketAddr,
     pub admin: SocketAddr,
     directory: tempfile::TempDir,
+}
+
+impl Deref for Master {
+    type Target = TollgateProcess;
+
+    fn deref(&self) -> &TollgateProcess {
+        &self.process
+    }
 }
 
 impl Master {
@@ -55,25 +64,10 @@ impl Master {
         Self { process, accounting, control, admin, directory }
     }
 
-    /// All lines of its log so far.
-    pub fn log(&self) -> Vec<String> {
-        self.process.log()
-    }
-
     /// Kills it and starts another in its place.
     pub fn kill_and_restart(&mut self) {
         self.process.kill();
         self.process = launch(self.directory.path());
-    }
-
-    /// Kills it.
-    pub fn kill(self) {
-        self.process.kill();
-    }
-
-    /// Sends it a signal by name.
-    pub fn signal(&self, name: &str) {
-        self.process.signal(name);
     }
 
     /// Stops it and waits for its end.
@@ -102,11 +96,8 @@ impl Master {
     /// The value of a metric, once it is at least `least`.
     pub fn metric(&self, name: &str, least: u64) -> u64 {
         for _ in 0..100 {
-            let mut stream = TcpStream::connect(self.admin).unwrap();
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
-            let line = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            let metrics = ask(self.admin, "GET", "/metrics", &[], "").body;
+            let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
             let value = line.map_or(0, |value| value.trim().parse().unwrap());
             if value >= least {
                 return value;

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::eventually;
+
 /// Ports below those that the system assigns to connections (from 32,768 on), even 10,000 higher, where a
 /// Cluster has its bus.
 const PORTS: Range<u16> = 10_240..22_760;
@@ -158,16 +160,12 @@ impl Cluster {
             node.command(&["CLUSTER", "MEET", "127.0.0.1", &nodes[0].port().to_string()]);
         }
         let cluster = Self { nodes, directory };
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !cluster.nodes.iter().all(|node| {
-            let info = node.command(&["CLUSTER", "INFO"]);
-            info.contains("cluster_state:ok")
-                && info.contains("cluster_size:3")
-                && info.contains("cluster_known_nodes:3")
-        }) {
-            assert!(Instant::now() < deadline, "the cluster does not form");
-            sleep(Duration::from_millis(50));
-        }
+        eventually("the cluster forms", || {
+            cluster.nodes.iter().all(|node| {
+                let info = node.command(&["CLUSTER", "INFO"]);
+                ["cluster_state:ok", "cluster_size:3", "cluster_known_nodes:3"].iter().all(|state| info.contains(state))
+            })
+        });
         cluster
     }
 
@@ -176,11 +174,7 @@ impl Cluster {
         let replica = start_node(&self.directory, self.nodes.len());
         replica.command(&["CLUSTER", "MEET", "127.0.0.1", &self.nodes[0].port().to_string()]);
         let id = self.nodes[node].command(&["CLUSTER", "MYID"]);
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while replica.command_or_error(&["CLUSTER", "REPLICATE", &id]).is_err() {
-            assert!(Instant::now() < deadline, "the node does not become a replica");
-            sleep(Duration::from_millis(50));
-        }
+        eventually("the node becomes a replica", || replica.command_or_error(&["CLUSTER", "REPLICATE", &id]).is_ok());
         replica.eventually(&["INFO", "replication"], |info| info.contains("master_link_status:up"));
         self.nodes.push(replica);
         // All nodes must know it before one fails.

@@ -1,9 +1,7 @@
 //! A client of the admin address for commands: one request at a time, over HTTP or HTTPS.
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use http::Method;
@@ -12,8 +10,8 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use zeroize::Zeroizing;
 
-use crate::cli::WRONG;
 use crate::http_client::{HttpAnswer, HttpClient, HttpRequest};
+use crate::output::CommandError;
 use crate::terminal_text;
 
 /// Timeout of a request.
@@ -34,33 +32,6 @@ pub(crate) struct AdminOptions {
     token_file: Option<PathBuf>,
 }
 
-/// An error message for the user.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct AdminError {
-    message: String,
-    /// Whether the arguments are invalid, rather than the request failed.
-    pub(crate) is_wrong: bool,
-}
-
-impl AdminError {
-    /// An error other than invalid arguments.
-    pub(crate) fn new(message: String) -> Self {
-        Self { message, is_wrong: false }
-    }
-
-    /// Prints the error. Returns the exit code of the command.
-    pub(crate) fn report(&self) -> ExitCode {
-        print_error!("{}", terminal_text::escape(&self.message));
-        if self.is_wrong { ExitCode::from(WRONG) } else { ExitCode::FAILURE }
-    }
-}
-
-impl fmt::Display for AdminError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.message)
-    }
-}
-
 /// A client of one admin address.
 pub(crate) struct AdminClient {
     client: HttpClient,
@@ -70,8 +41,8 @@ pub(crate) struct AdminClient {
 
 impl AdminClient {
     /// Creates the client that the arguments describe.
-    pub(crate) fn new(options: &AdminOptions) -> Result<Self, AdminError> {
-        let wrong = |message: String| AdminError { message, is_wrong: true };
+    pub(crate) fn new(options: &AdminOptions) -> Result<Self, CommandError> {
+        let wrong = |message: String| CommandError::wrong(terminal_text::escape(&message));
         let text = &*options.admin;
         let (is_tls, host) = match text.split_once("://") {
             None => (false, text),
@@ -102,7 +73,7 @@ impl AdminClient {
             return Err(wrong("the token must not contain spaces".to_owned()));
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| AdminError::new(format!("cannot start: {error}")))?;
+        let runtime = runtime.map_err(|error| failed(format!("cannot start: {error}")))?;
         Ok(Self { client, runtime, token })
     }
 
@@ -112,37 +83,36 @@ impl AdminClient {
     }
 
     /// Sends a `GET` and returns the JSON response.
-    pub(crate) fn get(&self, path: &str) -> Result<Value, AdminError> {
+    pub(crate) fn get(&self, path: &str) -> Result<Value, CommandError> {
         self.ask("GET", path, "")
     }
 
     /// Returns the response if it has this field. Another server, such as the backend, may answer 200 to any request.
-    pub(crate) fn with_field(&self, answer: Value, field: &str) -> Result<Value, AdminError> {
+    pub(crate) fn with_field(&self, answer: Value, field: &str) -> Result<Value, CommandError> {
         if answer.get(field).is_some() { Ok(answer) } else { Err(self.is_no_tollgate()) }
     }
 
-    fn is_no_tollgate(&self) -> AdminError {
-        AdminError::new(format!("{} did not respond like Tollgate: is this its admin address?", self.host()))
+    fn is_no_tollgate(&self) -> CommandError {
+        failed(format!("{} did not respond like Tollgate: is this its admin address?", self.host()))
     }
 
     /// Sends a `GET` and returns whether it succeeded.
-    pub(crate) fn check(&self, path: &str) -> Result<(), AdminError> {
+    pub(crate) fn check(&self, path: &str) -> Result<(), CommandError> {
         self.answer("GET", path, "").map(drop)
     }
 
     /// Sends a request and returns the JSON response.
-    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value, AdminError> {
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value, CommandError> {
         let answer = self.answer(method, path, body)?;
         if answer.is_object() { Ok(answer) } else { Err(self.is_no_tollgate()) }
     }
 
     /// Sends a request; returns null if the response is not JSON.
-    fn answer(&self, method: &str, path: &str, body: &str) -> Result<Value, AdminError> {
+    fn answer(&self, method: &str, path: &str, body: &str) -> Result<Value, CommandError> {
         let host = self.host();
         let HttpAnswer { status, body } = self
             .exchange(method, path, body)
-            .map_err(|error| AdminError::new(format!("request to {host} failed: {error}; is a gate running there?")))?;
-        let failed = |message: String| AdminError { message, is_wrong: false };
+            .map_err(|error| failed(format!("request to {host} failed: {error}; is a gate running there?")))?;
         let body = body.ok_or_else(|| failed(format!("the response of {host} is too large")))?;
         let answer: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         match status {
@@ -168,6 +138,11 @@ impl AdminClient {
     }
 }
 
+/// A failed request. Text of the server may contain control characters.
+fn failed(message: String) -> CommandError {
+    CommandError::failed(terminal_text::escape(&message))
+}
+
 /// Percent-encodes a text for a path or a query.
 pub(crate) fn encoded(text: &str) -> String {
     const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -178,7 +153,7 @@ pub(crate) fn encoded(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn client(admin: &str) -> Result<AdminClient, AdminError> {
+    fn client(admin: &str) -> Result<AdminClient, CommandError> {
         AdminClient::new(&AdminOptions { admin: admin.to_owned(), token_file: None })
     }
 

@@ -8,11 +8,11 @@ use std::process::ExitCode;
 
 use tollgate_core::rule::Mode;
 
-use crate::admin::{Role, Tokens};
+use crate::admin::{Tokens, token_files};
 use crate::bounded_file;
 use crate::cli::WRONG;
 use crate::hardening::{self, CheckOutcome};
-use crate::settings::{Admin, Settings, Site};
+use crate::settings::{Settings, Site};
 use crate::token::token_bytes_min;
 
 /// Arguments of `tollgate check`.
@@ -48,15 +48,6 @@ fn tokens_suffice(settings: &Settings) -> io::Result<()> {
     let Some(admin) = &settings.admin else { return Ok(()) };
     let readable = token_files(admin).filter(|(_, file)| bounded_file::open(file).is_ok());
     Tokens::load(readable, token_bytes_min(admin.listen)).map(drop)
-}
-
-fn token_files(admin: &Admin) -> impl Iterator<Item = (Role, &Path)> {
-    let files = [
-        (Role::Operator, &admin.token_file),
-        (Role::Viewer, &admin.viewer_token_file),
-        (Role::Reporter, &admin.reporter_token_file),
-    ];
-    files.into_iter().filter_map(|(role, file)| Some((role, file.as_deref()?)))
 }
 
 fn print_summary(file: &Path, settings: &Settings) {

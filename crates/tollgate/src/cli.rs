@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::output::CommandError;
 use crate::{check, demo, doctor, flags, health, import, init, manual, replay, service, settings};
 
 /// Exit code for invalid arguments or settings.
@@ -107,20 +108,27 @@ impl Cli {
             Command::Gate(options) => service::run_gate(&options),
             Command::Run(options) => service::run_roles(&options),
             Command::Master(options) => service::run_master(&options),
-            Command::Pardon(options) => service::run_pardon(&options),
-            Command::Keys(options) => service::run_keys(&options),
+            Command::Pardon(options) => exit_code(service::run_pardon(&options)),
+            Command::Keys(options) => exit_code(service::run_keys(&options)),
             Command::Replay(options) => replay::run(&options),
-            Command::Init(options) => init::run(&options),
-            Command::Import(command) => import::run(&command),
+            Command::Init(options) => exit_code(init::run(&options)),
+            Command::Import(command) => exit_code(import::run(&command)),
             Command::Check(options) => check::run(&options),
-            Command::Demo(arguments) => demo::run(&arguments),
-            Command::Doctor(options) => doctor::run(&options),
-            Command::Health(options) => health::run(&options),
-            Command::Flags(command) => flags::run(&command),
+            Command::Demo(arguments) => exit_code(demo::run(&arguments)),
+            Command::Doctor(options) => exit_code(doctor::run(&options)),
+            Command::Health(options) => exit_code(health::run(&options)),
+            Command::Flags(command) => exit_code(flags::run(&command)),
             Command::Schema => manual::print(settings::schema().as_bytes()),
             Command::Reference => manual::print(settings::reference().as_bytes()),
             Command::Completions { shell } => manual::print(&manual::completions(Self::command(), shell)),
-            Command::Man { directory } => manual::write_man_pages(Self::command(), &directory),
+            Command::Man { directory } => exit_code(manual::write_man_pages(Self::command(), &directory)),
         }
     }
+}
+
+/// Prints the error of a command. Returns its exit code.
+fn exit_code(outcome: Result<(), CommandError>) -> ExitCode {
+    let Err(error) = outcome else { return ExitCode::SUCCESS };
+    print_error!("{}", error.message.trim_end());
+    if error.is_wrong { ExitCode::from(WRONG) } else { ExitCode::FAILURE }
 }

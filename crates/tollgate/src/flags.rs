@@ -1,10 +1,9 @@
 //! `tollgate flags`: lists and clears flagged accounts.
 
-use std::process::ExitCode;
-
 use serde_json::{Value, json};
 
-use crate::admin_client::{AdminClient, AdminError, AdminOptions, encoded};
+use crate::admin_client::{AdminClient, AdminOptions, encoded};
+use crate::output::CommandError;
 use crate::terminal_text;
 
 /// Subcommands.
@@ -37,18 +36,14 @@ pub(crate) enum FlagsCommand {
 }
 
 /// Runs a subcommand.
-pub(crate) fn run(command: &FlagsCommand) -> ExitCode {
-    let outcome = match command {
+pub(crate) fn run(command: &FlagsCommand) -> Result<(), CommandError> {
+    match command {
         FlagsCommand::List { admin, history, json } => list(admin, *history, *json),
         FlagsCommand::Clear { id, admin, note, name } => clear(id, admin, note, name.as_deref()),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => error.report(),
     }
 }
 
-fn list(admin: &AdminOptions, history: bool, json: bool) -> Result<(), AdminError> {
+fn list(admin: &AdminOptions, history: bool, json: bool) -> Result<(), CommandError> {
     let client = AdminClient::new(admin)?;
     let answer = client.get(if history { "/api/v1/flags?history=1" } else { "/api/v1/flags" })?;
     let answer = client.with_field(answer, "flags")?;
@@ -86,7 +81,7 @@ fn line(flag: &Value) -> String {
     line
 }
 
-fn clear(id: &str, admin: &AdminOptions, note: &str, name: Option<&str>) -> Result<(), AdminError> {
+fn clear(id: &str, admin: &AdminOptions, note: &str, name: Option<&str>) -> Result<(), CommandError> {
     let login = || std::env::var("USER").unwrap_or_else(|_| "operator".to_owned());
     let body = json!({ "name": name.map_or_else(login, str::to_owned), "note": note }).to_string();
     let client = AdminClient::new(admin)?;

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use tollgate_core::rule::Mode;
 
+use crate::admin::token_files;
 use crate::settings::{Gate, Settings};
 
 /// One check.
@@ -146,9 +147,8 @@ fn admin_checks(settings: &Settings) -> Vec<HardeningCheck> {
         admin.listen.ip().is_loopback() || admin.token_file.is_some(),
         "set `token_file` in [admin]",
     )];
-    let files = [&admin.token_file, &admin.viewer_token_file, &admin.reporter_token_file];
-    let closed = |file| is_closed_to_others(file, "the token file", OTHERS_READ | OTHERS_WRITE);
-    checks.extend(files.into_iter().flatten().map(|file| closed(file)));
+    let closed = |(_, file)| is_closed_to_others(file, "the token file", OTHERS_READ | OTHERS_WRITE);
+    checks.extend(token_files(admin).map(closed));
     checks
 }
 

@@ -1,8 +1,7 @@
 //! `tollgate health`: the health of a running process as an exit code, for containers without a shell and for scripts.
 
-use std::process::ExitCode;
-
-use crate::admin_client::{AdminClient, AdminError, AdminOptions};
+use crate::admin_client::{AdminClient, AdminOptions};
+use crate::output::CommandError;
 
 /// Arguments of `tollgate health`.
 #[derive(Debug, clap::Args)]
@@ -14,23 +13,13 @@ pub(crate) struct HealthOptions {
     ready: bool,
 }
 
-/// Exits 0 if the process is healthy.
-pub(crate) fn run(options: &HealthOptions) -> ExitCode {
-    match check(options) {
-        Ok(host) => {
-            print_line!("{host} is {}", if options.ready { "ready" } else { "alive" });
-            ExitCode::SUCCESS
-        }
-        Err(error) => error.report(),
-    }
-}
-
-fn check(options: &HealthOptions) -> Result<String, AdminError> {
+/// Succeeds if the process is healthy.
+pub(crate) fn run(options: &HealthOptions) -> Result<(), CommandError> {
     let client = AdminClient::new(&options.admin)?;
-    let host = client.host().to_owned();
-    let path = if options.ready { "/readyz" } else { "/healthz" };
+    let (path, state) = if options.ready { ("/readyz", "ready") } else { ("/healthz", "alive") };
     client
         .check(path)
-        .map_err(|error| if error.is_wrong { error } else { AdminError::new(format!("{path}: {error}")) })?;
-    Ok(host)
+        .map_err(|error| if error.is_wrong { error } else { CommandError::failed(format!("{path}: {error}")) })?;
+    print_line!("{} is {state}", client.host());
+    Ok(())
 }

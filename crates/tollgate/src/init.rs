@@ -1,15 +1,14 @@
 //! `tollgate init`: writes a first settings file for one of four purposes.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "its answer is for the person at the terminal")]
+#![expect(clippy::print_stdout, reason = "its answer is for the person at the terminal")]
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::ValueEnum;
 
-use crate::cli::WRONG;
 use crate::import::quoted;
+use crate::output::CommandError;
 use crate::settings::Settings;
 
 /// The arguments of `tollgate init`.
@@ -58,14 +57,8 @@ struct Answers {
 }
 
 /// Writes the file.
-pub(crate) fn run(options: &InitOptions) -> ExitCode {
-    match write_file(options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            eprintln!("{}", message.trim_end());
-            ExitCode::from(WRONG)
-        }
-    }
+pub(crate) fn run(options: &InitOptions) -> Result<(), CommandError> {
+    write_file(options).map_err(CommandError::wrong)
 }
 
 fn write_file(options: &InitOptions) -> Result<(), String> {

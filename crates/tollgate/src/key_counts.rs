@@ -19,6 +19,11 @@ impl<K: Eq + Hash> KeyCounts<K> {
         self.0.get(key).copied().unwrap_or(0)
     }
 
+    /// The number of keys.
+    pub(crate) fn keys(&self) -> usize {
+        self.0.len()
+    }
+
     /// The sum of all counts. It visits every key.
     pub(crate) fn total(&self) -> usize {
         self.0.values().sum()

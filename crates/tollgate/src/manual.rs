@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use clap::Command;
 use clap_complete::Shell;
 
+use crate::output::CommandError;
+
 /// Prints a page. A reader that closes the pipe early is not an error.
 pub(crate) fn print(page: &[u8]) -> ExitCode {
     match std::io::stdout().lock().write_all(page) {
@@ -59,15 +61,9 @@ The documentation, with the reference of all settings.
 "#;
 
 /// Writes a manual page for `command` and each of its subcommands into a directory, which is created if necessary.
-pub(crate) fn write_man_pages(command: Command, directory: &Path) -> ExitCode {
+pub(crate) fn write_man_pages(command: Command, directory: &Path) -> Result<(), CommandError> {
     let first = directory.join(format!("{}.1", command.get_name()));
     let append = || fs::OpenOptions::new().append(true).open(&first)?.write_all(MORE.as_bytes());
     let written = fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(command, directory));
-    match written.and_then(|()| append()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            print_error!("{}: {error}", directory.display());
-            ExitCode::FAILURE
-        }
-    }
+    written.and_then(|()| append()).map_err(|error| CommandError::failed(format!("{}: {error}", directory.display())))
 }

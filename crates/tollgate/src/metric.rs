@@ -3,7 +3,8 @@
 use std::fmt;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
@@ -48,4 +49,22 @@ pub(crate) fn metric(
     metric: &impl EncodeMetric,
 ) -> fmt::Result {
     metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}
+
+/// Writes counters or gauges with labels.
+pub(crate) fn family<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    kind: MetricType,
+    values: impl IntoIterator<Item = (L, u64)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+    for (labels, value) in values {
+        let encoder = family.encode_family(&labels)?;
+        match kind {
+            MetricType::Gauge => ConstGauge::new(value).encode(encoder)?,
+            _ => ConstCounter::new(value).encode(encoder)?,
+        }
+    }
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Output of commands. Unlike `println!` and `eprintln!`, these macros do not panic if the output is closed or its disk
 //! is full, so that the exit code stays the result of the command.
 
-use std::fmt::Arguments;
+use std::fmt::{self, Arguments};
 use std::io::Write;
 
 /// Prints a line to standard output.
@@ -33,4 +33,30 @@ pub(crate) fn write_line(output: impl Write, text: Arguments<'_>) {
 /// Writes text with one call. Errors are ignored.
 pub(crate) fn write_text(mut output: impl Write, text: Arguments<'_>) {
     let _ = output.write_all(text.to_string().as_bytes());
+}
+
+/// An error message of a command for the user.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct CommandError {
+    pub(crate) message: String,
+    /// Whether an argument or a file is invalid, rather than the command failed.
+    pub(crate) is_wrong: bool,
+}
+
+impl CommandError {
+    /// The command failed.
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self { message: message.into(), is_wrong: false }
+    }
+
+    /// An argument or a file is invalid.
+    pub(crate) fn wrong(message: impl Into<String>) -> Self {
+        Self { message: message.into(), is_wrong: true }
+    }
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
+    }
 }

@@ -18,11 +18,11 @@ use zeroize::Zeroizing;
 use crate::bounded_file;
 
 /// Shortest token that cannot be guessed, in bytes.
-const TOKEN_BYTES_MIN: usize = 16;
+pub(crate) const TOKEN_BYTES_MIN: usize = 16;
 /// Permission bit that lets all users read a file.
 const OTHERS_READ: u32 = 0o004;
 /// Largest token file, in bytes.
-pub(crate) const TOKEN_BYTES_MAX: usize = 4096;
+const TOKEN_BYTES_MAX: usize = 4096;
 
 /// The expected token.
 pub(crate) struct Token {
@@ -37,14 +37,10 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads the token file. A token that could be guessed is an error.
-    pub(crate) fn load(path: &Path) -> io::Result<Self> {
-        Self::new(&read_token(path, TOKEN_BYTES_MIN)?)
-    }
-
-    /// Reads the token file again. Returns `old` if it is the token in the file.
-    pub(crate) fn reload(path: &Path, old: Option<&Arc<Self>>) -> io::Result<Arc<Self>> {
-        let token = read_token(path, TOKEN_BYTES_MIN)?;
+    /// Reads the token file. A token of less than `bytes_min` bytes is an error. Returns `old` if it is the token in the
+    /// file.
+    pub(crate) fn load(path: &Path, bytes_min: usize, old: Option<&Arc<Self>>) -> io::Result<Arc<Self>> {
+        let token = read_token(path, bytes_min)?;
         match old.filter(|old| old.is(token.as_bytes())) {
             Some(old) => Ok(old.clone()),
             None => Self::new(&token).map(Arc::new),
@@ -70,7 +66,7 @@ pub(crate) fn token_bytes_min(listen: SocketAddr) -> usize {
 }
 
 /// Reads a token of at least `bytes_min` bytes.
-pub(crate) fn read_token(path: &Path, bytes_min: usize) -> io::Result<Zeroizing<String>> {
+fn read_token(path: &Path, bytes_min: usize) -> io::Result<Zeroizing<String>> {
     let wrong = |message: &str| io::Error::other(format!("the token file {}: {message}", path.display()));
     let unreadable = |error: io::Error| wrong(&error.to_string());
     let bytes = Zeroizing::new(bounded_file::read(path, TOKEN_BYTES_MAX as u64).map_err(unreadable)?);
@@ -101,9 +97,9 @@ mod tests {
     fn only_the_token_in_the_file_is_accepted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
-        assert!(Token::load(&path).is_err());
+        assert!(Token::load(&path, TOKEN_BYTES_MIN, None).is_err());
         fs::write(&path, "a-token-for-the-doors\n").unwrap();
-        let token = Token::load(&path).unwrap();
+        let token = Token::load(&path, TOKEN_BYTES_MIN, None).unwrap();
         assert!(token.is(b"a-token-for-the-doors"));
         for guess in [&b""[..], b"a-token-for-the-door", b"a-token-for-the-doors\n", &[b'a'; TOKEN_BYTES_MAX + 1]] {
             assert!(!token.is(guess));
@@ -115,9 +111,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         fs::write(&path, "fifteen-bytes-x\n").unwrap();
-        let error = Token::load(&path).unwrap_err().to_string();
+        let error = Token::load(&path, TOKEN_BYTES_MIN, None).unwrap_err().to_string();
         assert!(error.contains("shorter than 16 bytes") && error.contains("`openssl rand -hex 32`"), "{error}");
         fs::write(&path, "sixteen-bytes-xx\n").unwrap();
-        assert!(Token::load(&path).is_ok());
+        assert!(Token::load(&path, TOKEN_BYTES_MIN, None).is_ok());
     }
 }

@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_foreign_name_that_resolves_to_this_host_is_rejected() {
-        let guard = Guard::new(Tokens::none(), vec!["gate.example".to_owned()]);
+        let guard = Guard::new(Tokens::default(), vec!["gate.example".to_owned()]);
         for host in [
             "127.0.0.1:8889",
             "127.0.0.1",

@@ -45,7 +45,7 @@ use tollgate_core::time::Moment;
 pub(crate) use config::{Config, Reloaded};
 pub(crate) use guard::Guard;
 pub(crate) use monitored_role::{BoxFuture, CurrentValues, ExplainRequest, KeyRef, MonitoredRole, Totals};
-pub(crate) use tokens::{Role, Tokens};
+pub(crate) use tokens::{Role, Tokens, token_files};
 
 use events::Events;
 use history::History;

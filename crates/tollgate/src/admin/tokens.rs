@@ -3,14 +3,13 @@
 //! Tokens are compared as keyed hashes, so that the time reveals neither how much of a guess was right nor the length
 //! of the token.
 
-use std::fmt;
 use std::io;
 use std::path::Path;
-
-use ring::hmac;
+use std::sync::Arc;
 
 use crate::hex;
-use crate::token::{TOKEN_BYTES_MAX, read_token};
+use crate::settings::Admin;
+use crate::token::Token;
 
 /// Permissions of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,23 +33,24 @@ impl Role {
     }
 }
 
-/// Accepted tokens. If there are none, every client is an operator.
-pub(crate) struct Tokens {
-    key: hmac::Key,
-    known: Vec<(Role, hmac::Tag)>,
+/// The token files in the settings of the admin address, with their permissions.
+pub(crate) fn token_files(admin: &Admin) -> impl Iterator<Item = (Role, &Path)> {
+    let files = [
+        (Role::Operator, &admin.token_file),
+        (Role::Viewer, &admin.viewer_token_file),
+        (Role::Reporter, &admin.reporter_token_file),
+    ];
+    files.into_iter().filter_map(|(role, file)| Some((role, file.as_deref()?)))
 }
 
-impl fmt::Debug for Tokens {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Tokens({})", self.known.len())
-    }
-}
+/// Accepted tokens. If there are none, every client is an operator.
+#[derive(Debug, Default)]
+pub(crate) struct Tokens(Vec<(Role, Arc<Token>)>);
 
 impl Tokens {
     /// Reads the tokens in these files.
     pub(crate) fn load<'a>(files: impl IntoIterator<Item = (Role, &'a Path)>, bytes_min: usize) -> io::Result<Self> {
-        let none = Self::none();
-        Ok(none.renewed(files, bytes_min)?.unwrap_or(none))
+        Ok(Self::default().renewed(files, bytes_min)?.unwrap_or_default())
     }
 
     /// Reads the tokens in these files; `None` if they are unchanged.
@@ -59,50 +59,35 @@ impl Tokens {
         files: impl IntoIterator<Item = (Role, &'a Path)>,
         bytes_min: usize,
     ) -> io::Result<Option<Self>> {
-        let read = |(role, path)| Ok((role, hmac::sign(&self.key, read_token(path, bytes_min)?.as_bytes())));
-        let known = files.into_iter().map(read).collect::<io::Result<Vec<_>>>()?;
-        let same = |((role, tag), (other, shown)): (&(Role, hmac::Tag), &(Role, hmac::Tag))| {
-            role == other && tag.as_ref() == shown.as_ref()
+        let read = |(place, (role, path))| {
+            let old = self.0.get(place).map(|(_, token)| token);
+            Ok((role, Token::load(path, bytes_min, old)?))
         };
-        if known.len() == self.known.len() && known.iter().zip(&self.known).all(same) {
-            return Ok(None);
-        }
-        Ok(Some(Self { key: self.key.clone(), known }))
-    }
-
-    /// No tokens are required.
-    pub(crate) fn none() -> Self {
-        Self { key: hmac::Key::new(hmac::HMAC_SHA256, &random()), known: Vec::new() }
+        let known = files.into_iter().enumerate().map(read).collect::<io::Result<Vec<_>>>()?;
+        let is_unchanged = known.len() == self.0.len()
+            && known.iter().zip(&self.0).all(|(new, old)| new.0 == old.0 && Arc::ptr_eq(&new.1, &old.1));
+        Ok((!is_unchanged).then_some(Self(known)))
     }
 
     /// Whether a token is required.
     pub(super) fn are_required(&self) -> bool {
-        !self.known.is_empty()
+        !self.0.is_empty()
     }
 
     /// Role of a token. The time is the same for every token of the same length, and bounded by the size of a token
     /// file.
     pub(super) fn role_of(&self, shown: &str) -> Option<Role> {
-        if shown.len() > TOKEN_BYTES_MAX {
-            return None;
-        }
         // All tokens are compared, even after a match, so that the time is constant.
-        let matching =
-            self.known.iter().filter(|(_, tag)| hmac::verify(&self.key, shown.as_bytes(), tag.as_ref()).is_ok());
+        let matching = self.0.iter().filter(|(_, token)| token.is(shown.as_bytes()));
         matching.map(|(role, _)| *role).max()
     }
 }
 
-/// Random bytes for secrets.
-pub(super) fn random() -> [u8; 32] {
-    let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).expect("the system provides random numbers");
-    bytes
-}
-
 /// Random hexadecimal text for secrets.
 pub(super) fn random_word() -> String {
-    hex::encode(&random())
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).expect("the system provides random numbers");
+    hex::encode(&bytes)
 }
 
 #[cfg(test)]
@@ -123,7 +108,7 @@ mod tests {
         for guess in ["", "a-token-of-an-operato", "a-token-of-an-operator\n", "A-token-of-an-operator"] {
             assert_eq!(tokens.role_of(guess), None, "{guess:?}");
         }
-        assert!(tokens.are_required() && !Tokens::none().are_required());
+        assert!(tokens.are_required() && !Tokens::default().are_required());
     }
 
     #[test]

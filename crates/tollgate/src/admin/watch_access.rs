@@ -116,7 +116,7 @@ mod tests {
         let watch = Arc::new(Watch::new(settings, home, Arc::default(), Arc::default(), calendar, false));
         let mut registry = Registry::default();
         registry.register_collector(watch_metrics(watch.clone()));
-        let guard = Guard::new(Tokens::none(), Vec::new());
+        let guard = Guard::new(Tokens::default(), Vec::new());
         let console = Console::new(registry, Arc::new(IdleRole), watch.clone(), guard, Config::default());
 
         let blocked = BlockedDisk::begin(watch);

@@ -2,7 +2,7 @@
 //!
 //! Everything is real: a site that uses CPU time, people and a crawler with their own loopback addresses, and
 //! `tollgate gate` as a separate process, with only its backend configured.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "its answer is for the person at the terminal")]
+#![expect(clippy::print_stdout, reason = "its answer is for the person at the terminal")]
 
 mod half;
 mod picture;
@@ -11,13 +11,13 @@ mod summary;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use tollgate_storm::crowd::Origin;
 use tollgate_storm::plan::{Phases, Plan};
 use tollgate_storm::{cpu, site};
 
+use crate::output::CommandError;
 use screen::Screen;
 
 /// A fixed seed, so that every run has the same visitors.
@@ -38,18 +38,12 @@ pub(crate) struct DemoOptions {
 }
 
 /// Runs both halves and prints the difference.
-pub(crate) fn run(arguments: &DemoOptions) -> ExitCode {
+pub(crate) fn run(arguments: &DemoOptions) -> Result<(), CommandError> {
     let done = match (arguments.site, arguments.core) {
         (Some(listen), Some(core)) => serve_site(listen, core),
         _ => show(arguments),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("tollgate demo: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    done.map_err(|error| CommandError::failed(format!("tollgate demo: {error}")))
 }
 
 fn serve_site(listen: SocketAddr, core: usize) -> io::Result<()> {

@@ -15,14 +15,14 @@ mod terminal;
 mod view;
 
 use std::io::IsTerminal;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tollgate_core::network::Network;
 
-use crate::admin_client::{AdminClient, AdminError, AdminOptions, encoded};
+use crate::admin_client::{AdminClient, AdminOptions, encoded};
 use crate::observe_summary;
+use crate::output::CommandError;
 use crate::terminal_text;
 
 use key_row::KeyRow;
@@ -59,14 +59,7 @@ pub(crate) struct DoctorOptions {
 }
 
 /// Runs the command.
-pub(crate) fn run(options: &DoctorOptions) -> ExitCode {
-    match show(options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => error.report(),
-    }
-}
-
-fn show(options: &DoctorOptions) -> Result<(), AdminError> {
+pub(crate) fn run(options: &DoctorOptions) -> Result<(), CommandError> {
     let client = AdminClient::new(&options.admin)?;
     let class = match &*options.class {
         "Slash32" => "ip/32",
@@ -106,11 +99,11 @@ fn show(options: &DoctorOptions) -> Result<(), AdminError> {
 }
 
 /// The class of an address, or of a network as the table shows it.
-fn class_of(key: &str) -> Result<&'static str, AdminError> {
+fn class_of(key: &str) -> Result<&'static str, CommandError> {
     let Some(network) = Network::parse(key) else {
         let key = terminal_text::escape(key);
         let advice = "add its class, such as --class user-agent";
-        return Err(AdminError::new(format!("{key} is neither an address nor a network: {advice}")));
+        return Err(CommandError::failed(format!("{key} is neither an address nor a network: {advice}")));
     };
     Ok(match (network.address().is_ipv4(), network.prefix()) {
         (true, 24) | (false, 56) => "ip/24",
@@ -119,17 +112,18 @@ fn class_of(key: &str) -> Result<&'static str, AdminError> {
     })
 }
 
-fn buckets(client: &AdminClient, class: &str, top: u16) -> Result<Value, AdminError> {
+fn buckets(client: &AdminClient, class: &str, top: u16) -> Result<Value, CommandError> {
     let answer = client.get(&format!("/api/v1/buckets?class={}&top={top}", encoded(class)))?;
     client.with_field(answer, "buckets")
 }
 
 /// Runs the live view until the user quits.
-fn live(client: &AdminClient, class: &str, top: u16) -> Result<(), AdminError> {
+fn live(client: &AdminClient, class: &str, top: u16) -> Result<(), CommandError> {
     let mut view = View::new(client.host(), class);
     // Before the terminal is switched, so that an error is printed on a normal line.
     refresh(client, &mut view, top)?;
-    let no_terminal = |error: std::io::Error| AdminError::new(format!("cannot use this terminal: {error}; try --once"));
+    let no_terminal =
+        |error: std::io::Error| CommandError::failed(format!("cannot use this terminal: {error}; try --once"));
     // Before the terminal is switched, so that a signal always restores it.
     let stop_signal = StopSignal::listen().map_err(no_terminal)?;
     let mut terminal = Terminal::take().map_err(no_terminal)?;
@@ -154,7 +148,7 @@ fn live(client: &AdminClient, class: &str, top: u16) -> Result<(), AdminError> {
     }
 }
 
-fn refresh(client: &AdminClient, view: &mut View, top: u16) -> Result<(), AdminError> {
+fn refresh(client: &AdminClient, view: &mut View, top: u16) -> Result<(), CommandError> {
     let answer = buckets(client, &view.class, top)?;
     let detail = match view.opened() {
         Some(key) => Some(client.get(&format!("/api/v1/key?class={}&key={}", encoded(&view.class), encoded(key)))?),

@@ -45,7 +45,7 @@ use tollgate_gatekeeper::hash::Seed;
 use crate::gate::{Decider, bind_all};
 use crate::http_date::HttpDate;
 use crate::settings::{DoorListener, Doors, ServedLimits};
-use crate::token::Token;
+use crate::token::{TOKEN_BYTES_MIN, Token};
 use log::BoundLog;
 use metrics::{DoorCounters, door_metrics};
 use station::{DoorLimits, Station};
@@ -99,7 +99,7 @@ impl BoundDoors {
     /// Binds the addresses of the settings for this many threads. Clients can connect; they get responses after
     /// [`BoundDoors::open`].
     pub(crate) fn bind(settings: Doors, threads: usize) -> io::Result<Self> {
-        let token = settings.token_file.as_deref().map(Token::load).transpose()?.map(Arc::new);
+        let token = settings.token_file.as_deref().map(|path| Token::load(path, TOKEN_BYTES_MIN, None)).transpose()?;
         let mut listeners: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
         let mut certificates = DoorCertificateFiles::default();
         for (key, door) in settings.open() {
@@ -183,7 +183,7 @@ impl OpenDoors {
     pub(crate) fn reload(&mut self, wanted: Option<&Doors>) -> io::Result<bool> {
         let Some(wanted) = wanted else { return Ok(true) };
         let token_now = self.token.load_full();
-        let reload = |path| Token::reload(path, token_now.as_ref());
+        let reload = |path| Token::load(path, TOKEN_BYTES_MIN, token_now.as_ref());
         let token = wanted.token_file.as_deref().map(reload).transpose()?;
         let (token_file, limits) = (self.settings.token_file.clone(), self.settings.limits.clone());
         let is_same = Doors { token_file, limits, ..wanted.clone() } == self.settings;

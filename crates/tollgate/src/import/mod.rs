@@ -10,10 +10,9 @@ mod smockron;
 mod tempomat;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use crate::bounded_file;
-use crate::cli::WRONG;
+use crate::output::CommandError;
 use crate::settings::Settings;
 
 /// The largest file that is read, in bytes.
@@ -53,23 +52,16 @@ struct Imported {
 type Translate = fn(&str) -> Result<Imported, Vec<String>>;
 
 /// Translates a file.
-pub(crate) fn run(command: &ImportCommand) -> ExitCode {
-    let (file, translate): (_, Translate) = match command {
-        ImportCommand::Tempomat(options) => (&options.file, tempomat::translate),
-        ImportCommand::Smockron(options) => (&options.file, smockron::translate),
-        ImportCommand::Ratelimit(options) => return ratelimit::run(&options.file),
+pub(crate) fn run(command: &ImportCommand) -> Result<(), CommandError> {
+    let imported = match command {
+        ImportCommand::Tempomat(options) => imported(&options.file, tempomat::translate),
+        ImportCommand::Smockron(options) => imported(&options.file, smockron::translate),
+        ImportCommand::Ratelimit(options) => ratelimit::imported(&options.file),
     };
-    match imported(file, translate) {
-        Ok(Imported { toml, notes }) => {
-            notes.iter().for_each(|note| eprintln!("note: {note}"));
-            print!("{toml}");
-            ExitCode::SUCCESS
-        }
-        Err(message) => {
-            eprintln!("{}", message.trim_end());
-            ExitCode::from(WRONG)
-        }
-    }
+    let Imported { toml, notes } = imported.map_err(CommandError::wrong)?;
+    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    print!("{toml}");
+    Ok(())
 }
 
 fn imported(file: &Path, translate: Translate) -> Result<Imported, String> {

@@ -6,30 +6,22 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::ExitCode;
 
 use tollgate_wire::ratelimit_config::{self, Allowance, DescriptorSpec, LimitUnit};
 
-use super::{FILE_BYTES_MAX, comment, quoted};
+use super::{FILE_BYTES_MAX, Imported, comment, quoted};
 use crate::bounded_file;
-use crate::cli::WRONG;
 
 /// The port of envoyproxy/ratelimit for gRPC.
 const SERVICE_PORT: u16 = 8081;
 
-/// Prints the rules, or everything that rules cannot express.
-pub(super) fn run(file: &Path) -> ExitCode {
+/// The rules, or everything that rules cannot express.
+pub(super) fn imported(file: &Path) -> Result<Imported, String> {
     let text = bounded_file::read_text(file, FILE_BYTES_MAX).map_err(|message| vec![format!("1:1: {message}")]);
-    match text.and_then(|text| rules(&file.display().to_string(), &text)) {
-        Ok(rules) => {
-            print!("{rules}");
-            ExitCode::SUCCESS
-        }
-        Err(errors) => {
-            errors.iter().for_each(|error| eprintln!("{}:{error}", file.display()));
-            ExitCode::from(WRONG)
-        }
-    }
+    let rules = text.and_then(|text| rules(&file.display().to_string(), &text));
+    let located = |error: &String| format!("{}:{error}", file.display());
+    let toml = rules.map_err(|errors| errors.iter().map(located).collect::<Vec<_>>().join("\n"))?;
+    Ok(Imported { toml, notes: Vec::new() })
 }
 
 /// A descriptor on the way to a limit.

@@ -8,13 +8,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use crate::metric::{collector, counter, gauge};
+use crate::metric::{collector, counter, family, gauge, metric};
 
 /// The metrics of a master. Clones share the same values.
 #[derive(Clone, Debug, Default)]
@@ -113,10 +112,8 @@ impl MasterCounts {
         ];
         for (place, (name, help)) in overshoots.into_iter().enumerate() {
             let name = format!("tollgate_master_over_admission_{name}");
-            let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
-            for (domain, values) in &self.overshoots {
-                ConstGauge::new(values[place]).encode(family.encode_family(&[("domain", domain.as_str())])?)?;
-            }
+            let values = self.overshoots.iter().map(|(domain, values)| ([("domain", domain.as_str())], values[place]));
+            family(encoder, (&name, help), MetricType::Gauge, values)?;
         }
         Ok(())
     }
@@ -134,9 +131,7 @@ impl RedisCopyCounts {
         let help = "Failed attempts to write the state to Redis, by reason";
         encode_outcomes(encoder, "books_failures", help, &self.failures)?;
         let help = "Time since the last completed scan: a master that takes over does not have later reports";
-        let name = "tollgate_master_books_age_seconds";
-        let age = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        ConstGauge::new(self.age_seconds).encode(age)?;
+        metric(encoder, "tollgate_master_books_age_seconds", help, &ConstGauge::new(self.age_seconds))?;
         let help = "1 when another master has taken over the state on Redis";
         gauge(encoder, "tollgate_master_books_superseded", help, u64::from(self.is_superseded))
     }
@@ -144,9 +139,6 @@ impl RedisCopyCounts {
 
 fn encode_outcomes(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, outcomes: &Outcomes) -> fmt::Result {
     let name = format!("tollgate_master_{name}");
-    let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
-    for (outcome, count) in outcomes {
-        ConstCounter::new(*count).encode(family.encode_family(&[("outcome", *outcome)])?)?;
-    }
-    Ok(())
+    let outcomes = outcomes.iter().map(|(outcome, count)| ([("outcome", *outcome)], *count));
+    family(encoder, (&name, help), MetricType::Counter, outcomes)
 }

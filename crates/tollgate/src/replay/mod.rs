@@ -34,7 +34,6 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use tollgate_core::time::{Moment, Span};
-use tollgate_core::watch;
 use tollgate_gatekeeper::hash::Seed;
 use tollgate_gatekeeper::limiter::{Limiter, Plan};
 use tollgate_wire::log::{Expected, Format, LINE_BYTES_MAX, Line, LineError, Parser};
@@ -360,16 +359,7 @@ impl Reading<'_> {
 
 /// A watch for the rules of a limiter.
 fn watched(settings: &Settings, limiter: &Limiter) -> ReplayWatch {
-    ReplayWatch::new(watch_settings(settings), limiter.rules().map(|rule| rule.class.to_string()).collect())
-}
-
-fn watch_settings(settings: &Settings) -> watch::WatchSettings {
-    watch::WatchSettings {
-        flag_threshold: settings.watch.flag_threshold,
-        flag_window: settings.watch.flag_window,
-        account_class: settings.watch.account_class.as_str().into(),
-        ..watch::WatchSettings::default()
-    }
+    ReplayWatch::new(settings.watch.of_core(), limiter.rules().map(|rule| rule.class.to_string()).collect())
 }
 
 fn write_failure(error: io::Error) -> ReplayError {

@@ -49,12 +49,7 @@ impl AdminService {
         if let Some(note) = &self.watch.why_no_flags {
             tracing::info!("{note}");
         }
-        let settings = tollgate_core::watch::WatchSettings {
-            flag_threshold: self.watch.flag_threshold,
-            flag_window: self.watch.flag_window,
-            account_class: self.watch.account_class.as_str().into(),
-            ..tollgate_core::watch::WatchSettings::default()
-        };
+        let settings = self.watch.of_core();
         let flags_max = settings.flags_max;
         let webhook = self.webhook()?;
         let shared =
@@ -140,14 +135,7 @@ impl AdminService {
     }
 
     fn token_files(&self) -> impl Iterator<Item = (Role, &Path)> {
-        let files = self.admin.iter().flat_map(|admin| {
-            [
-                (Role::Operator, &admin.token_file),
-                (Role::Viewer, &admin.viewer_token_file),
-                (Role::Reporter, &admin.reporter_token_file),
-            ]
-        });
-        files.filter_map(|(role, file)| Some((role, file.as_deref()?)))
+        self.admin.iter().flat_map(admin::token_files)
     }
 
     fn hosts(&self) -> Vec<String> {

@@ -4,14 +4,13 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use tollgate_gatekeeper::link::{KeyPair, LinkSettings};
 use zeroize::Zeroizing;
 
-use super::run::print_outcome;
 use crate::bounded_file;
+use crate::output::CommandError;
 use crate::settings::MasterLink;
 
 /// Arguments of `tollgate keys`.
@@ -25,10 +24,11 @@ pub(crate) struct KeysOptions {
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// Creates a key pair, or prints the public key of an existing one.
-pub(crate) fn run_keys(options: &KeysOptions) -> ExitCode {
+pub(crate) fn run_keys(options: &KeysOptions) -> Result<(), CommandError> {
     let file = &options.file;
     let keys = read(file).or_else(|problem| if file.exists() { Err(problem) } else { make(file) });
-    print_outcome(keys.map(|keys| keys.public().to_string()))
+    print_line!("{}", keys.map_err(CommandError::failed)?.public());
+    Ok(())
 }
 
 fn make(file: &Path) -> Result<KeyPair, String> {

@@ -3,10 +3,9 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
-use super::run::{print_outcome, wrong};
+use crate::output::CommandError;
 use crate::{master, settings};
 
 /// Arguments of `tollgate pardon`.
@@ -25,17 +24,13 @@ pub(crate) struct PardonOptions {
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Asks the master of these settings to reset the debt of a key.
-pub(crate) fn run_pardon(options: &PardonOptions) -> ExitCode {
-    let state_dir = match settings::Settings::load(&options.config) {
-        Err(faults) => Err(faults.to_string()),
-        Ok(file) => file.master.and_then(|master| master.state_dir).ok_or_else(|| {
-            "the master has no `state_dir` and therefore no control socket: set `state_dir` in `[master]`".to_owned()
-        }),
-    };
-    let state_dir = match state_dir {
-        Ok(state_dir) => state_dir,
-        Err(message) => return wrong(&message),
-    };
+pub(crate) fn run_pardon(options: &PardonOptions) -> Result<(), CommandError> {
+    let file = settings::Settings::load(&options.config).map_err(|faults| CommandError::wrong(faults.to_string()))?;
+    let state_dir = file.master.and_then(|master| master.state_dir).ok_or_else(|| {
+        CommandError::wrong(
+            "the master has no `state_dir` and therefore no control socket: set `state_dir` in `[master]`",
+        )
+    })?;
     let socket = master::operator::socket(&state_dir);
     let ask = || -> std::io::Result<String> {
         let mut stream = UnixStream::connect(&socket)?;
@@ -45,15 +40,16 @@ pub(crate) fn run_pardon(options: &PardonOptions) -> ExitCode {
         BufReader::new(stream).read_line(&mut answer)?;
         Ok(answer)
     };
-    print_outcome(match ask().as_deref().map(str::trim_end) {
+    let PardonOptions { domain, identifier, .. } = options;
+    Err(CommandError::failed(match ask().as_deref().map(str::trim_end) {
         Ok(master::operator::PARDONED) => {
-            Ok(format!("the debt of {} in {} was reset", options.identifier, options.domain))
+            print_line!("the debt of {identifier} in {domain} was reset");
+            return Ok(());
         }
-        Ok(master::operator::UNKNOWN) => Err(format!(
-            "no state for {} in {}: it owes nothing there, or the master has another name for the domain",
-            options.identifier, options.domain
-        )),
-        Ok(other) => Err(format!("unexpected answer of the master: {other}")),
-        Err(error) => Err(format!("cannot reach the master at {}: {error}", socket.display())),
-    })
+        Ok(master::operator::UNKNOWN) => format!(
+            "no state for {identifier} in {domain}: it owes nothing there, or the master has another name for the domain"
+        ),
+        Ok(other) => format!("unexpected answer of the master: {other}"),
+        Err(error) => format!("cannot reach the master at {}: {error}", socket.display()),
+    }))
 }

@@ -60,17 +60,3 @@ pub(super) fn wrong(message: &str) -> ExitCode {
     print_error!("{}", message.trim_end());
     ExitCode::from(WRONG)
 }
-
-/// Prints the outcome of a command: a line, or an error message.
-pub(super) fn print_outcome(outcome: Result<String, String>) -> ExitCode {
-    match outcome {
-        Ok(line) => {
-            print_line!("{line}");
-            ExitCode::SUCCESS
-        }
-        Err(message) => {
-            print_error!("{message}");
-            ExitCode::FAILURE
-        }
-    }
-}

@@ -4,18 +4,8 @@ use tollgate_core::class::Class;
 use tollgate_core::inputs::Inputs;
 use tollgate_core::queue::Shares;
 
-use super::error::ErrorCollector;
-use super::table::table;
+use super::table::{Entries, table};
 use super::value::{Choice, Thousandths};
-
-/// The class that identifies users, and their level.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UserClass {
-    /// The class that identifies users.
-    pub(crate) class: Class,
-    /// The level of users.
-    pub(crate) place: UserPlace,
-}
 
 /// The level of users among those that share the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,13 +24,13 @@ table! {
     /// The shares of clients while the backend is busy. Each level has a share of the backend, at most 1. A client that
     /// has used more than its share waits for clients that have not. Capacity that no other client uses is available to
     /// any client.
-    struct FairnessTable {
+    pub(crate) struct Fairness {
         /// The share of an address (IPv6: a /64).
-        address as "ip/32": Thousandths = "0.10" where ..=1000 => SHARE_ERROR,
+        address_milli as "ip/32": Thousandths = "0.10" where ..=1000 => SHARE_ERROR,
         /// The share of its network (IPv6: a /56).
-        network as "ip/24": Thousandths = "0.25" where ..=1000 => SHARE_ERROR,
+        network_milli as "ip/24": Thousandths = "0.25" where ..=1000 => SHARE_ERROR,
         /// The share of its block (IPv6: a /48).
-        block as "ip/16": Thousandths = "0.50" where ..=1000 => SHARE_ERROR,
+        block_milli as "ip/16": Thousandths = "0.50" where ..=1000 => SHARE_ERROR,
         /// The class that identifies users, such as `cookie:sid`, `header:x-api-key` or `user-agent`; `class` of a rule
         /// lists all; `json:/POINTER` is for rules only. A request without this property is charged to its address, and
         /// its connection is the user.
@@ -53,29 +43,28 @@ table! {
         /// with each.
         place: UserPlace = "\"beneath\"",
     }
+    check Fairness::check;
 }
 
 /// The error of a share above 1.
 pub(super) const SHARE_ERROR: &str = "a share is a part of the whole, at most 1: write a number such as 0.1";
 
-impl FairnessTable {
+impl Fairness {
     /// The share of each level.
-    pub(super) fn shares(&self) -> Shares {
-        Shares { address_milli: self.address.value, network_milli: self.network.value, block_milli: self.block.value }
+    pub(crate) fn shares(&self) -> Shares {
+        let Self { address_milli, network_milli, block_milli, .. } = *self;
+        Shares { address_milli, network_milli, block_milli }
     }
 
-    /// The class that identifies users.
-    pub(super) fn user(&self, errors: &mut ErrorCollector) -> Option<UserClass> {
-        if self.written.has("place") && !self.written.has("by") {
+    fn check(&self, entries: &mut Entries<'_>) {
+        if entries.written.has("place") && !entries.written.has("by") {
             let message = "`place` is the level of the users of `by`: write `by = \"cookie:sid\"` beside it";
-            errors.missing(&self.place.span, message);
+            entries.missing("place", message);
         }
-        let by = self.by.as_ref()?;
-        if !Inputs::of([], Some(&by.value)).json_pointers.is_empty() {
+        if self.by.as_ref().is_some_and(|by| !Inputs::of([], Some(by)).json_pointers.is_empty()) {
             let message =
                 "the fair queue does not read bodies: write a class such as `cookie:sid` or `header:x-api-key`";
-            errors.report(&by.span, message);
+            entries.report("by", message);
         }
-        Some(UserClass { class: by.value.clone(), place: self.place.value })
     }
 }

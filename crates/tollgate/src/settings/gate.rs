@@ -1,11 +1,8 @@
 //! `[gate]`: the reverse proxy.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use tollgate_core::band::{Band, Edges};
-use tollgate_core::network::NetworkSet;
-use tollgate_core::queue::Shares;
 use tollgate_core::rule::Mode;
 use tollgate_core::time::Span;
 use tollgate_core::virtual_clock::Cores;
@@ -16,79 +13,16 @@ use super::access_log::AccessLog;
 use super::bounds::Bounds;
 use super::buffer::ResponseBuffer;
 use super::error::{ErrorCollector, shown};
-use super::fairness::{FairnessTable, UserClass};
-use super::health::{HealthCheck, HealthTable};
+use super::fairness::Fairness;
+use super::health::HealthCheck;
 use super::listeners::Listener;
-use super::pages::{ErrorPages, PagesTable};
+use super::pages::ErrorPages;
 use super::shape::Shape;
 use super::site::Site;
-use super::table::{Located, Value, defaults, table};
+use super::table::{Entries, Located, Value, defaults, table};
 use super::timeouts::Timeouts;
-use super::trusted::{TrustedEntries, networks};
-use super::value::{BackendUrl, Choice, HeaderName, ListenAddress, OneOrMany, Size, Thousandths, WholeNumber};
-
-/// The settings of a gate, except its rules.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Gate {
-    /// Whether the queue and the rules are enforced, or only observed.
-    pub(crate) mode: Mode,
-    /// The addresses for clients.
-    pub(crate) listen: Vec<SocketAddr>,
-    /// The backends for the hosts of no site. The command line can replace them.
-    pub(crate) backends: Vec<BackendUrl>,
-    /// The sites, in the order of the file.
-    pub(crate) sites: Vec<Site>,
-    /// The networks whose `X-Forwarded-For`, `Forwarded` and PROXY protocol headers are trusted.
-    pub(crate) trusted_proxies: NetworkSet,
-    /// The header with the client's address, from trusted proxies.
-    pub(crate) forwarded_header: ForwardedHeader,
-    /// Whether every connection must begin with a PROXY protocol header, from a trusted proxy.
-    pub(crate) proxy_protocol: bool,
-    /// TLS certificates. Plain HTTP if empty.
-    pub(crate) tls: Vec<CertificateFiles>,
-    /// Whether clients may use HTTP/2 without TLS, with prior knowledge.
-    pub(crate) h2c: bool,
-    /// Number of worker threads.
-    pub(crate) workers: usize,
-    /// The CPU cores of each backend.
-    pub(crate) cores: Cores,
-    /// Maximum number of requests in flight at each backend. None: adaptive.
-    pub(crate) in_flight: Option<u32>,
-    /// Bounds of the queue.
-    pub(crate) hold: Hold,
-    /// The shares of clients while the backend is busy.
-    pub(crate) fairness: Shares,
-    /// The class that identifies users. None: each connection is a user.
-    pub(crate) user: Option<UserClass>,
-    /// Memory for the state of all keys of all rules, in bytes.
-    pub(crate) memory_bytes: u64,
-    /// The sources of the cost of a request.
-    pub(crate) toll: TollSource,
-    /// The thresholds of the bands.
-    pub(crate) bands: Edges,
-    /// The response header with the load of the backend.
-    pub(crate) load_header: Option<String>,
-    /// The band set by the operator, which replaces the measured one.
-    pub(crate) band_pinned: Option<Band>,
-    /// The file with the CPU pressure of the backend, in the format of `/proc/pressure/cpu`.
-    pub(crate) pressure: Option<PathBuf>,
-    /// Active health checks. None: the outcome of client requests decides.
-    pub(crate) health: Option<HealthCheck>,
-    /// Whether values of headers, cookies and JSON bodies are shown unmasked.
-    pub(crate) show_values: bool,
-    /// Buffers for responses to slow clients.
-    pub(crate) buffer: ResponseBuffer,
-    /// The operator's own pages for refusals and errors.
-    pub(crate) pages: ErrorPages,
-    /// The access log.
-    pub(crate) access_log: Option<AccessLog>,
-    /// Timeouts of each phase of a connection.
-    pub(crate) timeouts: Timeouts,
-    /// Bounds of requests and connections.
-    pub(crate) bounds: Bounds,
-    /// The directory of learned limits and prices. None: the directory of the watch.
-    pub(crate) state_dir: Option<PathBuf>,
-}
+use super::trusted::{Networks, TrustedEntries};
+use super::value::{BackendUrl, Choice, HeaderName, ListenAddress, OneOrMany, Size, WholeNumber};
 
 /// The header with the client's address, from trusted proxies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,23 +70,23 @@ impl Value for Concurrency {
 
 table! {
     /// The reverse proxy. Without any rules, a gate protects its backend with the fair queue alone.
-    struct GateTable {
+    pub(crate) struct Gate {
         /// `enforce` holds and refuses requests. `observe` forwards every request at once: the queue and all rules
         /// decide and count, and log, metrics, console and doctor show which requests would have been held or refused.
         /// A reload applies a change of the mode.
         mode: Mode = "\"enforce\"",
         /// The addresses for clients, each with a port.
-        listen: OneOrMany<Located<ListenAddress>> = "\"127.0.0.1:8888\"",
+        listen: OneOrMany<ListenAddress> = "\"127.0.0.1:8888\"",
         /// The backends. `http://` and `https://` use HTTP/1.1; `h2c://` and `h2://` use HTTP/2 without and with TLS.
         /// Each backend has its own queue, in-flight limit and prices. A request goes to the backend with the earliest
         /// estimated response. The option `--backend` replaces this setting. With `[[site]]`, these backends serve the
         /// hosts of no site.
-        backend: OneOrMany<BackendUrl> = empty,
+        backends as "backend": OneOrMany<BackendUrl> = empty,
         /// Proxies whose `forwarded_header` is trusted: addresses, networks, `"loopback"` (127.0.0.0/8 and ::1),
         /// `"private"` (RFC 1918, 100.64.0.0/10, link-local and fc00::/7), and `"file:/path"` for a file with one
         /// network per line and `#` for comments. A reload reads such files again. From any other address the header is
         /// ignored. If a reload removes a proxy, its open connections lose the trust as well.
-        trusted_proxies: TrustedEntries = "[]",
+        trusted_proxies: Networks = "[]",
         /// The header with the client's address, from `trusted_proxies`: `x-forwarded-for` or `forwarded` (RFC 7239).
         /// The other header is ignored and not forwarded, because a proxy that does not maintain it forwards the
         /// client's value. With `forwarded`, the same applies to `X-Forwarded-Host`, `X-Forwarded-Proto` and
@@ -167,27 +101,27 @@ table! {
         /// Whether clients may use HTTP/2 without TLS, with prior knowledge.
         h2c: bool = "false",
         /// Number of worker threads, each with its own connections. Default: the number of cores of this machine.
-        workers: WholeNumber<u32> where ..=1024 =>
+        workers: WholeNumber<usize> = (machine_cores() as usize) where ..=1024 =>
             "more threads than cores are of no use: write at most 1024",
         /// Number of CPU cores of each backend. Default: the number of cores of this machine. A backend that is one
         /// single-threaded process has 1.
-        cores: Thousandths,
+        cores: Cores = (Cores::whole(machine_cores())),
         /// Maximum number of requests in flight at each backend; the others wait at the gate, which chooses their
         /// order. `"auto"` adapts the limit to the backend.
         in_flight: Concurrency = "\"auto\"",
         /// Bounds on the requests that wait at the gate.
         hold: Hold = "{}",
         /// The shares of clients while the backend is busy.
-        fairness: FairnessTable = "{}",
+        fairness: Fairness = "{}",
         /// Memory for the state of all keys, divided among the rules without `memory`. It is allocated at the start and
         /// never grows.
-        memory: Size = "\"64MiB\"" where MEMORY_MIN.. => MEMORY_ERROR,
+        memory_bytes as "memory": Size = "\"64MiB\"" where MEMORY_MIN.. => MEMORY_ERROR,
         /// The sources of the cost of a request.
         toll: TollSource = "{}",
         /// The thresholds of the bands, as waiting times at the gate.
-        bands: BandsTable = "{}",
+        bands: Bands = "{}",
         /// Active health checks of the backends.
-        health: HealthTable = "{}",
+        health: HealthCheck = "{}",
         /// Whether keys from headers, cookies and JSON bodies are shown in the log, in the console and by the admin
         /// address. They may be API keys and session ids, so they are masked by default: at most four characters and a
         /// keyed digest, such as `sk_l*3f9a01c2d4e5b607`. Commands and the admin API accept the masked form while the
@@ -197,7 +131,7 @@ table! {
         /// Buffers for responses to slow clients.
         buffer: ResponseBuffer = "{}",
         /// Your own pages for refusals and errors.
-        pages: PagesTable = "{}",
+        pages: ErrorPages = "{}",
         /// The access log. Without it, no line is written per request.
         access_log: AccessLog,
         /// Timeouts of each phase of a connection.
@@ -208,6 +142,11 @@ table! {
         /// is written at most once a minute, and at shutdown. Default: the directory of `watch.state_dir`.
         state_dir: PathBuf,
     }
+    beside {
+        /// The sites behind the gate.
+        sites: Vec<Site>,
+    }
+    check Gate::check;
 }
 
 table! {
@@ -253,7 +192,7 @@ table! {
     /// The thresholds of the bands, as waiting times at the gate. The load that an application reports with `POST
     /// /v1/load` counts as well. A band ends below half of its threshold. A band multiplies the backoff of keys that
     /// exceed a limit; other keys are not affected.
-    struct BandsTable {
+    pub(crate) struct Bands {
         /// The waiting time at which the band `elevated` begins.
         elevated: Span = "\"100ms\"",
         /// The waiting time at which the band `critical` begins.
@@ -269,6 +208,7 @@ table! {
         /// of `toll.cgroup`, if that is set.
         pressure: PathBuf,
     }
+    check Bands::check;
 }
 
 /// Maximum number of listening addresses.
@@ -279,68 +219,37 @@ pub(super) const MEMORY_ERROR: &str = "too little memory for the state of keys: 
 
 impl Default for Gate {
     fn default() -> Self {
-        defaults::<GateTable>().resolve(&mut ErrorCollector::default())
+        defaults::<Self>()
     }
 }
 
-impl GateTable {
-    /// Converts the table to settings. Values with an error have been reported and count as absent.
-    pub(super) fn resolve(self, errors: &mut ErrorCollector) -> Gate {
-        self.check(errors);
-        let bands = self.bands.value;
-        let group = self.toll.value.cgroup.as_ref().map(|cgroup| cgroup.join("cpu.pressure"));
-        Gate {
-            mode: self.mode.value,
-            listen: self.listen.value.into_iter().map(|address| address.value).collect(),
-            backends: self.backend.value,
-            sites: Vec::new(),
-            trusted_proxies: networks(self.trusted_proxies.value, errors),
-            forwarded_header: self.forwarded_header.value,
-            proxy_protocol: self.proxy_protocol.value,
-            tls: self.tls.value,
-            h2c: self.h2c.value,
-            workers: self.workers.map_or_else(machine_cores, |workers| workers.value) as usize,
-            cores: self.cores.map_or(Cores::whole(machine_cores()), |cores| Cores::from_milli(cores.value)),
-            in_flight: self.in_flight.value,
-            hold: self.hold.value,
-            user: self.fairness.value.user(errors),
-            fairness: self.fairness.value.shares(),
-            memory_bytes: self.memory.value,
-            toll: self.toll.value,
-            bands: bands.edges(errors),
-            load_header: bands.header.map(|header| header.value),
-            band_pinned: bands.pin.map(|band| band.value),
-            pressure: bands.pressure.map(|path| path.value).or(group),
-            health: self.health.value.resolve(),
-            show_values: self.show_values.value,
-            buffer: self.buffer.value,
-            pages: self.pages.value.resolve(errors),
-            access_log: self.access_log.map(|log| log.value),
-            timeouts: self.timeouts.value,
-            bounds: self.bounds.value,
-            state_dir: self.state_dir.map(|path| path.value),
-        }
+impl Gate {
+    /// The file with the CPU pressure of the backend.
+    pub(crate) fn pressure(&self) -> Option<PathBuf> {
+        let of_group = || self.toll.cgroup.as_ref().map(|cgroup| cgroup.join("cpu.pressure"));
+        self.bands.pressure.clone().or_else(of_group)
     }
 
-    fn check(&self, errors: &mut ErrorCollector) {
-        if self.proxy_protocol.value && self.trusted_proxies.value.is_empty() {
+    fn check(&self, entries: &mut Entries<'_>) {
+        if self.proxy_protocol
+            && entries.read_again::<TrustedEntries>("trusted_proxies").is_none_or(|all| all.is_empty())
+        {
             let message = "`proxy_protocol` needs `trusted_proxies`: write the addresses that may send the header";
-            errors.missing(&self.proxy_protocol.span, message);
+            entries.missing("proxy_protocol", message);
         }
-        if self.listen.value.is_empty() {
-            errors.report(&self.listen.span, "a gate needs an address for clients: write an address and port");
+        if self.listen.is_empty() {
+            entries.report("listen", "a gate needs an address for clients: write an address and port");
         }
-        if self.listen.value.len() > LISTEN_MAX {
-            errors.report(&self.listen.span, format!("too many addresses: write at most {LISTEN_MAX}"));
+        if self.listen.len() > LISTEN_MAX {
+            entries.report("listen", format!("too many addresses: write at most {LISTEN_MAX}"));
         }
-        for address in self.listen.value.iter().take(LISTEN_MAX) {
-            // A default has no position in the file; the position of the table is used.
-            let span = if self.written.has("listen") { &address.span } else { &self.listen.span };
-            errors.listeners.push(Listener {
-                key: "gate.listen".to_owned(),
-                address: address.value,
-                span: span.clone(),
-            });
+        match entries.read_again::<OneOrMany<Located<ListenAddress>>>("listen") {
+            None => self.listen.iter().for_each(|address| entries.listen("gate.listen", *address)),
+            Some(addresses) => {
+                let listener =
+                    |Located { value: address, span }| Listener { key: "gate.listen".to_owned(), address, span };
+                entries.errors.listeners.extend(addresses.into_iter().take(LISTEN_MAX).map(listener));
+            }
         }
     }
 }
@@ -350,13 +259,16 @@ fn machine_cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
 }
 
-impl BandsTable {
-    fn edges(&self, errors: &mut ErrorCollector) -> Edges {
-        let edges = Edges::new(self.elevated.value, self.critical.value);
-        if edges.is_none() {
+impl Bands {
+    /// The waiting times at which the bands begin.
+    pub(crate) fn edges(&self) -> Edges {
+        Edges::new(self.elevated, self.critical).expect("invalid ones are an error of the settings")
+    }
+
+    fn check(&self, entries: &mut Entries<'_>) {
+        if Edges::new(self.elevated, self.critical).is_none() {
             let message = "`critical` must be longer than `elevated`, and both longer than 0: write a longer time";
-            errors.report(&self.critical.span, message);
+            entries.report("critical", message);
         }
-        edges.unwrap_or_else(|| Edges::new(Span::from_millis(100), Span::from_millis(250)).expect("100 is below 250"))
     }
 }

@@ -6,19 +6,6 @@ use super::error::shown;
 use super::table::table;
 use super::value::{FinalStatus, text_value};
 
-/// The health check of backends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HealthCheck {
-    /// The path of the request.
-    pub(crate) path: String,
-    /// The time between two checks of one backend.
-    pub(crate) interval: Duration,
-    /// The timeout of one check, connecting included.
-    pub(crate) timeout: Duration,
-    /// The status of a healthy backend.
-    pub(crate) status: u16,
-}
-
 /// The path of a request, with or without a query.
 pub(crate) enum UrlPath {}
 
@@ -32,7 +19,7 @@ text_value!(UrlPath => String, "a path of a URL", "/healthz", |text| {
 table! {
     /// Active health checks. Without `path` there are none, and the health of a backend is judged by the requests that
     /// it serves.
-    struct HealthTable {
+    pub(crate) struct HealthCheck as "health" {
         /// The path that is requested with GET from each backend, such as `/healthz`. A backend that fails two checks
         /// in a row gets no requests until a check succeeds, unless no other backend is up.
         path: UrlPath,
@@ -42,16 +29,5 @@ table! {
         timeout: Duration = "\"2s\"",
         /// The status in the response of a healthy backend.
         status: FinalStatus = "200",
-    }
-}
-
-impl HealthTable {
-    pub(super) fn resolve(self) -> Option<HealthCheck> {
-        Some(HealthCheck {
-            path: self.path?.value,
-            interval: self.interval.value,
-            timeout: self.timeout.value,
-            status: self.status.value,
-        })
     }
 }

@@ -50,7 +50,7 @@ pub(crate) use buffer::ResponseBuffer;
 pub(crate) use domain::{DEFAULT_DOMAIN, Domain};
 pub(crate) use doors::{DoorListener, DoorLog, DoorTls, Doors};
 pub(crate) use error::ConfigErrors;
-pub(crate) use fairness::{UserClass, UserPlace};
+pub(crate) use fairness::{Fairness, UserPlace};
 pub(crate) use gate::{CertificateFiles, ForwardedHeader, Gate, Hold, TollSource};
 pub(crate) use health::HealthCheck;
 pub(crate) use in_force::in_force;
@@ -68,7 +68,6 @@ pub(crate) use value::{BackendProtocol, BackendUrl, ListenAddress};
 
 use domain::{Domains, Rules};
 use error::ErrorCollector;
-use gate::GateTable;
 use link::LinkTable;
 use priority::Priorities;
 use rule::RuleContext;
@@ -108,7 +107,7 @@ table! {
     /// A settings file. Every table is optional.
     struct FileTable {
         /// The reverse proxy.
-        gate: GateTable,
+        gate: Gate,
         /// Rules of the domain `default`. Written `[[rule]]`, once for each.
         rule: Rules = empty,
         /// Weights of requests in the queue, other than 1. Written `[[priority]]`, once for each.
@@ -207,7 +206,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, String> {
 impl FileTable {
     /// Converts the tables to settings. Values with an error have been reported and count as absent.
     fn resolve(self, errors: &mut ErrorCollector) -> Settings {
-        let mut gate = self.gate.map(|gate| gate.value.resolve(errors));
+        let mut gate = self.gate.map(|gate| gate.value);
         let site_rules = match self.site.value.is_empty() {
             true => Vec::new(),
             false => site::resolve(self.site.value, gate.get_or_insert_default(), errors),

@@ -1,14 +1,16 @@
 //! `[gate.pages]`: the operator's own pages for refusals and errors.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use toml::Spanned;
+use toml::de::DeValue;
 
 use super::error::{ErrorCollector, shown};
 use super::read_file;
+use super::shape::Shape;
 use super::suggestion::did_you_mean;
-use super::table::{Located, table};
-
-use std::path::PathBuf;
+use super::table::{Located, Value, table};
 
 /// Maximum size of a page, in bytes. Under load a gate sends many of them.
 const PAGE_BYTES_MAX: usize = 64 << 10;
@@ -71,9 +73,21 @@ table! {
     }
 }
 
+impl Value for ErrorPages {
+    type Parsed = Self;
+
+    fn shape() -> Shape {
+        PagesTable::shape()
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        PagesTable::read(value, errors).map(|table| table.resolve(errors))
+    }
+}
+
 impl PagesTable {
     /// Reads the files.
-    pub(super) fn resolve(self, errors: &mut ErrorCollector) -> ErrorPages {
+    fn resolve(self, errors: &mut ErrorCollector) -> ErrorPages {
         let files = [
             (429, self.too_many_requests),
             (502, self.bad_gateway),

@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 
 use tollgate_core::class::Class;
-use tollgate_core::condition::Condition;
 use tollgate_core::limit::{Bucket, Limit};
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::Span;
@@ -161,17 +160,9 @@ fn rule(leaf: &LimitLeaf, memory_bytes: u64, state: StateLocation) -> Option<Res
     let Allowance::PerUnit(requests @ 1.., unit) = leaf.limit.allowance else { return None };
     let bucket = Bucket::new(requests, requests, Span::from_secs(unit.secs())).expect("a unit is at most a year");
     let class = class_text(leaf).unwrap_or_else(|| "identifier".to_owned());
-    let rule = Rule {
-        name: leaf.path.clone(),
-        when: Condition::default(),
-        unless: Vec::new(),
-        class: Class::parse(&class).expect("the keys are plain and not empty"),
-        limit: Limit::Bucket(bucket),
-        escalation: None,
-        warmup: None,
-        hold_max: Span::ZERO,
-        mode: if leaf.is_shadow { Mode::Observe } else { Mode::Enforce },
-    };
+    let class = Class::parse(&class).expect("the keys are plain and not empty");
+    let mode = if leaf.is_shadow { Mode::Observe } else { Mode::Enforce };
+    let rule = Rule { mode, ..Rule::new(&leaf.path, class, Limit::Bucket(bucket)) };
     if state == StateLocation::Redis
         && let Err(unshareable) = SharedRule::new("", "", rule.clone())
     {

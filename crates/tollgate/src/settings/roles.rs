@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tollgate_core::class::Class;
 use tollgate_core::time::Span;
+use tollgate_core::watch;
 use tollgate_gatekeeper::link::PublicKey;
 use tollgate_gatekeeper::shared;
 
@@ -291,6 +292,16 @@ impl Admin {
 }
 
 impl WatchSettings {
+    /// The settings of the counts and flags.
+    pub(crate) fn of_core(&self) -> watch::WatchSettings {
+        watch::WatchSettings {
+            flag_threshold: self.flag_threshold,
+            flag_window: self.flag_window,
+            account_class: self.account_class.as_str().into(),
+            ..watch::WatchSettings::default()
+        }
+    }
+
     fn check(&self, entries: &mut Entries<'_>) {
         if self.state == FlagState::Redis {
             entries.errors.need_redis(&entries.span_of("state"), "`state = \"redis\"`");

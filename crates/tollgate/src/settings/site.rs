@@ -11,7 +11,7 @@ use tollgate_core::virtual_clock::Cores;
 
 use super::domain::Rules;
 use super::error::{ErrorCollector, shown};
-use super::fairness::SHARE_ERROR;
+use super::fairness::{Fairness, SHARE_ERROR};
 use super::gate::{CertificateFiles, Concurrency, Gate};
 use super::rule::RuleContext;
 use super::table::{Located, table};
@@ -70,7 +70,7 @@ table! {
         /// Default: `gate.tls`.
         tls: OneOrMany<CertificateFiles> = empty,
         /// Number of CPU cores of each of its backends. Default: `gate.cores`.
-        cores: Thousandths,
+        cores: Cores,
         /// Maximum number of requests in flight at each of its backends, or `"auto"`. Default: `gate.in_flight`.
         in_flight: Concurrency,
         /// The shares of clients while a backend of the site is busy.
@@ -159,9 +159,9 @@ impl SiteRules {
 impl SiteTable {
     /// The site. `hosts` are those of all sites before it. None after an error.
     fn resolve(self, gate: &Gate, hosts: &mut Vec<HostPattern>, errors: &mut ErrorCollector) -> Option<Site> {
-        let shares = self.fairness.value.resolve(gate.fairness);
+        let shares = self.fairness.value.resolve(gate.fairness.shares());
         let queue = SiteQueue {
-            cores: self.cores.map_or(gate.cores, |cores| Cores::from_milli(cores.value)),
+            cores: self.cores.map_or(gate.cores, |cores| cores.value),
             in_flight: self.in_flight.map_or(gate.in_flight, |max| max.value),
             shares,
         };
@@ -243,7 +243,7 @@ impl SiteFairnessTable {
 
 impl SiteQueue {
     fn of(gate: &Gate) -> Self {
-        Self { cores: gate.cores, in_flight: gate.in_flight, shares: gate.fairness }
+        Self { cores: gate.cores, in_flight: gate.in_flight, shares: gate.fairness.shares() }
     }
 }
 
@@ -292,8 +292,9 @@ impl Gate {
         if queue == SiteQueue::of(self) {
             return Cow::Borrowed(self);
         }
-        let SiteQueue { cores, in_flight, shares } = queue;
-        Cow::Owned(Self { cores, in_flight, fairness: shares, ..self.clone() })
+        let SiteQueue { cores, in_flight, shares: Shares { address_milli, network_milli, block_milli } } = queue;
+        let fairness = Fairness { address_milli, network_milli, block_milli, ..self.fairness.clone() };
+        Cow::Owned(Self { cores, in_flight, fairness, ..self.clone() })
     }
 
     fn queue_at(&self, url: &BackendUrl) -> SiteQueue {

@@ -36,7 +36,8 @@ pub(crate) struct Located<T> {
 ///
 /// There are two forms. `struct` is a table that is converted to settings: its fields have their position in the file,
 /// and are `None` after an error if they have no default. `pub(crate) struct` is a table that is part of the settings
-/// as it is, and does not exist if a required key has an error. A function after `check` checks it as a whole. A word
+/// as it is, and does not exist if a required key has an error. `= (...)` is a default that depends on the machine, which
+/// the doc comment of the key describes. A function after `check` checks it as a whole. A word
 /// after its name replaces the name in the reference page, as in `TollSource as "toll"`. The fields after `beside` are
 /// not in the file; they have their default at first.
 macro_rules! table {
@@ -51,6 +52,7 @@ macro_rules! table {
     (@word $name:ident, $word:literal) => { $word };
     (@presence) => { $crate::settings::shape::Presence::Optional };
     (@presence required) => { $crate::settings::shape::Presence::Required };
+    (@presence ($default:expr)) => { $crate::settings::shape::Presence::Optional };
     (@presence empty) => { $crate::settings::shape::Presence::Empty };
     (@presence $default:literal) => { $crate::settings::shape::Presence::Default($default) };
     (@error) => { |_| None };
@@ -67,6 +69,7 @@ macro_rules! table {
     (@take $read:ident, $default:tt) => { $read.expect("the key has a default") };
     (@value $read:ident) => { $read.map(|read| read.value) };
     (@value $read:ident, required) => { $read?.value };
+    (@value $read:ident, ($default:expr)) => { $read.map_or_else(|| $default, |read| read.value) };
     (@value $read:ident, $default:tt) => { $read.expect("the key has a default").value };
     (@shape $name:expr, [$($doc:literal)*], $([$($field_doc:literal)*] $key:expr, $kind:ty, [$($default:tt)?];)*) => {
         pub(in crate::settings) const SHAPE: $crate::settings::shape::TableShape =
@@ -274,6 +277,11 @@ impl<'read> Entries<'read> {
             self.errors.report(&read.span, message);
         }
         Some(read)
+    }
+
+    /// The value of `key`, parsed as another kind. Its errors are not reported again.
+    pub(super) fn read_again<K: Value>(&self, key: &str) -> Option<K::Parsed> {
+        K::read(self.value(key)?, &mut ErrorCollector::default())
     }
 
     /// The unparsed value of `key`.

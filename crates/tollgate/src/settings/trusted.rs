@@ -86,7 +86,7 @@ impl Value for Networks {
 }
 
 /// The networks of all entries. Reads the files.
-pub(super) fn networks(entries: Vec<Located<TrustedEntry>>, errors: &mut ErrorCollector) -> NetworkSet {
+fn networks(entries: Vec<Located<TrustedEntry>>, errors: &mut ErrorCollector) -> NetworkSet {
     let mut networks = Vec::new();
     for entry in entries {
         match entry.value {

@@ -40,7 +40,7 @@ pub(super) struct Journal {
 impl Journal {
     /// Opens the journal in `directory` and calls `each` with every record. If this fails, `each` was not called, so
     /// that a caller that retries counts nothing twice.
-    pub(super) fn open(directory: &Path, mut each: impl FnMut(Record)) -> io::Result<Self> {
+    pub(super) fn open(directory: &Path, mut each: impl FnMut(Record<'static>)) -> io::Result<Self> {
         // Keys may be secrets such as API keys, so the directory and the file are readable by this user only.
         durable::create_directory(directory)?;
         let path = directory.join("watch.journal");
@@ -201,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    fn record(id: &str) -> Record {
+    fn record(id: &str) -> Record<'static> {
         Record::Reported { id: id.to_owned() }
     }
 
@@ -211,7 +211,7 @@ mod tests {
         bytes
     }
 
-    fn open(directory: &Path) -> (Journal, Vec<Record>) {
+    fn open(directory: &Path) -> (Journal, Vec<Record<'static>>) {
         let mut records = Vec::new();
         let journal = Journal::open(directory, |record| records.push(record)).unwrap();
         (journal, records)
@@ -234,7 +234,7 @@ mod tests {
     }
 
     /// Opens a journal with this content.
-    fn open_with(directory: &Path, content: &[u8]) -> (Journal, Vec<Record>) {
+    fn open_with(directory: &Path, content: &[u8]) -> (Journal, Vec<Record<'static>>) {
         let _ = fs::remove_file(directory.join("watch.damaged"));
         fs::write(directory.join("watch.journal"), content).unwrap();
         open(directory)

@@ -18,7 +18,7 @@ const DIRECTORY: &str = "TOLLGATE_TEST_JOURNAL";
 /// The child prints this, and the number of the record, after each append that returned without an error.
 const ACKNOWLEDGED: &str = "acknowledged ";
 
-fn record(number: usize) -> Record {
+fn record(number: usize) -> Record<'static> {
     Record::Reported { id: number.to_string() }
 }
 
@@ -28,7 +28,7 @@ fn bytes(numbers: impl Iterator<Item = usize>) -> Vec<u8> {
     bytes
 }
 
-fn read(directory: &Path) -> (Journal, Vec<Record>) {
+fn read(directory: &Path) -> (Journal, Vec<Record<'static>>) {
     let mut records = Vec::new();
     let journal = Journal::open(directory, |record| records.push(record)).unwrap();
     (journal, records)

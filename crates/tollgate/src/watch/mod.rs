@@ -265,8 +265,8 @@ impl Watch {
             self.count(&self.counts.reports_repeated);
             return Ok(ReportOutcome { repeated: true, flagged: Vec::new() });
         }
-        self.append_report(&mut journaled, now, id, entries.iter())
-            .inspect_err(|_| self.count(&self.counts.reports_refused))?;
+        let report = Record::Report { at: now, id: id.to_owned(), entries: entries.to_vec() };
+        self.append_records(&mut journaled, &[report]).inspect_err(|_| self.count(&self.counts.reports_refused))?;
         self.count(&self.counts.reports);
         let flagged = journaled.state.count(now, id, entries);
         self.announce(&mut journaled, &flagged);
@@ -292,9 +292,10 @@ impl Watch {
         if !entries.is_empty() {
             // Only refusals of accounts lead to flags, so only those are worth a write every second.
             let of_account = |entry: &&Entry<'_>| *entry.class == *journaled.state.account_class;
-            let accounts: Vec<_> = entries.iter().filter(of_account).collect();
+            let accounts: Vec<_> = entries.iter().filter(of_account).cloned().collect();
             if !accounts.is_empty() {
-                journaled.has_unwritten |= self.append_report(&mut journaled, now, "", accounts.into_iter()).is_err();
+                let report = Record::Report { at: now, id: String::new(), entries: accounts };
+                journaled.has_unwritten |= self.append_records(&mut journaled, &[report]).is_err();
             }
             let flagged = journaled.state.count(now, "", &entries);
             self.announce(&mut journaled, &flagged);
@@ -377,22 +378,7 @@ impl Watch {
     }
 
     /// Appends records to the journal, if the state is persisted.
-    fn append_records(&self, journaled: &mut JournaledState, records: &[Record]) -> Result<(), NotPersisted> {
-        self.append(journaled, |bytes| records.iter().for_each(|record| record.write(bytes)))
-    }
-
-    /// Appends a report to the journal without copying its entries.
-    fn append_report<'a>(
-        &self,
-        journaled: &mut JournaledState,
-        at: Moment,
-        id: &str,
-        entries: impl Iterator<Item = &'a Entry<'a>>,
-    ) -> Result<(), NotPersisted> {
-        self.append(journaled, |bytes| Record::write_report(bytes, at, id, entries))
-    }
-
-    fn append(&self, journaled: &mut JournaledState, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), NotPersisted> {
+    fn append_records(&self, journaled: &mut JournaledState, records: &[Record<'_>]) -> Result<(), NotPersisted> {
         if self.state_dir.is_none() {
             return Ok(());
         }
@@ -400,7 +386,7 @@ impl Watch {
             self.rewrite_journal(journaled)?;
         }
         let mut bytes = Vec::new();
-        write(&mut bytes);
+        records.iter().for_each(|record| record.write(&mut bytes));
         let journal = journaled.journal.as_mut().expect("opened by rewrite_journal");
         journal.append(&bytes).map_err(|error| self.failed(error))
     }

@@ -12,13 +12,13 @@ use crate::durable::{self, FrameError};
 
 /// An event, or a part of the state when the journal was rewritten.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Record {
+pub(super) enum Record<'a> {
     /// Refusals were reported; `id` is empty for those of this process.
     Report {
         #[serde(with = "nanos")]
         at: Moment,
         id: String,
-        entries: Vec<Entry<'static>>,
+        entries: Vec<Entry<'a>>,
     },
     /// An account was flagged, and with its clearing: a flag that was cleared earlier.
     Flag(Flag),
@@ -55,32 +55,10 @@ pub(crate) struct Entry<'a> {
     pub(crate) count: u64,
 }
 
-/// [`Record::Report`] with borrowed entries.
-#[derive(Serialize)]
-#[serde(rename = "Record")]
-enum BorrowedReport<'a> {
-    Report {
-        #[serde(with = "nanos")]
-        at: Moment,
-        id: &'a str,
-        entries: Vec<&'a Entry<'a>>,
-    },
-}
-
-impl Record {
+impl Record<'_> {
     /// Appends the record.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
-        write(out, self);
-    }
-
-    /// Appends a report, without a copy of its entries.
-    pub(super) fn write_report<'a>(
-        out: &mut Vec<u8>,
-        at: Moment,
-        id: &str,
-        entries: impl Iterator<Item = &'a Entry<'a>>,
-    ) {
-        write(out, &BorrowedReport::Report { at, id, entries: entries.collect() });
+        durable::write_record(out, |out| serde_json::to_writer(out, self).expect("every field has a JSON form"));
     }
 
     /// Parses the record at the start of `bytes`, and its length.
@@ -89,10 +67,6 @@ impl Record {
         let record = serde_json::from_slice(content).map_err(|_| FrameError::Content(length))?;
         Ok((record, length))
     }
-}
-
-fn write(out: &mut Vec<u8>, record: &impl Serialize) {
-    durable::write_record(out, |out| serde_json::to_writer(out, record).expect("every field has a JSON form"));
 }
 
 /// A moment in nanoseconds.
@@ -114,7 +88,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn record() -> impl Strategy<Value = Record> {
+    fn record() -> impl Strategy<Value = Record<'static>> {
         let at = (0u64..u64::MAX).prop_map(Moment::from_nanos);
         let text = ".{0,20}";
         let entry = (text, text, 0u64..u64::MAX).prop_map(|(class, key, count)| Entry {

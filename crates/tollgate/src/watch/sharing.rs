@@ -41,7 +41,7 @@ enum MergeOutcome {
     /// Both sides agree.
     Same,
     /// The flag in Redis is newer: apply this record.
-    Take(Record),
+    Take(Record<'static>),
     /// The local flag is newer: send it.
     Send,
 }
@@ -69,7 +69,7 @@ fn merge(here: Option<&Flag>, there: Flag) -> MergeOutcome {
 }
 
 /// The name of a change, for the log.
-fn change_name(record: &Record) -> &'static str {
+fn change_name(record: &Record<'_>) -> &'static str {
     match record {
         Record::Flag(_) => "flag",
         Record::Clear { .. } => "clear",

@@ -131,7 +131,7 @@ impl WatchState {
     }
 
     /// Applies a record of the journal. Times in the future, from a clock that was wrong, are replaced by `now`.
-    pub(super) fn replay(&mut self, record: Record, now: Moment) {
+    pub(super) fn replay(&mut self, record: Record<'_>, now: Moment) {
         match record {
             Record::Report { at, id, entries } => {
                 let flagged = self.count(at.min(now), &id, &entries);

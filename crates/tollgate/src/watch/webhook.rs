@@ -39,7 +39,12 @@ pub(crate) struct WebhookSettings {
 
 impl Watch {
     /// Record that queues an announcement after `after` others; `None` if no webhook is set or too many are pending.
-    pub(super) fn announcement(&self, journaled: &JournaledState, after: usize, flag: &Flag) -> Option<Record> {
+    pub(super) fn announcement(
+        &self,
+        journaled: &JournaledState,
+        after: usize,
+        flag: &Flag,
+    ) -> Option<Record<'static>> {
         self.webhook.load().as_ref()?;
         if journaled.state.announcements.len() + after >= PENDING_MAX {
             self.count(&self.counts.announcements_dropped);

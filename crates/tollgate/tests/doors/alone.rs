@@ -12,7 +12,7 @@ const PAGE: &str = "docs/watch-alone.md";
 #[test]
 fn the_watch_alone_accepts_reports_and_flags_accounts_as_documented() {
     let config = blocks(PAGE, "toml")[0].replace("127.0.0.1:8889", "127.0.0.1:0");
-    let mut doors = Doors::start(&config);
+    let doors = Doors::start(&config);
     let admin = doors.admin;
     assert_eq!(doors.admin("/readyz"), "ready\n");
     let curl = blocks(PAGE, "sh")[0].replace("127.0.0.1:8889", &admin.to_string());

@@ -214,7 +214,7 @@ fn a_combined_line_is_that_of_apache_and_nginx_and_clients_cannot_forge_one() {
 #[test]
 fn a_rotated_log_is_reopened_on_sigusr1_and_on_sighup() {
     let (backend, log) = (costly(), Logged::new());
-    let mut gate = Gate::start(&config(&backend, &log.settings("combined")));
+    let gate = Gate::start(&config(&backend, &log.settings("combined")));
     for (round, signal) in ["USR1", "HUP"].into_iter().enumerate() {
         gate.get("/before");
         lines(&log.path(), 1);
@@ -240,7 +240,7 @@ fn a_rotated_log_is_reopened_on_sigusr1_and_on_sighup() {
 #[test]
 fn a_reload_turns_the_log_on_and_off_and_a_path_that_cannot_be_opened_changes_nothing() {
     let (backend, log) = (costly(), Logged::new());
-    let mut gate = Gate::before(&backend);
+    let gate = Gate::before(&backend);
     gate.get("/unlogged");
     gate.rewrite(&config(&backend, "output = \"/nowhere/at/all.log\""));
     gate.signal("HUP");
@@ -269,7 +269,7 @@ fn a_log_that_blocks_delays_no_request_and_dropped_lines_are_counted_and_reporte
     let (backend, log) = (Backend::saying("hello"), Logged::new());
     assert!(Command::new("mkfifo").arg(log.path()).status().unwrap().success());
     let mut pipe = std::fs::OpenOptions::new().read(true).write(true).open(log.path()).unwrap();
-    let mut gate = Gate::start(&config(&backend, &format!("{}\nbuffer = \"256KiB\"", log.settings("json"))));
+    let gate = Gate::start(&config(&backend, &format!("{}\nbuffer = \"256KiB\"", log.settings("json"))));
     // A line has 8 KiB, so the pipe and the buffer are full after 40 lines.
     let agent = "x".repeat(4096);
     let ask =

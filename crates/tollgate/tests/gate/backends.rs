@@ -305,7 +305,7 @@ fn truncated_responses_do_not_mark_a_backend_as_down() {
 #[test]
 fn a_backend_is_up_when_the_head_of_its_response_arrives() {
     let (taken, address) = closed();
-    let mut gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{address}\"\n"));
+    let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{address}\"\n"));
     (0..3).for_each(|_| assert_eq!(gate.get("/").status, 502));
     gate.logged("backend is down");
     taken.listen(16).unwrap();

@@ -224,7 +224,7 @@ fn a_client_that_does_not_read_is_disconnected_with_a_full_and_with_an_empty_spo
 
 #[test]
 fn without_a_spool_directory_memory_is_used_and_one_line_is_logged() {
-    let mut gate = gate(two_workers(), "buffer = { memory = \"4MiB\", dir = \"/nonexistent/spool\" }");
+    let gate = gate(two_workers(), "buffer = { memory = \"4MiB\", dir = \"/nonexistent/spool\" }");
     gate.logged("responses cannot be spooled");
     let streams = [1, 2].map(|client| not_reading(&gate, client, "/big"));
     eventually("memory is used", || buffered(&gate).0 >= 1 << 20);

@@ -124,7 +124,7 @@ fn screentinkers_devices_wait_as_announced_in_every_band() {
             assert_eq!(again.field("x-ratelimit-remaining"), Some("0"));
         }
         assert_eq!(reconnect(&gate, "another").status, 200);
-        let mut gate = gate;
+        let gate = gate;
         let line: serde_json::Value = serde_json::from_str(&gate.logged("by reconnect")).unwrap();
         assert_eq!((&line["reason"], &line["band"]), (&"over-limit".into(), &band.into()));
         let [observed, allowed, level] = ["observed", "allowed", "escalation_level"].map(|name| line[name].as_u64());

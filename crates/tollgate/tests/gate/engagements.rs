@@ -26,7 +26,7 @@ fn engagements(gate: Gate) -> Vec<Value> {
 fn the_first_refusal_is_one_log_line_and_the_following_are_summarized_in_another() {
     let backend = Backend::saying("ok");
     let rule = "[[rule]]\nname = 'login'\nclass = 'ip/32'\nbucket = { size = 2, drip = 1, every = '100s' }\n";
-    let mut gate = gate(&backend, rule);
+    let gate = gate(&backend, rule);
     assert!(gate.log().iter().all(|line| !line.contains("verdict")));
     for _ in 0..42 {
         gate.get("/");

@@ -67,7 +67,7 @@ fn a_backend_that_fails_on_many_routes_is_replaced_by_another() {
         read_request(&mut BufReader::new(stream));
     });
     let good = Backend::saying("ok");
-    let mut gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = [\"{}\", \"{}\"]\n", broken.url(), good.url()));
+    let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = [\"{}\", \"{}\"]\n", broken.url(), good.url()));
     // Failures of one client on one route are not enough, however many.
     let statuses: Vec<u16> = (0..20).map(|_| get_from(&gate, 1, "/one").status).collect();
     assert!(statuses.iter().filter(|status| **status == 502).count() >= 5, "{statuses:?}");
@@ -94,7 +94,7 @@ fn checked(name: &'static str, is_healthy: Arc<AtomicBool>) -> Backend {
 fn a_backend_whose_health_check_fails_gets_no_requests_until_it_succeeds() {
     let is_healthy = Arc::new(AtomicBool::new(true));
     let (first, second) = (checked("first", is_healthy.clone()), checked("second", Arc::new(true.into())));
-    let mut gate = Gate::start(&format!(
+    let gate = Gate::start(&format!(
         "[gate]\nworkers = 1\nbackend = [\"{}\", \"{}\"]\nhealth = {{ path = \"/healthz\", interval = \"50ms\" }}\n",
         first.url(),
         second.url()
@@ -112,7 +112,7 @@ fn a_backend_whose_health_check_fails_gets_no_requests_until_it_succeeds() {
 #[test]
 fn the_only_backend_is_used_even_if_its_health_check_fails() {
     let backend = checked("only", Arc::new(false.into()));
-    let mut gate = Gate::with(&backend, "health = { path = \"/healthz\", interval = \"50ms\" }");
+    let gate = Gate::with(&backend, "health = { path = \"/healthz\", interval = \"50ms\" }");
     gate.logged("its health check fails");
     assert_eq!(gate.get("/").text(), "only");
     assert_eq!(gate.admin("/readyz").status, 200);
@@ -122,7 +122,7 @@ fn the_only_backend_is_used_even_if_its_health_check_fails() {
 #[test]
 fn a_health_check_restores_a_backend_before_the_end_of_its_backoff() {
     let (taken, address) = closed();
-    let mut gate = Gate::start(&format!(
+    let gate = Gate::start(&format!(
         "[gate]\nworkers = 1\nbackend = \"http://{address}\"\nhealth = {{ path = \"/\", interval = \"100ms\" }}\n"
     ));
     (0..3).for_each(|_| assert_eq!(gate.get("/").status, 502));

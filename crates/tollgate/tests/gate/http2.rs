@@ -329,7 +329,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn a_client_that_keeps_pinging_is_disconnected_after_goaway() {
     let backend = Backend::saying("ok");
-    let mut gate = Gate::with(&backend, &format!("{H2C}\ntimeouts = {{ drain = \"10min\" }}"));
+    let gate = Gate::with(&backend, &format!("{H2C}\ntimeouts = {{ drain = \"10min\" }}"));
     let mut stream = gate.connect();
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
     stream.write_all(&frame(4, 0, 0, &[])).unwrap();
@@ -353,7 +353,7 @@ fn a_client_that_keeps_pinging_is_disconnected_after_goaway() {
 #[test]
 fn a_silent_client_is_disconnected_after_goaway() {
     let backend = Backend::saying("ok");
-    let mut gate = Gate::with(&backend, &format!("{H2C}\ntimeouts = {{ drain = \"10min\" }}"));
+    let gate = Gate::with(&backend, &format!("{H2C}\ntimeouts = {{ drain = \"10min\" }}"));
     let mut stream = gate.connect();
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
     stream.write_all(&frame(4, 0, 0, &[])).unwrap();
@@ -557,7 +557,7 @@ fn a_gate_that_stops_sends_goaway_and_finishes_the_requests_in_flight() {
         std::thread::sleep(Duration::from_millis(400));
         respond(stream, "done")
     });
-    let mut gate = Gate::with(&backend, H2C);
+    let gate = Gate::with(&backend, H2C);
     run(async {
         let mut sender = connect(gate.address).await;
         let mut other = sender.clone();

@@ -115,7 +115,7 @@ fn a_backend_that_closes_every_new_connection_is_replaced_by_another() {
             let (good, _, _) = moody().await;
             let config = format!("[gate]\nworkers = 1\nbackend = [\"h2c://{broken}\", \"h2c://{good}\"]\n");
             beside(move || {
-                let mut gate = Gate::start(&config);
+                let gate = Gate::start(&config);
                 for number in 1..30 {
                     let stream = connect_from([127, 4, 4, number].into(), gate.address);
                     let path = char::from(b'A' + number);

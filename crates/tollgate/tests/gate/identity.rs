@@ -135,7 +135,7 @@ fn a_proxy_removed_by_a_reload_is_not_trusted_on_its_open_connection() {
     };
     for header in ["", "PROXY TCP4 192.0.2.1 10.0.0.1 56324 80\r\n"] {
         let more = if header.is_empty() { "" } else { "proxy_protocol = true\n" };
-        let mut gate = Gate::start(&config("127.0.0.1", more));
+        let gate = Gate::start(&config("127.0.0.1", more));
         let mut stream = gate.connect();
         stream.write_all(header.as_bytes()).unwrap();
         let mut reader = BufReader::new(stream.try_clone().unwrap());

@@ -84,7 +84,7 @@ fn a_restart_keeps_learned_limits_and_prices() {
     let learned = teach(&gate);
     let log = gate.end();
     assert!(log.iter().all(|line| !line.contains("cannot write") && !line.contains("ERROR")), "{log:?}");
-    let mut gate = Gate::start(&config(&[&backend], &state_dir));
+    let gate = Gate::start(&config(&[&backend], &state_dir));
     let line: serde_json::Value = serde_json::from_str(&gate.logged("restored what was learned")).unwrap();
     assert_eq!(line["backends"], 1, "{line}");
     // Three paths and their parent.
@@ -101,7 +101,7 @@ fn a_restart_keeps_learned_limits_and_prices() {
 #[test]
 fn a_reload_keeps_the_learned_values_of_unchanged_backends() {
     let (first, second, folder) = (sleeping(), sleeping(), tempfile::tempdir().unwrap());
-    let mut gate = Gate::start(&config(&[&first], folder.path()));
+    let gate = Gate::start(&config(&[&first], folder.path()));
     let learned = teach(&gate);
     let total = gate.metric("tollgate_requests_waited_total");
     gate.rewrite(&config(&[&first, &second], folder.path()));

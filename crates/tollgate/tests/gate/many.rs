@@ -128,7 +128,7 @@ fn fault_15_a_shortage_of_descriptors_does_not_mark_the_backend_as_down() {
         file.display(),
     );
     command.arg("-c").arg(gate);
-    let mut gate = Gate::spawn(command, folder);
+    let gate = Gate::spawn(command, folder);
     let line = gate.logged("fewer connections than wanted");
     assert!(line.contains("\"WARN\""), "{line}");
     gate.signal("HUP");

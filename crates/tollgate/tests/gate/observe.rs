@@ -107,7 +107,7 @@ fn in_observe_mode_rules_only_count_their_decisions() {
 #[test]
 fn a_reload_to_observe_mode_releases_waiting_requests() {
     let (backend, answers) = waiting_backend();
-    let mut gate = Gate::start(&config(&backend, "enforce", BUCKET));
+    let gate = Gate::start(&config(&backend, "enforce", BUCKET));
     let first = send(&gate);
     eventually("the first is at the backend", || backend.count() == 1);
     let second = send(&gate);

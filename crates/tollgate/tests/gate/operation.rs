@@ -16,7 +16,7 @@ fn fault_45_a_gate_that_stops_finishes_the_requests_in_flight() {
         std::thread::sleep(Duration::from_millis(500));
         respond(stream, "done")
     });
-    let mut gate = Gate::with(&backend, "in_flight = 64");
+    let gate = Gate::with(&backend, "in_flight = 64");
     let in_flight: Vec<_> = (0..20)
         .map(|_| {
             let mut stream = gate.connect();
@@ -98,7 +98,7 @@ fn the_service_manager_is_notified_of_start_reload_and_stop() {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.arg("gate").arg("--config").arg(&file).args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "200000").env_remove("WATCHDOG_PID");
-    let mut gate = Gate::spawn(command, folder);
+    let gate = Gate::spawn(command, folder);
     hear("READY=1");
     assert_eq!(gate.get("/").status, 200, "ready is ready");
     hear("WATCHDOG=1");
@@ -138,7 +138,7 @@ fn the_gate_notifies_the_service_manager_for_the_master_in_the_same_process() {
     };
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.arg("run").arg("--config").arg(&file).env("NOTIFY_SOCKET", &path).env_remove("WATCHDOG_USEC");
-    let mut gate = Gate::spawn(command, folder);
+    let gate = Gate::spawn(command, folder);
     assert_eq!(hear().as_deref(), Some("READY=1"));
     assert_eq!(gate.get("/").status, 200, "ready is ready");
     gate.logged("the master is ready");
@@ -157,7 +157,7 @@ fn fault_45_a_gate_that_stops_under_load_fails_no_accepted_request() {
         std::thread::sleep(Duration::from_millis(3));
         respond(stream, "done")
     });
-    let mut gate = Gate::with(&backend, "");
+    let gate = Gate::with(&backend, "");
     let load: Vec<_> = (0..16)
         .map(|_| {
             let mut stream = gate.connect();
@@ -231,7 +231,7 @@ fn an_idle_connection_is_closed_at_once_when_the_gate_stops() {
         }
         respond(stream, "done")
     });
-    let mut gate = Gate::with(&backend, "timeouts = { drain = \"10min\", keep_alive = \"10min\", head = \"10min\" }");
+    let gate = Gate::with(&backend, "timeouts = { drain = \"10min\", keep_alive = \"10min\", head = \"10min\" }");
     let mut at_work = gate.connect();
     at_work.write_all(b"GET /long HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let (mut kept, never_used) = (gate.connect(), gate.connect());
@@ -274,7 +274,7 @@ fn draining_ends_at_its_timeout() {
         std::thread::sleep(Duration::from_secs(30));
         Ok(())
     });
-    let mut gate = Gate::with(&backend, "timeouts = { drain = \"500ms\" }");
+    let gate = Gate::with(&backend, "timeouts = { drain = \"500ms\" }");
     let mut stream = gate.connect();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     eventually("it is at the backend", || backend.requests().len() == 1);
@@ -288,7 +288,7 @@ fn draining_ends_at_its_timeout() {
 fn fault_42_a_reload_closes_no_connection_and_an_invalid_file_changes_nothing() {
     let (first, second) = (Backend::saying("first"), Backend::saying("second"));
     let config = |backend: &Backend| format!("[gate]\nworkers = 1\nbackend = \"{}\"\n", backend.url());
-    let mut gate = Gate::start(&config(&first));
+    let gate = Gate::start(&config(&first));
     let stop = Arc::new(AtomicBool::new(false));
     let load: Vec<_> = (0..8)
         .map(|_| {
@@ -349,7 +349,7 @@ fn reloaded_timeouts_apply_to_the_next_request() {
             backend.url()
         )
     };
-    let mut gate = Gate::start(&config("10min"));
+    let gate = Gate::start(&config("10min"));
     let mut before = gate.connect();
     let mut reader = BufReader::new(before.try_clone().unwrap());
     before.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -420,7 +420,7 @@ fn a_passed_socket_is_served_and_an_unused_address_is_logged() {
     let backend = Backend::saying("ok");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let mut gate = with_passed_socket(listener, &format!("--backend {} --listen 127.0.0.1:1", backend.url()));
+    let gate = with_passed_socket(listener, &format!("--backend {} --listen 127.0.0.1:1", backend.url()));
     assert_eq!(gate.address, address);
     assert_eq!(gate.get("/").text(), "ok");
     gate.logged("gate.listen is not used");
@@ -509,7 +509,7 @@ fn the_health_command_returns_an_exit_code() {
         (output.status.code(), String::from_utf8(text).unwrap())
     };
     let (_taken, nobody) = closed();
-    let mut gate = Gate::start(&format!("[gate]\nbackend = \"http://{nobody}\"\n"));
+    let gate = Gate::start(&format!("[gate]\nbackend = \"http://{nobody}\"\n"));
     let admin = gate.admin.to_string();
     assert_eq!(health(&admin, &[]), (Some(0), format!("{admin} is alive\n")));
     assert_eq!(health(&admin, &["--ready"]), (Some(0), format!("{admin} is ready\n")));
@@ -536,7 +536,7 @@ fn cpu_pressure_of_the_backend_raises_the_band_without_requests() {
         std::fs::write(&file, text).unwrap();
     };
     wants("1.00");
-    let mut gate = Gate::with(&backend, &format!("bands = {{ pressure = \"{}\" }}", file.display()));
+    let gate = Gate::with(&backend, &format!("bands = {{ pressure = \"{}\" }}", file.display()));
     assert_eq!(gate.metric("tollgate_band"), 0);
     wants("75.00");
     // The median of fifteen windows of a second changes after eight.

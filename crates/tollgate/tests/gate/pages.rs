@@ -37,7 +37,7 @@ fn custom_pages_are_used_and_reloaded() {
         page.display()
     );
     std::fs::write(&page, "<p>Ours: {{status}}, {{retry_after}} s. {{detail}}</p>").unwrap();
-    let mut gate = Gate::start(&config);
+    let gate = Gate::start(&config);
     assert_eq!(ask(&gate, "GET", "text/html").status, 200);
     let ours = ask(&gate, "GET", "text/html");
     let retry = ours.field("retry-after").unwrap();
@@ -80,7 +80,7 @@ fn the_documented_pages_are_found_beside_the_settings_file_from_any_working_dire
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.arg("gate").arg("--config").arg(&file).args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     command.current_dir("/");
-    let mut gate = Gate::spawn(command, folder);
+    let gate = Gate::spawn(command, folder);
     assert_eq!(ask(&gate, "GET", "text/html").status, 200);
     let page = ask(&gate, "GET", "text/html");
     assert_eq!(page.status, 429);

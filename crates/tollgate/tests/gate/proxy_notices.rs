@@ -29,7 +29,7 @@ fn config(backend: &Backend, lines: &str) -> String {
 #[test]
 fn an_untrusted_proxy_is_noticed_once_and_the_suggested_setting_resolves_it() {
     let backend = Backend::saying("hello");
-    let mut gate = Gate::start(&config(&backend, ""));
+    let gate = Gate::start(&config(&backend, ""));
     visit(&gate, 31);
     assert_eq!(notices(&gate), [] as [Value; 0]);
     visit(&gate, 60);
@@ -69,7 +69,7 @@ fn a_reload_reads_the_file_of_networks_again_and_an_invalid_line_changes_nothing
     let (backend, folder) = (Backend::saying("hello"), tempfile::tempdir().unwrap());
     let file = folder.path().join("proxies.txt");
     std::fs::write(&file, "192.0.2.0/24\n").unwrap();
-    let mut gate = Gate::start(&config(&backend, &format!("trusted_proxies = [\"file:{}\"]", file.display())));
+    let gate = Gate::start(&config(&backend, &format!("trusted_proxies = [\"file:{}\"]", file.display())));
     let forwarded = |gate: &Gate| {
         visit(gate, 1);
         backend.requests().last().unwrap().field("x-forwarded-for").unwrap().to_owned()

@@ -97,7 +97,7 @@ fn a_502_is_logged_with_its_reason_and_a_storm_of_them_in_a_few_lines() {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok");
         }
     });
-    let mut gate = Gate::before(&backend);
+    let gate = Gate::before(&backend);
     assert_eq!(gate.get("/two-lengths?a=b").status, 502);
     let line: serde_json::Value = serde_json::from_str(&gate.logged("answered 502")).unwrap();
     assert_eq!((&line["status"], &line["reason"]), (&502.into(), &"two different Content-Lengths".into()));
@@ -121,7 +121,7 @@ fn a_502_is_logged_with_its_reason_and_a_storm_of_them_in_a_few_lines() {
 #[test]
 fn a_503_a_504_and_a_truncated_response_are_logged_with_their_reasons() {
     let (_taken, address) = crate::support::closed();
-    let mut gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{address}\"\n"));
+    let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{address}\"\n"));
     (0..4).for_each(|_| drop(gate.get("/")));
     assert!(gate.logged("answered 502: the backend cannot be reached").contains("onnection refused"));
     gate.logged("answered 503: no backend is up");
@@ -134,7 +134,7 @@ fn a_503_a_504_and_a_truncated_response_are_logged_with_their_reasons() {
             let _ = reader.read(&mut [0]);
         }
     });
-    let mut gate = Gate::with(&backend, "timeouts = { response_head = \"200ms\" }");
+    let gate = Gate::with(&backend, "timeouts = { response_head = \"200ms\" }");
     assert_eq!(gate.get("/").status, 504);
     gate.logged("answered 504: the backend took too long");
     let mut stream = gate.connect();

@@ -27,7 +27,7 @@ fn a_response_after_a_reload_has_no_headers_of_the_new_rules() {
         }
         crate::support::backend::respond(stream, "ok")
     });
-    let mut gate = gate(&backend, BUCKET);
+    let gate = gate(&backend, BUCKET);
     let mut stream = gate.connect();
     stream.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     eventually("it is at the backend", || backend.count() == 1);
@@ -233,7 +233,7 @@ fn a_rule_may_choose_its_status() {
 fn a_reload_keeps_the_state_of_rules_that_did_not_change() {
     let backend = Backend::saying("ok");
     let slow = BUCKET.replace("'1s'", "'100s'");
-    let mut gate = gate(&backend, &slow);
+    let gate = gate(&backend, &slow);
     assert_eq!([gate.get("/").status, gate.get("/").status, gate.get("/").status], [200, 200, 429]);
     let other = slow.replace("api", "login").replace("class", "when = { path = '/login' }\nclass");
     gate.rewrite(&config(&backend, &format!("{slow}\n{other}")));

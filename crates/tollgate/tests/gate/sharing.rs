@@ -81,7 +81,7 @@ fn clients_with_four_times_the_weight_are_served_about_four_times_as_much() {
 #[test]
 fn priorities_are_reloaded_like_rules() {
     let backend = slow_backend();
-    let mut gate = gate(&backend, "");
+    let gate = gate(&backend, "");
     let config = format!("[gate]\nworkers = 1\ncores = 1\nin_flight = 1\nbackend = \"{}\"\n{LOGGED_IN}", backend.url());
     gate.rewrite(&config);
     gate.signal("HUP");

@@ -233,7 +233,7 @@ fn fault_14_the_connections_of_one_address_are_bounded() {
 #[test]
 fn fault_15_running_out_of_file_descriptors_is_survived_and_counted() {
     let backend = Backend::saying("ok");
-    let mut gate = Gate::before(&backend);
+    let gate = Gate::before(&backend);
     // The limit is lowered at run time: at the start, the gate derives its bound of connections from it.
     gate.leave_descriptors(20);
     // Connections without a descriptor wait in the backlog of the kernel.

@@ -44,7 +44,7 @@ fn gate_with_spool_on(mount_options: &str) -> Gate {
 
 /// Asserts that a client that reads late gets every byte, that others are served in the meantime, and that one line is
 /// logged.
-fn assert_nothing_breaks(mut gate: Gate, fault: &str) {
+fn assert_nothing_breaks(gate: Gate, fault: &str) {
     let slow = not_reading(&gate, 1, "/big");
     gate.logged(LOGGED);
     eventually("memory is used", || buffered(&gate).0 >= MEMORY_MAX / 4);
@@ -124,7 +124,7 @@ impl Drop for StoppedThread {
 
 #[test]
 fn a_hung_file_system_blocks_only_the_responses_on_it() {
-    let mut gate = gate(two_workers(), &format!("buffer = {{ memory = \"{MEMORY_MAX}B\" }}"));
+    let gate = gate(two_workers(), &format!("buffer = {{ memory = \"{MEMORY_MAX}B\" }}"));
     let spooled = not_reading(&gate, 1, "/big");
     eventually("the spool is used", || buffered(&gate).1 > 20_000_000);
     let stopped = StoppedThread::of(gate.process(), "gate-spool");

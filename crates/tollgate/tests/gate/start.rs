@@ -66,7 +66,7 @@ fn doctor(line: &str, gate: &Gate) -> String {
 fn observe_mode_shows_which_clients_would_have_been_throttled_and_a_reload_ends_it() {
     let backend = Backend::saying("ok");
     let rule = "[[rule]]\nname = 'few'\nclass = 'ip/32'\nwindow = { max = 2, per = '1h' }\n";
-    let mut gate = gate("Watch before you act", &backend, |config| config + rule);
+    let gate = gate("Watch before you act", &backend, |config| config + rule);
     assert_eq!(login(&gate, 5), [200; 5]);
     let summary = "observe mode: of 5 requests the gate would have held 0 (0.0 %), refused 3 (60.0 %): 127.113.0.7/32 (0 held, 3 refused)\n";
     eventually("the client is in the summary", || doctor(LIST, &gate).starts_with(summary));

@@ -87,7 +87,7 @@ fn changed_certificate_files_are_reloaded_unless_they_are_invalid() {
     write(folder.path(), "site", &old);
     let backend = Backend::saying("ok");
     let tls = format!("tls = [{{ cert = \"{0}/site.pem\", key = \"{0}/site.key\" }}]", folder.path().display());
-    let mut gate = Gate::with(&backend, &tls);
+    let gate = Gate::with(&backend, &tls);
     let works = |gate: &Gate, with: &rcgen::CertifiedKey<rcgen::KeyPair>| {
         run(async { connect(gate, with.cert.der(), "site", &[]).await.is_ok() })
     };

@@ -73,7 +73,7 @@ fn with_a_cgroup_the_cpu_time_of_the_kernel_is_charged() {
     std::thread::scope(|scope| {
         let kernel = scope.spawn(|| a_tenth_of_a_core(folder.path(), &done));
         let toll = format!("toll = {{ cgroup = '{}' }}\n", folder.path().display());
-        let mut gate = gate(&backend, &toll);
+        let gate = gate(&backend, &toll);
         // The first request is charged before the first measurement.
         gate.get("/");
         let before = charged_ms(&gate);

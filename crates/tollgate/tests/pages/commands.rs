@@ -111,7 +111,7 @@ fn lines_of_the_logs_have_the_documented_fields() {
     });
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("access.log");
-    let mut gate = Gate::start(&format!(
+    let gate = Gate::start(&format!(
         "[gate]\nworkers = 1\nbackend = \"{}\"\naccess_log = {{ output = \"{}\", format = \"json\" }}\n{RULE}",
         backend.url(),
         log.display()

@@ -103,7 +103,7 @@ fn start(place: &str, block: &str) {
     write_files(folder.path());
     let text = startable(block, folder.path());
     let started = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let mut doors = Doors::start_in(folder, &text);
+        let doors = Doors::start_in(folder, &text);
         // Tokens protect everything but this.
         assert!(doors.admin("/healthz").starts_with("ok"), "{}", doors.admin("/healthz"));
         doors.signal("TERM");

@@ -62,7 +62,7 @@ fn survives(options: &[&str], fault: impl FnOnce(RedisServer, &Gate) -> RedisSer
 
 #[test]
 fn fault_41_redis_is_killed_and_comes_back() {
-    let (mut gate, _server) = survives(&[], |server, gate| {
+    let (gate, _server) = survives(&[], |server, gate| {
         let port = server.port();
         drop(server);
         eventually("Redis counts as gone", || is_gone(gate));
@@ -135,7 +135,7 @@ fn fault_41_redis_is_full() {
 
 #[test]
 fn fault_41_foreign_values_are_stored_under_our_names() {
-    let (mut gate, _server) = survives(&[], |server, gate| {
+    let (gate, _server) = survives(&[], |server, gate| {
         let keys = server.keys("tollgate:*");
         assert!(!keys.is_empty());
         for key in keys.iter().take(100) {

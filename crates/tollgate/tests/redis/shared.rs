@@ -219,7 +219,7 @@ fn explain_shows_the_state_on_redis_and_the_gates_own_while_redis_is_down() {
 fn a_reload_keeps_state_and_connection_and_a_changed_address_is_followed() {
     let _among_others = among_others();
     let (backend, server) = (Backend::saying("ok"), RedisServer::start(&[]));
-    let mut gate = gate(&backend, &server, BUCKET);
+    let gate = gate(&backend, &server, BUCKET);
     connected(&gate);
     assert_eq!(statuses(&gate, 5), [200; 5]);
     let connects = gate.metric("tollgate_redis_connects_total");
@@ -245,7 +245,7 @@ fn a_gate_starts_without_redis_and_decides_alone_until_it_is_up() {
         "[gate]\nworkers = 1\nbackend = \"{}\"\n[redis]\nurl = \"redis://127.0.0.1:{port}\"\n{BUCKET}",
         backend.url()
     );
-    let mut gate = Gate::start(&config);
+    let gate = Gate::start(&config);
     assert_eq!(statuses(&gate, 10).iter().filter(|status| **status == 200).count(), 7);
     gate.logged("Redis has not decided");
     let server = RedisServer::start_on(port, &[]);
@@ -260,7 +260,7 @@ fn a_gate_that_stops_returns_its_leases() {
     let _among_others = among_others();
     let (backend, server) = (Backend::saying("ok"), RedisServer::start(&[]));
     let leased = "[[rule]]\nname = 'api'\nclass = 'ip/32'\nstate = 'redis'\nlease = 0.5\nbucket = { size = 20, drip = 1, every = '1h' }\n";
-    let mut first = gate(&backend, &server, leased);
+    let first = gate(&backend, &server, leased);
     connected(&first);
     assert_eq!(first.get("/").status, 200);
     assert_eq!((first.metric("tollgate_redis_leased"), first.metric("tollgate_redis_calls_total")), (9, 1));
@@ -279,7 +279,7 @@ fn a_password_is_not_in_the_log() {
         "[gate]\nworkers = 1\nbackend = \"{}\"\n[redis]\nurl = \"redis://user:hush@127.0.0.1:1\"\n{BUCKET}",
         backend.url()
     );
-    let mut gate = Gate::start(&config);
+    let gate = Gate::start(&config);
     gate.get("/");
     gate.logged("Redis has not decided");
     assert!(!gate.log().concat().contains("hush"));

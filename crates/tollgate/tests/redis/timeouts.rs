@@ -60,7 +60,7 @@ fn a_gate_listens_without_redis_after_a_bounded_wait() {
     let _among_others = among_others();
     let backend = Backend::saying("ok");
     let begun = Instant::now();
-    let mut gate = Gate::start(&config(&backend, &format!("redis://127.0.0.1:{}", free_port()), "", BUCKET));
+    let gate = Gate::start(&config(&backend, &format!("redis://127.0.0.1:{}", free_port()), "", BUCKET));
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     gate.logged("Redis cannot be reached");
     assert_eq!((gate.get("/").status, gate.admin("/readyz").status), (200, 200));

@@ -78,10 +78,11 @@ fn fault_22_a_flood_of_invented_keys_costs_no_memory_and_frees_no_offender() {
     let ask = |key: &str| gate.request("/", &[("X-Api-Key", key)]).status;
     while ask("offender") == 200 {}
     assert_eq!(ask("regular"), 200);
+    let address = gate.address;
     let flood = |first: u32| {
         std::thread::scope(|scope| {
             let series: Vec<_> =
-                (first..first + CONNECTIONS).map(|series| scope.spawn(move || invent(gate.address, series))).collect();
+                (first..first + CONNECTIONS).map(|series| scope.spawn(move || invent(address, series))).collect();
             series.into_iter().map(|thread| thread.join().unwrap()).sum::<u32>()
         })
     };

@@ -1,18 +1,19 @@
 //! The number of streams that report each bucket of Envoy's quota service.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::messages::DescriptorEntry;
+use crate::key_counts::KeyCounts;
 
 /// The maximum number of buckets of all streams together.
 const BUCKETS_MAX: usize = 65_536;
 
 /// The number of streams of each bucket. It is locked once per report, which Envoy sends every few seconds.
 #[derive(Default)]
-pub(in crate::doors) struct QuotaRegistry(Mutex<HashMap<String, u64>>);
+pub(in crate::doors) struct QuotaRegistry(Mutex<KeyCounts<String>>);
 
 /// The buckets of one stream; they are removed when it ends.
 pub(super) struct Subscriptions {
@@ -32,30 +33,21 @@ impl Subscriptions {
             name += &format!("|{}:{key}|{}:{value}", key.len(), value.len());
         }
         let mut streams = self.registry.0.lock();
-        if self.own.contains(&name) {
-            return streams.get(&name).copied();
+        if !self.own.contains(&name) {
+            if self.own.len() == own_max || streams.keys() == BUCKETS_MAX && streams.of(&name) == 0 {
+                return None;
+            }
+            streams.add(name.clone());
+            self.own.insert(name.clone());
         }
-        if self.own.len() == own_max || streams.len() == BUCKETS_MAX && !streams.contains_key(&name) {
-            return None;
-        }
-        let count = streams.entry(name.clone()).or_default();
-        *count += 1;
-        self.own.insert(name);
-        Some(*count)
+        Some(streams.of(&name) as u64)
     }
 }
 
 impl Drop for Subscriptions {
     fn drop(&mut self) {
         let mut streams = self.registry.0.lock();
-        for name in self.own.drain() {
-            if let Some(count) = streams.get_mut(&name) {
-                *count -= 1;
-                if *count == 0 {
-                    streams.remove(&name);
-                }
-            }
-        }
+        self.own.iter().for_each(|name| streams.remove(name));
     }
 }
 
@@ -77,6 +69,6 @@ mod tests {
         drop(second);
         assert_eq!(first.add("d", &entries("x"), 2), Some(1));
         drop(first);
-        assert!(registry.0.lock().is_empty());
+        assert_eq!(registry.0.lock().keys(), 0);
     }
 }

@@ -113,7 +113,7 @@ impl Admission {
             holds: Holds::default(),
             queues: Queues::new(settings, clock.clone()),
             uploads: Arc::default(),
-            load: Load::new(settings.bands, settings.pressure.clone(), clock.now()),
+            load: Load::new(settings.bands.edges(), settings.pressure(), clock.now()),
             route_hasher: RouteHasher::default(),
             cores_milli: AtomicU32::new(settings.cores.as_milli()),
             reports_ignored: AtomicU64::new(0),
@@ -122,7 +122,7 @@ impl Admission {
             uploads_would: Default::default(),
             clock,
         })
-        .inspect(|admission: &Self| admission.load.pin(settings.band_pinned))
+        .inspect(|admission: &Self| admission.load.pin(settings.bands.pin))
     }
 
     /// Applies new settings. Unchanged parts keep their state.
@@ -139,8 +139,8 @@ impl Admission {
         if settings.mode == Mode::Observe {
             self.uploads.release();
         }
-        self.load.reload(settings.bands, settings.pressure.clone());
-        self.load.pin(settings.band_pinned);
+        self.load.reload(settings.bands.edges(), settings.pressure());
+        self.load.pin(settings.bands.pin);
         self.cores_milli.store(settings.cores.as_milli(), Ordering::Relaxed);
         Ok(())
     }

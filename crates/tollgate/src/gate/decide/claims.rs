@@ -1,7 +1,7 @@
 //! The user and the priority of a request, by which the queue shares the backend.
 //!
 //! The queue knows a client by its address, network and block, and lets connections of one address take turns. Settings
-//! may name another class ([`UserClass`]) beneath or in place of the address, and priorities with weights of their own.
+//! may name another class ([`Fairness`]) beneath or in place of the address, and priorities with weights of their own.
 //! Requests of a priority have accounts of their own: the keys of their client are hashed together with the name of the
 //! priority.
 
@@ -12,7 +12,7 @@ use tollgate_core::inputs::Inputs;
 use tollgate_core::network::Network;
 use tollgate_core::request::Request;
 
-use crate::settings::{Domain, Gate as Settings, Precedence, Priority, UserClass, UserPlace};
+use crate::settings::{Domain, Fairness, Gate as Settings, Precedence, Priority, UserPlace};
 
 /// The weight of a request without a priority, in thousandths.
 const USUAL_WEIGHT_MILLI: u32 = 1000;
@@ -40,7 +40,7 @@ impl Default for Claim {
 
 /// The settings of users and priorities.
 pub(crate) struct Claims {
-    user: Option<UserClass>,
+    fairness: Fairness,
     /// Priorities with the hashes of their names, in the order of matching.
     priorities: Vec<(Priority, u64)>,
     /// Whether any priority depends on flags.
@@ -56,11 +56,11 @@ impl Claims {
         let hasher = before.map_or_else(RandomState::new, |before| before.hasher.clone());
         let hashed = |priority: &Priority| (priority.clone(), hasher.hash_one(&priority.name));
         let mut inputs = Inputs::default();
-        settings.user.iter().for_each(|user| inputs.add_class(&user.class));
+        settings.fairness.by.iter().for_each(|class| inputs.add_class(class));
         let conditions = domain.priorities.iter().flat_map(Priority::conditions);
         conditions.for_each(|condition| inputs.add_condition(condition));
         Self {
-            user: settings.user.clone(),
+            fairness: settings.fairness.clone(),
             priorities: domain.priorities.iter().map(hashed).collect(),
             inputs,
             looks_at_flags: domain.priorities.iter().any(Priority::looks_at_flags),
@@ -71,10 +71,8 @@ impl Claims {
     /// The user and priority of a request. A request without a user belongs to `tenant`.
     pub(crate) fn of(&self, request: &impl Request, tenant: u64) -> Claim {
         let mut claim = Claim { tenant, ..Claim::default() };
-        if let Some(UserClass { place, .. }) = &self.user
-            && let Some(user) = self.user_of(request)
-        {
-            match place {
+        if let Some(user) = self.user_of(request) {
+            match self.fairness.place {
                 UserPlace::Beneath => claim.tenant = user,
                 UserPlace::Instead => claim.user = Some(user),
             }
@@ -91,7 +89,7 @@ impl Claims {
 
     fn user_of(&self, request: &impl Request) -> Option<u64> {
         let mut sink = HashSink(self.hasher.build_hasher());
-        self.user.as_ref()?.class.write_key(request, &mut sink).then(|| sink.0.finish())
+        self.fairness.by.as_ref()?.write_key(request, &mut sink).then(|| sink.0.finish())
     }
 }
 

@@ -24,11 +24,11 @@ const OFF_INTERVAL: Duration = Duration::from_secs(1);
 /// Checks all backends until the worker ends.
 pub(crate) async fn run(worker: Rc<Worker>) {
     loop {
-        let Some(settings) = worker.settings().health.clone() else {
+        let settings = Rc::new(worker.settings().health.clone());
+        if settings.path.is_none() {
             tokio::time::sleep(OFF_INTERVAL).await;
             continue;
-        };
-        let settings = Rc::new(settings);
+        }
         for backend in &worker.shared.backends.load().all {
             let (backend, worker, settings) = (backend.clone(), worker.clone(), settings.clone());
             tokio::task::spawn_local(async move {
@@ -47,36 +47,37 @@ pub(crate) async fn run(worker: Rc<Worker>) {
 }
 
 async fn check(backend: &Arc<Backend>, worker: &Worker, settings: &HealthCheck) -> Result<(), String> {
+    let (path, timeout) = (settings.path.as_deref().unwrap_or_default(), settings.timeout);
     let status = if backend.url.protocol == BackendProtocol::Http2 {
-        status_h2(backend, worker, settings).await?
+        status_h2(backend, worker, path, timeout).await?
     } else {
-        status_h1(backend, worker, settings).await?
+        status_h1(backend, worker, path, timeout).await?
     };
     if status == settings.status { Ok(()) } else { Err(format!("status {status}")) }
 }
 
-async fn status_h1(backend: &Backend, worker: &Worker, settings: &HealthCheck) -> Result<u16, String> {
+async fn status_h1(backend: &Backend, worker: &Worker, path: &str, timeout: Duration) -> Result<u16, String> {
     let socket = worker.connect(backend).await.map_err(|error| error.to_string())?;
-    let (path, authority) = (&settings.path, &backend.authority);
+    let authority = &backend.authority;
     let request =
         format!("GET {path} HTTP/1.1\r\nhost: {authority}\r\nuser-agent: tollgate\r\nconnection: close\r\n\r\n");
     let mut parts = [IoSlice::new(request.as_bytes())];
-    socket.write_all(&mut parts, settings.timeout).await.map_err(|error| error.to_string())?;
-    socket.timer.set(Way::In, settings.timeout);
+    socket.write_all(&mut parts, timeout).await.map_err(|error| error.to_string())?;
+    socket.timer.set(Way::In, timeout);
     let (mut buffer, mut decoder) = (ReadBuffer::default(), Decoder::default());
-    let mut answer = H1Answer::new(&socket, &mut buffer, &mut decoder, pace(settings), false);
+    let mut answer = H1Answer::new(&socket, &mut buffer, &mut decoder, Pace::without_rate(timeout), false);
     final_status(&mut answer).await
 }
 
-async fn status_h2(backend: &Backend, worker: &Worker, settings: &HealthCheck) -> Result<u16, String> {
+async fn status_h2(backend: &Backend, worker: &Worker, path: &str, timeout: Duration) -> Result<u16, String> {
     let socket = worker.connect(backend).await.map_err(|error| error.to_string())?;
-    let connection = h2::H2Connection::begin(socket, settings.timeout).await.map_err(|error| error.to_string())?;
+    let connection = h2::H2Connection::begin(socket, timeout).await.map_err(|error| error.to_string())?;
     let scheme = if backend.url.tls { "https" } else { "http" };
-    let request = http::Request::get(format!("{scheme}://{}{}", backend.authority, settings.path))
+    let request = http::Request::get(format!("{scheme}://{}{}", backend.authority, path))
         .header("user-agent", "tollgate")
         .body(())
         .map_err(|error| error.to_string())?;
-    let opened = h2::open(&connection, request, true, false, pace(settings), worker.timers.timer()).await;
+    let opened = h2::open(&connection, request, true, false, Pace::without_rate(timeout), worker.timers.timer()).await;
     let (mut answer, _sink) = opened.map_err(|broken| broken.as_str().to_owned())?;
     final_status(&mut answer).await
 }
@@ -89,8 +90,4 @@ async fn final_status(answer: &mut impl BackendAnswer) -> Result<u16, String> {
             return Ok(head.status);
         }
     }
-}
-
-fn pace(settings: &HealthCheck) -> Pace {
-    Pace::without_rate(settings.timeout)
 }

@@ -2,13 +2,11 @@
 
 use std::fmt;
 
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
 use tollgate_gatekeeper::link::{Link, MasterReport};
 
-use crate::metric::counter;
+use crate::metric::{counter, family};
 
 /// Name, help text, and the values by label.
 type Counter = (&'static str, &'static str, &'static [(&'static str, fn(MasterReport) -> u64)]);
@@ -57,17 +55,13 @@ pub(crate) fn encode(masters: &Link, encoder: &mut DescriptorEncoder<'_>) -> fmt
         .map(|gauge| (gauge, MetricType::Gauge))
         .chain(COUNTERS.iter().map(|counter| (counter, MetricType::Counter)))
     {
-        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-        for (settings, report) in masters.masters() {
+        let values = masters.masters().flat_map(|(settings, report)| {
             let master = settings.accounting.to_string();
-            for (what, read) in *places {
-                let labels = [("master", master.as_str()), ("what", *what)];
-                match kind {
-                    MetricType::Gauge => ConstGauge::new(read(report)).encode(family.encode_family(&labels)?)?,
-                    _ => ConstCounter::new(read(report)).encode(family.encode_family(&labels)?)?,
-                }
-            }
-        }
+            places
+                .iter()
+                .map(move |(what, read)| ([("master", master.clone()), ("what", what.to_string())], read(report)))
+        });
+        family(encoder, (name, help), kind, values)?;
     }
     let lost: [(&str, &str, u64); 2] = [
         ("displaced", "by newer ones before the link took them", masters.relay.dropped()),

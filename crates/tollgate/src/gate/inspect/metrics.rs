@@ -18,7 +18,7 @@ use crate::gate::http::backend::Backend;
 use crate::gate::http::worker::Shared;
 use crate::gate::observe::counters::WorkerCounters;
 use crate::gate::serve::running::Running;
-use crate::metric::{collector, counter, gauge, metric};
+use crate::metric::{collector, counter, family, gauge, metric};
 use crate::settings::DEFAULT_DOMAIN;
 
 /// Name, help, kind and value of a metric of a backend.
@@ -151,10 +151,8 @@ impl Shared {
         let help = "Connections made to Redis";
         counter(encoder, "tollgate_redis_connects", help, counts.connects)?;
         let help = "Decisions from local state, by the reason why Redis did not decide";
-        let mut fallbacks = encoder.encode_descriptor("tollgate_redis_fallbacks", help, None, MetricType::Counter)?;
-        for (why, count) in counts.fallbacks() {
-            ConstCounter::new(count).encode(fallbacks.encode_family(&[("why", why.as_str())])?)?;
-        }
+        let fallbacks = counts.fallbacks().map(|(why, count)| ([("why", why.as_str())], count));
+        family(encoder, ("tollgate_redis_fallbacks", help), MetricType::Counter, fallbacks)?;
         counter(encoder, "tollgate_redis_decisions", "Decisions by Redis", counts.answered)?;
         let help = "Charges on Redis that were refunded because the request was gone or another node refused";
         counter(encoder, "tollgate_redis_given_back", help, counts.given_back)?;
@@ -195,15 +193,8 @@ impl Shared {
         ];
         for (name, help, kind, value) in metrics {
             let name = format!("tollgate_backend_{name}");
-            let mut family = encoder.encode_descriptor(&name, help, None, kind)?;
-            for (backend, status) in &statuses {
-                let (labels, value) = (labels(backend), value(backend, *status));
-                let one = family.encode_family(&labels)?;
-                match kind {
-                    MetricType::Counter => ConstCounter::new(value).encode(one)?,
-                    _ => ConstGauge::new(value).encode(one)?,
-                }
-            }
+            let values = statuses.iter().map(|(backend, status)| (labels(backend), value(backend, *status)));
+            family(encoder, (&name, help), kind, values)?;
         }
         Ok(())
     }

@@ -132,7 +132,7 @@ impl Running {
             cores: f64::from(settings.all_cores().as_milli()) / 1000.0,
             band: admission.load.band().as_str(),
             sustained_ms: admission.load.sustained().as_millis_ceil(),
-            edges_ms: (settings.bands.elevated().as_millis_ceil(), settings.bands.critical().as_millis_ceil()),
+            edges_ms: (settings.bands.elevated.as_millis_ceil(), settings.bands.critical.as_millis_ceil()),
             exemptions: admission.exemptions.count(),
             unnamed: shared.stats.spenders.unnamed(),
             observed: admission.observed(),

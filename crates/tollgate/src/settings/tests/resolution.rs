@@ -201,7 +201,7 @@ fn an_empty_gate_is_the_default_gate() {
     assert_eq!(gate.listen, ["127.0.0.1:8888".parse().unwrap()]);
     assert!(gate.backends.is_empty() && gate.tls.is_empty() && gate.in_flight.is_none());
     assert_eq!((gate.hold.max, gate.hold.total, gate.hold.memory), (secs(10), 16_384, 64 << 20));
-    assert_eq!(gate.fairness, Shares { address_milli: 100, network_milli: 250, block_milli: 500 });
+    assert_eq!(gate.fairness.shares(), Shares { address_milli: 100, network_milli: 250, block_milli: 500 });
     assert_eq!(gate.timeouts.head, Duration::from_secs(10));
     assert_eq!(gate.bounds.head_bytes_max, 32 << 10);
 }
@@ -231,10 +231,10 @@ fn the_values_of_a_gate_are_kept() {
     assert!(gate.proxy_protocol && !gate.trusted_proxies.is_empty());
     assert_eq!(gate.tls, [CertificateFiles { chain: "a.pem".into(), key: "a.key".into() }]);
     assert_eq!((gate.cores, gate.in_flight, gate.workers), (Cores::from_milli(1500), Some(32), 3));
-    assert_eq!(gate.fairness, Shares { address_milli: 100, network_milli: 300, block_milli: 500 });
+    assert_eq!(gate.fairness.shares(), Shares { address_milli: 100, network_milli: 300, block_milli: 500 });
     let class = Class::parse("header:x-api-key").unwrap();
-    assert_eq!(gate.user, Some(UserClass { class, place: UserPlace::Instead }));
-    assert_eq!(gate.bands.critical(), secs(1));
+    assert_eq!((gate.fairness.by, gate.fairness.place), (Some(class), UserPlace::Instead));
+    assert_eq!(gate.bands.critical, secs(1));
     assert_eq!(gate.timeouts.drain, Duration::from_secs(60));
     assert_eq!(gate.bounds.head_bytes_max, 16 << 10);
     assert_eq!((gate.toll.header.as_str(), gate.toll.keep), ("x-cpu-ms", true));

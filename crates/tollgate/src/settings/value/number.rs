@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+use tollgate_core::virtual_clock::Cores;
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -96,6 +97,18 @@ impl<const SCALE: u64> Value for Parts<SCALE> {
             _ => return refuse(value, &Self::shape(), errors),
         };
         Self::parse(&text).map_or_else(|message| errors.refuse(&value.span(), message), Some)
+    }
+}
+
+impl Value for Cores {
+    type Parsed = Self;
+
+    fn shape() -> Shape {
+        Thousandths::shape()
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
+        Thousandths::read(value, errors).map(Self::from_milli)
     }
 }
 

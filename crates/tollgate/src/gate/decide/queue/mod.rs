@@ -58,7 +58,9 @@ struct State {
     core: core::Queue,
     /// Waiting requests, by the slot of their ticket.
     waiters: Vec<Option<Waiter>>,
-    counts: Counts,
+    /// The counters; [`Queue::status`] adds the present values.
+    counts: QueueStatus,
+    waits: Waits,
     /// Whether every request goes at once, and the queue only computes what it would have done.
     is_observing: bool,
 }
@@ -80,21 +82,7 @@ pub(crate) enum Notice {
     WouldRefuse(Refusal),
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    toll_ns: u64,
-    waited: u64,
-    refused: u64,
-    observed: u64,
-    would_wait: u64,
-    would_refuse: u64,
-    /// Waiting times of requests dispatched since [`Queue::take_waits`], and how many those were.
-    wait_ns: u64,
-    wait_max: Span,
-    dispatched: u64,
-}
-
-/// How long the requests waited that were dispatched in some time.
+/// How long the requests waited that were dispatched since [`Queue::take_waits`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Waits {
     sum_ns: u64,
@@ -171,7 +159,8 @@ impl Queue {
             state: Mutex::new(State {
                 core,
                 waiters: Vec::new(),
-                counts: Counts::default(),
+                counts: QueueStatus::default(),
+                waits: Waits::default(),
                 is_observing: settings.mode == Mode::Observe,
             }),
             pulse: Pulse::new(settings),
@@ -340,26 +329,18 @@ impl Queue {
         let state = self.state();
         let whole = |load: Load| load.as_256ths() / Load::ONE.as_256ths();
         QueueStatus {
-            toll_ns: state.counts.toll_ns,
-            waited: state.counts.waited,
-            refused: state.counts.refused,
-            observed: state.counts.observed,
-            would_wait: state.counts.would_wait,
-            would_refuse: state.counts.would_refuse,
             is_observing: state.is_observing,
             waiting: state.core.waiting() as u64,
             in_flight_max: whole(state.core.limit()).max(1),
             in_flight: whole(state.core.in_flight()),
             cores_milli: state.core.cores().as_milli().into(),
+            ..state.counts
         }
     }
 
     /// How long requests have waited since the last call.
     fn take_waits(&self) -> Waits {
-        let mut state = self.state();
-        let Counts { wait_ns, wait_max, dispatched, .. } = state.counts;
-        (state.counts.wait_ns, state.counts.wait_max, state.counts.dispatched) = (0, Span::ZERO, 0);
-        Waits { sum_ns: wait_ns, longest: wait_max, dispatched }
+        std::mem::take(&mut self.state().waits)
     }
 
     fn request(&self, entering: Entering) -> Request {
@@ -407,7 +388,7 @@ impl State {
     fn arrived(&mut self, arrival: Arrival, now: Moment) -> Entered {
         match arrival {
             Arrival::Go(ticket) => {
-                self.counts.dispatched += 1;
+                self.waits.dispatched += 1;
                 Entered::Go(ticket)
             }
             Arrival::Wait(ticket, standing) => {
@@ -426,7 +407,7 @@ impl State {
     fn observed(&mut self, ticket: Ticket, observed: Observed, now: Moment) {
         self.counts.observed += 1;
         match observed {
-            Observed::Go => self.counts.dispatched += 1,
+            Observed::Go => self.waits.dispatched += 1,
             Observed::Wait(_) => {
                 self.counts.would_wait += 1;
                 self.add_waiter(ticket, Waiter { wake: None, since: now });
@@ -462,9 +443,9 @@ impl State {
     }
 
     fn count_wait(&mut self, wait: Span) {
-        self.counts.wait_ns = self.counts.wait_ns.saturating_add(wait.as_nanos());
-        self.counts.wait_max = self.counts.wait_max.max(wait);
-        self.counts.dispatched += 1;
+        self.waits.sum_ns = self.waits.sum_ns.saturating_add(wait.as_nanos());
+        self.waits.longest = self.waits.longest.max(wait);
+        self.waits.dispatched += 1;
     }
 
     /// Wakes the requests whose wait is over.
@@ -501,7 +482,7 @@ impl State {
 fn queue_settings(settings: &Settings) -> core::Settings {
     let backends = settings.all_backends().len().max(1);
     core::Settings {
-        shares: settings.fairness,
+        shares: settings.fairness.shares(),
         cores: settings.cores,
         in_flight: settings.in_flight,
         hold_max: settings.hold.max,

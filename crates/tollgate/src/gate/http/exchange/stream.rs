@@ -81,7 +81,7 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
                 let mut ticket = shared.borrow_mut();
                 ticket.answers(response.status, has_media_type(response, b"application/grpc"));
                 ticket.reported(report::take(&mut response.fields, &settings.toll));
-                ticket.reported_load(report::take_load(&mut response.fields, settings.load_header.as_deref()));
+                ticket.reported_load(report::take_load(&mut response.fields, settings.bands.header.as_deref()));
                 ticket.tell(&mut response.fields);
             }
             let keep = *keep && is_uploaded.get() && !worker.is_draining();
@@ -165,7 +165,7 @@ async fn read_unheard(
             }
             backend.succeeded();
             ticket.reported(report::take(&mut response.fields, &settings.toll));
-            ticket.reported_load(report::take_load(&mut response.fields, settings.load_header.as_deref()));
+            ticket.reported_load(report::take_load(&mut response.fields, settings.bands.header.as_deref()));
         }
         discard(answer, settings.bounds.unheard_bytes_max).await
     };
