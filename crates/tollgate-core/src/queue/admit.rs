@@ -2,7 +2,7 @@
 
 use super::client::{Client, TAGS};
 use super::tree::Tree;
-use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Request, Slot, Ticket, largest};
+use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Request, Slot, State, Ticket, largest};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::Load;
 
@@ -17,6 +17,15 @@ const EXPOSED: Load = Load::of(4);
 /// This many requests of clients behind their share may share the backend with heavier ones: four of them get four
 /// fifths of a core, one gets half of it.
 const BESIDE_HEAVIER: Load = Load::of(4);
+
+/// Requests in flight for longer are no part of a burst: long polls are in flight for 25 s.
+const BURST: Span = Span::from_secs(1);
+
+impl Slot {
+    fn is_recent(&self, now: Moment) -> bool {
+        matches!(self.state, State::InFlight(_, reading) if now.since(reading.at()) < BURST)
+    }
+}
 
 impl Queue {
     /// A request arrives that neither waits nor counts against the limit, such as a health check. Its client is not
@@ -65,7 +74,8 @@ impl Queue {
         if self.is_crowding(slot, peers.load, now) {
             return false;
         }
-        let has_proof = slot.is_settled || peers.unsettled < self.limit.exposure(slot.cost, self.exposed());
+        let exposure = self.limit.exposure(slot.cost, self.exposed());
+        let has_proof = slot.is_settled || peers.unsettled < exposure && !self.is_exposing(slot, peers.unsettled, now);
         let is_level = !slot.is_ahead || self.in_flight.ahead() < twice(limit);
         peers.load < limit && has_proof && is_level
     }
@@ -90,15 +100,28 @@ impl Queue {
 
     /// Whether the network of a client behind its share has as much in flight as it may beside light clients.
     fn is_crowding(&self, slot: &Slot, peers: Load, now: Moment) -> bool {
-        let network = slot.request.client.network;
-        let limit = self.contention.limit_of(network, now).filter(|limit| !slot.is_ahead && peers >= *limit);
-        limit.is_some_and(|limit| {
-            let in_flight = (0..self.in_flight.count()).map(|index| &self.slots[self.in_flight.get(index) as usize]);
-            let own = in_flight.filter(|other| {
-                other.request.client.network == network && other.octave <= slot.octave.saturating_add(1)
-            });
-            own.fold(Load::ZERO, |sum, other| sum.plus(other.load)) >= limit
-        })
+        let limit = self.contention.limit_of(slot.request.client.network, now);
+        limit.is_some_and(|limit| !slot.is_ahead && peers >= limit && self.of_network(slot, |_| true) >= limit)
+    }
+
+    /// Whether the network of a client has as much of unsettled price in flight as it may beside light clients of other
+    /// networks. A backend that serves their requests at once may not serve a burst of unknown cost.
+    fn is_exposing(&self, slot: &Slot, unsettled: Load, now: Moment) -> bool {
+        let is_light = |client: &Client| largest(self.tags(client)) <= self.front();
+        unsettled >= self.exposed()
+            && self.contention.has_light(slot.request.client.network, is_light, now)
+            && self.of_network(slot, |other| !other.is_settled && other.is_recent(now)) >= self.exposed()
+    }
+
+    /// The load in flight of a request's network, of requests that are not heavier by two octaves or more.
+    fn of_network(&self, slot: &Slot, counts: impl Fn(&Slot) -> bool) -> Load {
+        let in_flight = (0..self.in_flight.count()).map(|index| &self.slots[self.in_flight.get(index) as usize]);
+        let own = in_flight.filter(|other| {
+            other.request.client.network == slot.request.client.network
+                && other.octave <= slot.octave.saturating_add(1)
+                && counts(other)
+        });
+        own.fold(Load::ZERO, |sum, other| sum.plus(other.load))
     }
 
     /// Finds out whether light clients use the backend beside heavy ones that wait.

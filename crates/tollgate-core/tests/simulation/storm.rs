@@ -243,14 +243,14 @@ fn random_storm(seed: u64) -> Storm {
 }
 
 /// Not met yet: a crawler whose requests cost little more than pages is in their octave, and until the limit is found
-/// it shares the backend with them; the first five seconds are at most 3x in less than half of the cases.
+/// it shares the backend with them; the first five seconds are above 3x in one of five cases.
 #[test]
 fn random_crawlers_do_not_slow_people_down() {
     let mut laws = Laws::new(3.0, 2.0, 0.995);
-    laws.early = laws.early.not_met(20.0, 0.75);
+    laws.early = laws.early.not_met(10.0, 0.79);
     laws.late = laws.late.not_met(5.0, 0.7);
-    laws.busy = laws.busy.not_met(0.4, 0.88);
-    laws.crawler = laws.crawler.not_met(0.2, 0.95);
+    laws.busy = laws.busy.not_met(0.65, 0.9);
+    laws.crawler = laws.crawler.not_met(0.45, 0.97);
     for seed in seeds(40) {
         laws.add(&random_storm(seed));
     }
