@@ -33,7 +33,7 @@ fn fault_45_a_gate_that_stops_finishes_the_requests_in_flight() {
     }
     assert!(is_closed(&idle));
     assert_eq!(gate.wait(), Some(0));
-    assert!(std::net::TcpStream::connect(gate.address).is_err(), "the listener is closed");
+    assert!(TcpStream::connect(gate.address).is_err(), "the listener is closed");
 }
 
 /// Starts a gate in a terminal, lets it reload, closes the terminal, and prints the exit code of the gate.
@@ -251,7 +251,7 @@ fn an_idle_connection_is_closed_at_once_when_the_gate_stops() {
 #[test]
 fn requests_at_the_beginning_of_draining_are_answered() {
     let backend = Backend::saying("ok");
-    let mut gate = Gate::with(&backend, "");
+    let gate = Gate::with(&backend, "");
     let mut clients: Vec<_> = (0..8).map(|_| gate.connect()).collect();
     let ask = |client: &mut TcpStream| {
         client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -444,7 +444,7 @@ fn a_restart_with_a_passed_socket_fails_no_request() {
             std::thread::spawn(move || {
                 let mut answered = 0;
                 while !is_over.load(Ordering::Relaxed) {
-                    let stream = std::net::TcpStream::connect(address).expect("somebody listens");
+                    let stream = TcpStream::connect(address).expect("somebody listens");
                     stream.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
                     let response = roundtrip(stream, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
                     assert_eq!((response.status, response.text().as_str()), (200, "ok"));
