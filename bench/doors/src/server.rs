@@ -77,8 +77,8 @@ impl Servers {
         })
     }
 
-    /// `CL.THROTTLE`, its equivalents, and a command of Redis that decides nothing and has a reply of five elements as well:
-    /// its latency is that of the machine.
+    /// `CL.THROTTLE`, its equivalents, and a command of Redis that decides nothing and has a reply of five elements as
+    /// well: its latency is that of the machine.
     pub(crate) fn resp(&self, load: RespLoad) -> Contenders<'_> {
         let call = |words: &[&str]| Call::resp(load, words);
         let script = ["EVALSHA", &self.script_hash, "1", "key:__rand_int__", "15", "30", "60", "1"];

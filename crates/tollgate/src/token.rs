@@ -37,8 +37,8 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads the token file. A token of less than `bytes_min` bytes is an error. Returns `old` if it is the token in the
-    /// file.
+    /// Reads the token file. A token of less than `bytes_min` bytes is an error. Returns `old` if the file has that
+    /// token.
     pub(crate) fn load(path: &Path, bytes_min: usize, old: Option<&Arc<Self>>) -> io::Result<Arc<Self>> {
         let token = read_token(path, bytes_min)?;
         match old.filter(|old| old.is(token.as_bytes())) {

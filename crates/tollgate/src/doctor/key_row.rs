@@ -24,8 +24,8 @@ pub(super) struct KeyRow {
     /// Requests held; while the gate only observes, those that it would have held. The same for `refused`.
     pub(super) held: u64,
     pub(super) refused: u64,
-    /// Requests that would have been held or refused, at a gate that enforces: by rules in observe mode, and by the gate
-    /// while it was in observe mode.
+    /// Requests that would have been held or refused: by rules in observe mode, and by the gate while it was in observe
+    /// mode.
     pub(super) observed: u64,
     /// Remaining quota of its strictest rule.
     pub(super) left: Option<u64>,

@@ -31,8 +31,8 @@ const FLAGS_PER_BATCH: usize = 100;
 const PAST_FLAGS_SHARED_MAX: usize = 1000;
 /// Bound of `unshared`; further accounts are found by the comparison.
 const UNSHARED_MAX: usize = 100_000;
-/// Two flags or two clearings of an account within this time are the same event. Its time differs after it was converted to
-/// the clock of Redis and back, with two measurements of the offset.
+/// Two flags or two clearings of an account within this time are the same event. Its time differs after it was
+/// converted to the clock of Redis and back, with two measurements of the offset.
 const SAME_WITHIN: Span = Span::from_secs(1);
 
 /// How to handle a flag received from Redis.

@@ -12,8 +12,8 @@ use crate::gate::http::health_check;
 use crate::gate::http::worker::{Shared, Worker};
 use crate::gate::net::timer::TICK;
 
-/// Time for which idle connections stay open after the gate begins to stop. A client that is just sending a request on one
-/// would lose it; it gets a response with `Connection: close` instead.
+/// Time for which idle connections stay open after the gate begins to stop. A client that is just sending a request on
+/// one would lose it; it gets a response with `Connection: close` instead.
 const IDLE_WHILE_DRAINING: Duration = Duration::from_millis(300);
 
 /// The phase of a running gate.
