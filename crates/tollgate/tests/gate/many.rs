@@ -135,14 +135,12 @@ fn fault_15_a_shortage_of_descriptors_does_not_mark_the_backend_as_down() {
     gate.logged("settings reloaded");
     let reported = gate.log().iter().filter(|line| line.contains("fewer connections than wanted")).count();
     assert_eq!(reported, 1, "a reload that does not change the limit repeats nothing");
-    // Each needs two descriptors, which is more than there are.
-    let crowd: Vec<TcpStream> = (0..16)
-        .map(|number| {
-            let mut stream = connect_from([127, 1, 0, 1 + number].into(), gate.address);
-            let _ = stream.write_all(GET);
-            stream
-        })
-        .collect();
+    // Each needs two descriptors, which is more than there are. The gate accepts all of them first, so that the shortage is
+    // met by connections to the backend.
+    let crowd: Vec<TcpStream> =
+        (0..16).map(|number| connect_from([127, 1, 0, 1 + number].into(), gate.address)).collect();
+    eventually("all are accepted", || gate.metric("tollgate_connections") == 16);
+    crowd.iter().for_each(|mut stream| stream.write_all(GET).unwrap());
     eventually("somebody is told", || {
         crowd.iter().any(|stream| {
             stream.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
