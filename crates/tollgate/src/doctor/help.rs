@@ -42,7 +42,8 @@ fn entry(name: &str, meaning: &str, width: usize) -> Vec<String> {
 /// The same for `--help`, which also works without a terminal.
 pub(super) fn columns_text() -> String {
     let columns = columns::meanings().map(|(name, meaning)| format!("  {name:<9} {meaning}\n"));
-    format!("Columns:\n{}", columns.collect::<String>())
+    let once = "With --once, Share[%] is `share`, and Title is the client.";
+    format!("Columns:\n{}\n{once}", columns.collect::<String>())
 }
 
 #[cfg(test)]
