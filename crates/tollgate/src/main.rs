@@ -3,6 +3,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 #[macro_use]
+mod delegate;
+#[macro_use]
 mod output;
 
 mod admin;
