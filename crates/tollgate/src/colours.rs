@@ -1,42 +1,41 @@
-//! Terminal colours.
+//! Terminal colours and bars.
 
 use std::io::IsTerminal;
 
 /// A heading.
-pub(super) const BOLD: &str = "1";
+pub(crate) const BOLD: &str = "\x1b[1m";
 /// Secondary text.
-pub(super) const DIM: &str = "2";
-/// Refused requests.
-pub(super) const RED: &str = "31";
+pub(crate) const DIM: &str = "\x1b[2m";
+/// Refused requests, and long waits.
+pub(crate) const RED: &str = "\x1b[31m";
 /// Admitted requests.
-pub(super) const GREEN: &str = "32";
+pub(crate) const GREEN: &str = "\x1b[32m";
 /// Held requests.
-pub(super) const YELLOW: &str = "33";
+pub(crate) const YELLOW: &str = "\x1b[33m";
 /// Text to type.
-pub(super) const CYAN: &str = "36";
+pub(crate) const CYAN: &str = "\x1b[36m";
+/// The end of a colour.
+pub(crate) const PLAIN: &str = "\x1b[0m";
+
+/// Bars of a chart that is one line high, from nothing to the highest.
+pub(crate) const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Colours text, or leaves it unchanged.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Colours {
-    on: bool,
+pub(crate) struct Colours {
+    pub(crate) on: bool,
 }
 
 impl Colours {
     /// With colours if standard output is a terminal that supports them and NO_COLOR is not set.
-    pub(super) fn for_stdout() -> Self {
+    pub(crate) fn for_stdout() -> Self {
         let asked_for_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let can = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
         Self { on: std::io::stdout().is_terminal() && can && !asked_for_none }
     }
 
-    /// Without colours.
-    #[cfg(test)]
-    pub(super) const fn none() -> Self {
-        Self { on: false }
-    }
-
     /// The text in one of the colours above.
-    pub(super) fn paint(self, colour: &str, text: &str) -> String {
-        if self.on && !text.is_empty() { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_string() }
+    pub(crate) fn paint(self, colour: &str, text: &str) -> String {
+        if self.on && !text.is_empty() { format!("{colour}{text}{PLAIN}") } else { text.to_string() }
     }
 }

@@ -12,6 +12,7 @@ mod admin_client;
 mod bounded_file;
 mod check;
 mod cli;
+mod colours;
 mod demo;
 mod doctor;
 mod doors;

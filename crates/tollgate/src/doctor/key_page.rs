@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::view::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW, shown};
+use super::view::shown;
+use crate::colours::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW};
 use crate::terminal_text::{self, cut};
 
 /// The page, in lines of at most `width` columns. `detail` is the answer of `/api/v1/key`, if it has arrived.

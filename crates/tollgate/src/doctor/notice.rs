@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::view::{BOLD, PLAIN, YELLOW};
+use crate::colours::{BOLD, PLAIN, YELLOW};
 use crate::terminal_text;
 
 /// A notice wrapped at `width` characters. The setting is on separate lines and not wrapped.
