@@ -11,7 +11,7 @@ use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::histogram::HistogramSnapshot;
 use tollgate_gatekeeper::names::NAME_BYTES_MAX;
-use tollgate_gatekeeper::shared::Authority;
+use tollgate_gatekeeper::shared::{Authority, Unanswered};
 
 use super::observe_log::ObserveLog;
 use crate::admin::{BoxFuture, CurrentValues, ExplainRequest, KeyRef, MonitoredRole, Totals};
@@ -365,8 +365,7 @@ impl MonitoredRole for MonitoredGate {
     fn forget<'a>(&'a self, key_ref: &'a KeyRef) -> BoxFuture<'a, Result<usize, &'static str>> {
         Box::pin(async move {
             if let (Some(request), false) = (&key_ref.request, self.is_cut(key_ref)) {
-                let forgotten = self.gate.forget(&key_ref.class, request).await;
-                return forgotten.unanswered.map_or(Ok(forgotten.rules), |why| Err(why.as_str()));
+                return self.gate.forget(&key_ref.class, request).await.map_err(Unanswered::as_str);
             }
             let forgotten =
                 self.gate.forget_throttled(&self.find(key_ref).map_or(Vec::new(), |bucket| bucket.throttled));

@@ -23,17 +23,17 @@ pub(crate) struct RequestTrace {
     onward: [u8; 8],
     parent: Option<[u8; 8]>,
     began: SystemTime,
-    since: Instant,
+    pub(super) since: Instant,
     /// The time from the arrival until the request is forwarded.
     went: Option<Duration>,
     method: String,
     path: String,
     client: IpAddr,
-    decided: Decided,
+    pub(crate) decided: Decided,
     toll_ns: Arc<AtomicU64>,
     status: Option<u16>,
     /// The time from the arrival to the end.
-    duration: Duration,
+    pub(super) duration: Duration,
 }
 
 /// The decision about a request.
@@ -78,11 +78,6 @@ impl RequestTrace {
         TraceParent { trace: self.trace, span: self.onward, sampled: true }
     }
 
-    /// Records the decision.
-    pub(crate) fn decided(&mut self, decided: Decided) {
-        self.decided = decided;
-    }
-
     /// Records that the request is forwarded. Its cost is stored at this pointer later.
     pub(crate) fn goes(&mut self) -> Arc<AtomicU64> {
         self.went = Some(self.since.elapsed());
@@ -92,11 +87,6 @@ impl RequestTrace {
     /// Records the status of the response; 0 if there was none.
     pub(crate) fn answered(&mut self, status: u16) {
         self.status = (status > 0).then_some(status);
-    }
-
-    /// Records the end of the request.
-    pub(super) fn end(&mut self) {
-        self.duration = self.since.elapsed();
     }
 
     /// The spans of the finished request.

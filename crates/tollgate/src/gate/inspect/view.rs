@@ -99,15 +99,6 @@ pub(crate) struct Standing {
     pub(crate) by: Authority,
 }
 
-/// The result of a reset of a key.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Forgotten {
-    /// The number of rules that had state for it.
-    pub(crate) rules: usize,
-    /// The error of the shared store, which may still have state for it.
-    pub(crate) unanswered: Option<Unanswered>,
-}
-
 impl Running {
     /// Totals of the gate.
     pub(crate) fn figures(&self) -> Figures {
@@ -331,7 +322,7 @@ impl Running {
     }
 
     /// Deletes the state of a key for every rule of a class, here and in the shared store.
-    pub(crate) async fn forget(&self, class: &str, request: &impl Request) -> Forgotten {
+    pub(crate) async fn forget(&self, class: &str, request: &impl Request) -> Result<usize, Unanswered> {
         let (rules, now) = (self.shared.admission.rules(), self.now());
         let of_class = |place: usize| rules.faces.get(place).is_some_and(|face| face.class == class);
         let places = (0..rules.faces.len()).filter(|place| of_class(*place));
@@ -344,7 +335,7 @@ impl Running {
                 Err(why) => unanswered = Some(why),
             }
         }
-        Forgotten { rules: knew.len(), unanswered }
+        unanswered.map_or(Ok(knew.len()), Err)
     }
 
     /// Deletes the state of a throttled key at this gate, and returns the number of rules that had any. It needs no

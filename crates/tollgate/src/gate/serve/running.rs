@@ -214,7 +214,7 @@ impl Running {
     /// The access log of `settings`: the one in use, reopened, if its settings have not changed.
     fn wanted_access_log(&self, settings: &Settings) -> io::Result<Option<Arc<LogWriter>>> {
         let Some(wanted) = &settings.access_log else { return Ok(None) };
-        if let Some(same) = self.shared.access_log.load_full().filter(|log| log.is_for(wanted)) {
+        if let Some(same) = self.shared.access_log.load_full().filter(|log| log.settings == *wanted) {
             same.reopen();
             return Ok(Some(same));
         }
