@@ -18,6 +18,7 @@ use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
 /// After this time the certificate authorities of the system are read again.
@@ -83,7 +84,9 @@ impl HttpClient {
         // Title case, because some receivers wrongly compare header names by case.
         let builder = http1::Builder::new().title_case_headers(true).handshake(TokioIo::new(stream));
         let (mut sender, connection) = builder.await.map_err(explained)?;
-        let driver = AbortOnDrop(tokio::spawn(connection));
+        // Dropping the set aborts the task of the connection.
+        let mut driver = JoinSet::new();
+        driver.spawn(connection);
         let response = sender.send_request(self.request(request)?).await.map_err(explained)?;
         let status = response.status().as_u16();
         let body = match Limited::new(response.into_body(), request.answer_bytes_max).collect().await {
@@ -109,15 +112,6 @@ impl HttpClient {
             }
         }
         built.body(Full::new(Bytes::copy_from_slice(body))).map_err(io::Error::other)
-    }
-}
-
-/// Task of the connection; aborted when the request ends.
-struct AbortOnDrop(tokio::task::JoinHandle<hyper::Result<()>>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

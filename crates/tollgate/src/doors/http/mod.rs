@@ -67,7 +67,7 @@ pub(super) async fn converse(
         reply.clear();
         let answered = match head {
             Some(Ok(())) => door.answer(&mut stream, &mut reader, &mut reply).await,
-            Some(Err(fault)) => Some(Err(DoorProblem::of(fault))),
+            Some(Err(fault)) => Some(Err(DoorProblem::new(fault.status(), fault.detail()))),
             None => return,
         };
         let Some(answered) = answered else { return };
