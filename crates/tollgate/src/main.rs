@@ -42,6 +42,7 @@ mod settings;
 mod telemetry;
 mod terminal_text;
 mod token;
+mod wall_clock;
 mod watch;
 
 use std::process::ExitCode;

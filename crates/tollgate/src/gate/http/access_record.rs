@@ -1,7 +1,6 @@
 //! The data of one request for its line in the access log.
 
 use std::net::IpAddr;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use tollgate_core::time::{Moment, Span};
 use tollgate_wire::http1::{RequestHead, ResponseHead};
@@ -11,6 +10,7 @@ use super::halves::Sent;
 use super::worker::Worker;
 use crate::gate::decide::admission::Ticket;
 use crate::gate::decide::refusal::Refusal;
+use crate::wall_clock;
 use tollgate_core::decision::Act;
 
 /// The status of a request whose client left before the response. nginx uses the same.
@@ -34,17 +34,14 @@ pub(crate) struct AccessRecord {
 impl AccessRecord {
     /// Starts the record of a request that arrives now; none if requests are not logged.
     pub(crate) fn begin(worker: &Worker) -> Option<Self> {
-        worker.access_log.is_on().then(|| {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            Self {
-                at: Moment::ZERO + Span::from(now),
-                began: worker.shared.stats.clock.now(),
-                wait: Span::ZERO,
-                cost: None,
-                decision: "none",
-                reason: "client-left",
-                rule: None,
-            }
+        worker.access_log.is_on().then(|| Self {
+            at: wall_clock::now(),
+            began: worker.shared.stats.clock.now(),
+            wait: Span::ZERO,
+            cost: None,
+            decision: "none",
+            reason: "client-left",
+            rule: None,
         })
     }
 
