@@ -39,3 +39,10 @@ impl Colours {
         if self.on && !text.is_empty() { format!("{colour}{text}{PLAIN}") } else { text.to_string() }
     }
 }
+
+/// The text of these lines, without colours and without spaces at their ends.
+pub(crate) fn without_colours(lines: Vec<String>) -> String {
+    let colours = [BOLD, DIM, RED, GREEN, YELLOW, CYAN, PLAIN];
+    let plain = |line: String| colours.iter().fold(line, |line, colour| line.replace(colour, ""));
+    lines.into_iter().map(|line| plain(line).trim_end().to_owned() + "\n").collect()
+}
