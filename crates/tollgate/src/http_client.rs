@@ -21,6 +21,8 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
+use crate::client_tls;
+
 /// After this time the certificate authorities of the system are read again.
 const ROOTS_LAST: Duration = Duration::from_secs(3600);
 
@@ -133,21 +135,9 @@ async fn connector() -> io::Result<TlsConnector> {
     {
         return Ok(TlsConnector::from(config.clone()));
     }
-    let config = Arc::new(tokio::task::spawn_blocking(tls_config).await.map_err(io::Error::other)??);
+    let config = tokio::task::spawn_blocking(|| client_tls::config(true)).await.map_err(io::Error::other)??;
     *kept = Some((Instant::now(), config.clone()));
     Ok(TlsConnector::from(config))
-}
-
-fn tls_config() -> io::Result<rustls::ClientConfig> {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(config)
 }
 
 fn server_name(authority: &str) -> io::Result<ServerName<'static>> {

@@ -12,6 +12,7 @@ mod admin_client;
 mod bounded_file;
 mod check;
 mod cli;
+mod client_tls;
 mod colours;
 mod demo;
 mod doctor;
