@@ -24,7 +24,7 @@ pub(crate) struct AccessRecord {
     /// The arrival on the decision clock.
     began: Moment,
     wait: Span,
-    cost: Option<Span>,
+    pub(crate) cost: Option<Span>,
     decision: &'static str,
     reason: &'static str,
     /// The rule that decided: its generation and its index.
@@ -64,10 +64,6 @@ impl AccessRecord {
     }
 
     /// The request was settled at this cost.
-    pub(crate) fn cost(&mut self, cost: Option<Span>) {
-        self.cost = cost;
-    }
-
     /// Writes the line.
     pub(crate) fn write(
         self,
@@ -77,14 +73,14 @@ impl AccessRecord {
         response: &ResponseHead,
         sent: Sent,
     ) {
-        let admission = &worker.shared.admission;
-        let rules = self.rule.map(|_| admission.rules_now());
-        let face = self.rule.and_then(|(generation, index)| {
+        let Self { at, began, wait, cost, decision, reason, rule } = self;
+        let rules = rule.map(|_| worker.shared.admission.rules_now());
+        let face = rule.and_then(|(generation, index)| {
             let rules = rules.as_ref().filter(|rules| rules.generation == generation)?;
             rules.faces.get(index)
         });
         worker.access_log.write(&AccessEntry {
-            at: self.at,
+            at,
             client,
             request: request.map(|head| RequestLine {
                 method: &head.method,
@@ -96,11 +92,11 @@ impl AccessRecord {
             }),
             status: if sent.has_begun { response.status } else { CLIENT_LEFT },
             body_bytes: sent.body_bytes,
-            duration: worker.shared.stats.clock.now().since(self.began),
-            wait: self.wait,
-            cost: self.cost,
-            decision: self.decision,
-            reason: self.reason,
+            duration: worker.shared.stats.clock.now().since(began),
+            wait,
+            cost,
+            decision,
+            reason,
             rule: face.map(|face| face.name.as_str()),
         });
     }

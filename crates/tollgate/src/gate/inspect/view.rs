@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use tollgate_core::band::Band;
 use tollgate_core::class::Class;
 use tollgate_core::decision::{Act, Decision};
 use tollgate_core::network::Network;
@@ -275,11 +274,6 @@ impl Running {
     pub(crate) fn forecast(&self, request: &impl Request, has_route: bool) -> Option<QueueForecast> {
         let client = request.client()?;
         self.shared.admission.forecast(client, has_route.then_some(request))
-    }
-
-    /// The load level of the backend.
-    pub(crate) fn band(&self) -> Band {
-        self.shared.admission.load.band()
     }
 
     /// The decision of every rule that applies to a request.
