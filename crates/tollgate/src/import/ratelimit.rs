@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use tollgate_wire::ratelimit_config::{self, Allowance, DescriptorSpec, LimitUnit};
+use tollgate_wire::ratelimit_config::{self, Allowance, DescriptorSpec, LimitLeaf, LimitTree, LimitUnit};
 
 use super::{FILE_BYTES_MAX, Imported, comment, quoted};
 use crate::bounded_file;
@@ -36,7 +36,8 @@ struct Step<'f> {
 fn rules(name: &str, text: &str) -> Result<String, Vec<String>> {
     let shown = |error: ratelimit_config::ConfigMessage| format!("{}:{}: {}", error.line, error.column, error.message);
     let file = ratelimit_config::parse(text).map_err(|errors| errors.into_iter().map(shown).collect::<Vec<_>>())?;
-    let mut writer = Writer { out: String::new(), errors: Vec::new(), names: Vec::new() };
+    let tree = LimitTree::new(&file.descriptors);
+    let mut writer = Writer { out: String::new(), errors: Vec::new(), leaves: tree.leaves().iter() };
     let _ = writeln!(
         writer.out,
         "# From {}, for Envoy's rate limit service. `tollgate run --config FILE` serves it.\n\
@@ -57,67 +58,60 @@ fn rules(name: &str, text: &str) -> Result<String, Vec<String>> {
     if writer.errors.is_empty() { Ok(writer.out) } else { Err(writer.errors) }
 }
 
-struct Writer {
+struct Writer<'f> {
     out: String,
     errors: Vec<String>,
-    names: Vec<String>,
+    /// The limits that are not written yet, in file order.
+    leaves: std::slice::Iter<'f, LimitLeaf>,
 }
 
-impl Writer {
+impl Writer<'_> {
     fn level<'f>(&mut self, level: &'f [DescriptorSpec], path: &mut Vec<Step<'f>>) {
         for descriptor in level {
             path.push(Step { descriptor, level });
-            self.limit(path);
+            if let Some(leaf) = descriptor.limit.as_ref().and_then(|_| self.leaves.next()) {
+                self.limit(leaf, path);
+            }
             self.level(&descriptor.children, path);
             path.pop();
         }
     }
 
-    fn limit(&mut self, path: &[Step<'_>]) {
-        let Some(Step { descriptor, .. }) = path.last() else { return };
-        let Some(limit) = &descriptor.limit else { return };
-        let line = descriptor.line;
+    fn limit(&mut self, leaf: &LimitLeaf, path: &[Step<'_>]) {
+        let line = leaf.line;
         let mut refuse = |message: &str| {
             self.errors.push(format!("{line}:1: {message}: serve the file as it is, with `ratelimit` in [doors]"));
         };
-        if !limit.replaces.is_empty() {
+        if !leaf.limit.replaces.is_empty() {
             refuse("rules do not replace each other");
         }
-        if descriptor.is_quota {
+        if leaf.is_quota {
             refuse("rules have no quota mode");
         }
-        let keys: Vec<&str> = path.iter().map(|step| step.descriptor.key.as_str()).collect();
+        let keys: Vec<&str> = leaf.entries.iter().map(|entry| entry.key.as_str()).collect();
         if keys.iter().enumerate().any(|(place, key)| keys[..place].contains(key) || key.contains(['+', '*'])) {
             refuse("rules need a plain key for each entry, and each once");
         }
-        let (requests, unit) = match limit.allowance {
-            Allowance::PerUnit(0, _) => return refuse("rules have no limit of 0"),
-            Allowance::PerUnit(requests, unit) => (requests, unit),
+        match leaf.limit.allowance {
+            Allowance::PerUnit(0, _) => refuse("rules have no limit of 0"),
+            Allowance::PerUnit(requests, unit) => self.rule(leaf, &more_specific(path), requests, unit),
             Allowance::Unlimited => {
-                let name = comment(&name_of(path));
+                let name = comment(&leaf.path);
                 let _ = writeln!(self.out, "\n# line {line}: unlimited, so there is no rule for {name}");
-                return;
             }
-        };
-        self.rule(path, requests, unit);
+        }
     }
 
-    fn rule(&mut self, path: &[Step<'_>], requests: u32, unit: LimitUnit) {
-        let mut name = name_of(path);
-        let copies = self.names.iter().filter(|known| **known == name).count();
-        self.names.push(name.clone());
-        if copies > 0 {
-            name = format!("{name}~{}", copies + 1);
-        }
-        let out = &mut self.out;
-        let _ = writeln!(out, "\n[[domain.rule]]\nname   = {}", quoted(&name));
-        let _ = writeln!(out, "when   = {{ descriptor = {} }}", table(path.iter().map(|step| step.descriptor)));
-        let unless = more_specific(path);
+    fn rule(&mut self, leaf: &LimitLeaf, unless: &[String], requests: u32, unit: LimitUnit) {
+        let (out, entries) = (&mut self.out, leaf.entries.iter());
+        let _ = writeln!(out, "\n[[domain.rule]]\nname   = {}", quoted(&leaf.path));
+        let when = entries_table(entries.clone().map(|entry| (entry.key.as_str(), entry.value.as_deref())));
+        let _ = writeln!(out, "when   = {{ descriptor = {when} }}");
         if !unless.is_empty() {
             let _ = writeln!(out, "unless = {{ descriptor = [{}] }}", unless.join(", "));
         }
-        let varying = path.iter().map(|step| step.descriptor).filter(|descriptor| varies(descriptor));
-        let class: Vec<String> = varying.map(|descriptor| format!("descriptor:{}", descriptor.key)).collect();
+        let varying = entries.filter(|entry| entry.varies);
+        let class: Vec<String> = varying.map(|entry| format!("descriptor:{}", entry.key)).collect();
         match class.as_slice() {
             [] => out.push_str("class  = \"method\" # descriptors have no method, so all share one counter\n"),
             class => {
@@ -125,26 +119,10 @@ impl Writer {
             }
         }
         let _ = writeln!(out, "bucket = {{ size = {requests}, drip = {requests}, every = \"{}s\" }}", unit.secs());
-        if path.last().is_some_and(|step| step.descriptor.is_shadow) {
+        if leaf.is_shadow {
             out.push_str("mode   = \"observe\"\n");
         }
     }
-}
-
-/// Whether each value that a descriptor matches has its own counter.
-fn varies(descriptor: &DescriptorSpec) -> bool {
-    match &descriptor.value {
-        None => true,
-        Some(value) => value.contains('*') && !descriptor.shares_threshold,
-    }
-}
-
-fn name_of(path: &[Step<'_>]) -> String {
-    let part = |step: &Step<'_>| match &step.descriptor.value {
-        Some(value) => format!("{}_{value}", step.descriptor.key),
-        None => step.descriptor.key.clone(),
-    };
-    path.iter().map(part).collect::<Vec<_>>().join(".")
 }
 
 /// The descriptors that a request of this path matches first, if it matches them: exact values come before wildcards,
@@ -188,10 +166,6 @@ fn may_overlap(other: &DescriptorSpec, own: &DescriptorSpec) -> bool {
         }
         _ => true,
     }
-}
-
-fn table<'f>(path: impl Iterator<Item = &'f DescriptorSpec>) -> String {
-    entries_table(path.map(|descriptor| (descriptor.key.as_str(), descriptor.value.as_deref())))
 }
 
 fn entries_table<'f>(entries: impl Iterator<Item = (&'f str, Option<&'f str>)>) -> String {
