@@ -61,8 +61,10 @@ pub(crate) trait Sink {
     /// Sends a piece, or keeps it until the next call if more follows at once.
     async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), PeerError>;
 
-    /// Sends the pieces that were kept.
-    async fn flush(&mut self) -> Result<(), PeerError>;
+    /// Sends the pieces that were kept. By default, none are.
+    async fn flush(&mut self) -> Result<(), PeerError> {
+        Ok(())
+    }
 
     /// Ends the body.
     async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), PeerError>;

@@ -252,10 +252,6 @@ impl Sink for H2Forward {
         Ok(())
     }
 
-    async fn flush(&mut self) -> Result<(), PeerError> {
-        Ok(())
-    }
-
     async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), PeerError> {
         if std::mem::replace(&mut self.ended, true) {
             return Ok(());
