@@ -68,3 +68,38 @@ pub(crate) fn family<L: EncodeLabelSet>(
     }
     Ok(())
 }
+
+/// Declares the counters of one thread: an enum of them, and the type that counts them. Each is followed by the name and
+/// the help text of its metric. A thread has its own counters, so counting is an addition to memory that no other thread
+/// writes.
+macro_rules! counters {
+    ($counter:ident, $counters:ident: $($variant:ident = $name:literal: $help:literal,)+) => {
+        /// A counter of one thread.
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) enum $counter { $(#[doc = $help] $variant),+ }
+
+        /// The counters of one thread, aligned so that no two threads share a cache line.
+        #[derive(Debug, Default)]
+        #[repr(align(128))]
+        pub(crate) struct $counters([std::sync::atomic::AtomicU64; [$($name),+].len()]);
+
+        impl $counters {
+            /// The metric names and help texts, in the order of the variants.
+            pub(crate) const NAMES: [(&'static str, &'static str); [$($name),+].len()] = [$(($name, $help)),+];
+
+            /// Counts one. There is one writer: a load and a store are enough, and cheaper than an atomic addition.
+            pub(crate) fn count(&self, counter: $counter) {
+                let value = &self.0[counter as usize];
+                let relaxed = std::sync::atomic::Ordering::Relaxed;
+                value.store(value.load(relaxed).wrapping_add(1), relaxed);
+            }
+
+            /// The counter with this index in [`Self::NAMES`].
+            pub(crate) fn read(&self, place: usize) -> u64 {
+                self.0[place].load(std::sync::atomic::Ordering::Relaxed)
+            }
+        }
+    };
+}
+
+pub(crate) use counters;

@@ -6,50 +6,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus_client::collector::Collector;
 
 use super::tickets::Tickets;
-use crate::metric::{collector, counter, gauge};
+use crate::metric::{collector, counter, counters, gauge};
 
-/// A counter of the doors.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Count {
-    Admitted,
-    Held,
-    Refused,
-    Malformed,
-    Unauthorized,
-    UnknownDomain,
-    Settled,
-    TicketExpired,
-    TicketEvicted,
-    ConnectionAccepted,
-    ConnectionClosedForAnother,
-    HandshakeFailed,
-    LogLineIgnored,
+counters! {
+    Count, DoorCounts:
+    Admitted = "admitted": "Requests admitted through doors",
+    Held = "held": "Requests held by a rule through doors",
+    Refused = "refused": "Requests refused through doors",
+    Malformed = "malformed": "Calls of doors that could not be read or answered",
+    Unauthorized = "unauthorized": "Calls of doors without the token",
+    UnknownDomain = "unknown_domain": "Descriptors of a domain without limits, which pass",
+    Settled = "settled": "Requests whose end was reported through doors",
+    TicketExpired = "tickets_expired": "Tickets that were not settled before their deadline",
+    TicketEvicted = "tickets_evicted": "Tickets settled before their deadline because there were too many",
+    ConnectionAccepted = "connections_accepted": "Connections to doors",
+    ConnectionClosedForAnother = "connections_closed": "Connections to doors closed for another at the bound",
+    HandshakeFailed = "handshakes_failed": "TLS handshakes with doors that failed",
+    LogLineIgnored = "log_lines_ignored": "Lines of a proxy's access log without a known ticket",
 }
 
-impl Count {
-    /// The metric names and help texts, in the order of the variants.
-    const NAMES: [(&'static str, &'static str); 13] = [
-        ("tollgate_door_admitted", "Requests admitted through doors"),
-        ("tollgate_door_held", "Requests held by a rule through doors"),
-        ("tollgate_door_refused", "Requests refused through doors"),
-        ("tollgate_door_malformed", "Calls of doors that could not be read or answered"),
-        ("tollgate_door_unauthorized", "Calls of doors without the token"),
-        ("tollgate_door_unknown_domain", "Descriptors of a domain without limits, which pass"),
-        ("tollgate_door_settled", "Requests whose end was reported through doors"),
-        ("tollgate_door_tickets_expired", "Tickets that were not settled before their deadline"),
-        ("tollgate_door_tickets_evicted", "Tickets settled before their deadline because there were too many"),
-        ("tollgate_door_connections_accepted", "Connections to doors"),
-        ("tollgate_door_connections_closed", "Connections to doors closed for another at the bound"),
-        ("tollgate_door_handshakes_failed", "TLS handshakes with doors that failed"),
-        ("tollgate_door_log_lines_ignored", "Lines of a proxy's access log without a known ticket"),
-    ];
-}
-
-/// The counters of one thread, aligned so that no two threads share a cache line.
+/// The counters of one thread.
 #[derive(Default)]
-#[repr(align(128))]
 pub(super) struct ThreadCounters {
-    counts: [AtomicU64; Count::NAMES.len()],
+    pub(super) counts: DoorCounts,
     pub(super) connections: AtomicU64,
 }
 
@@ -63,24 +42,17 @@ impl DoorCounters {
     pub(super) fn new(threads: usize, tickets: Arc<Tickets>) -> Self {
         Self { threads: (0..threads).map(|_| ThreadCounters::default()).collect(), tickets }
     }
-
-    pub(super) fn count(&self, thread: usize, count: Count) {
-        // Each counter has one writer, so a load and a store suffice. They are cheaper than an atomic addition.
-        let counter = &self.threads[thread].counts[count as usize];
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    }
 }
 
 /// The metrics of the doors.
 pub(super) fn door_metrics(counters: Arc<DoorCounters>) -> Box<dyn Collector> {
     collector(move |encoder| {
-        let total = |read: &dyn Fn(&ThreadCounters) -> &AtomicU64| {
-            counters.threads.iter().map(|own| read(own).load(Ordering::Relaxed)).sum::<u64>()
-        };
-        for (place, (name, help)) in Count::NAMES.into_iter().enumerate() {
-            counter(encoder, name, help, total(&|own| &own.counts[place]))?;
+        let total = |read: &dyn Fn(&ThreadCounters) -> u64| counters.threads.iter().map(read).sum::<u64>();
+        for (place, (name, help)) in DoorCounts::NAMES.into_iter().enumerate() {
+            counter(encoder, &format!("tollgate_door_{name}"), help, total(&|own| own.counts.read(place)))?;
         }
-        gauge(encoder, "tollgate_door_connections", "Open connections to doors", total(&|own| &own.connections))?;
+        let connections = total(&|own| own.connections.load(Ordering::Relaxed));
+        gauge(encoder, "tollgate_door_connections", "Open connections to doors", connections)?;
         gauge(encoder, "tollgate_door_tickets", "Unsettled tickets", counters.tickets.count() as u64)
     })
 }

@@ -66,7 +66,7 @@ impl Station {
 
     /// Increments a counter of the metrics.
     pub(super) fn count(&self, count: Count) {
-        self.counters.count(self.index, count);
+        self.counters.threads[self.index].counts.count(count);
     }
 
     /// Sets the number of open connections in the metrics.

@@ -20,6 +20,7 @@ use crate::gate::net::buffer::{LARGE, ReadBuffer};
 use crate::gate::net::pace::Pace;
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::Way;
+use crate::gate::observe::counters::WorkerCounter;
 use crate::settings::Gate as Settings;
 
 /// The time for which, and the number of bytes that, the gate reads from a client that still sends while its connection
@@ -195,7 +196,7 @@ async fn serve_one(
         None => {
             socket.timer.clear(Way::In);
             socket.timer.asked();
-            worker.counters.request();
+            worker.counters.count(WorkerCounter::Request);
             exchange.run().await
         }
         Some(fault) => exchange.reject(fault).await,

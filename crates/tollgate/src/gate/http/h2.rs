@@ -42,6 +42,7 @@ use crate::gate::net::caps::CountedConnection;
 use crate::gate::net::pace::{Pace, PaceMeter};
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::{Timer, Way};
+use crate::gate::observe::counters::WorkerCounter;
 
 /// The first bytes of every HTTP/2 client.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -168,7 +169,7 @@ async fn serve_streams(
             idle.asked();
             match session.charge(&request).await {
                 Some(charge) => {
-                    session.worker.counters.request();
+                    session.worker.counters.count(WorkerCounter::Request);
                     session.under_way.set(session.under_way.get() + 1);
                     parked.push_back(ParkedRequest { request, respond, charge, since_ms: idle.now_ms() });
                 }
@@ -183,7 +184,7 @@ async fn serve_streams(
 impl H2Session {
     /// Refuses a request of which nothing has been processed, so that its client may send it again.
     fn refuse(&self, respond: &mut SendResponse<Bytes>) {
-        self.worker.counters.unbuffered();
+        self.worker.counters.count(WorkerCounter::Unbuffered);
         respond.send_reset(Reason::REFUSED_STREAM);
     }
 
@@ -274,7 +275,7 @@ async fn next_event(
             }
         }
         if session.resets.get() > RESETS_MAX {
-            session.worker.counters.calmed();
+            session.worker.counters.count(WorkerCounter::Calmed);
             session.resets.set(0);
             connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
             return accepted(connection.poll_accept(cx));
@@ -663,10 +664,6 @@ impl Sink for StreamReply<'_> {
             self.meter.moved(self.session.taken.get() - taken, self.timer.now_ms() - began_ms);
         }
         self.timer.clear(Way::Out);
-        Ok(())
-    }
-
-    async fn flush(&mut self) -> Result<(), PeerError> {
         Ok(())
     }
 

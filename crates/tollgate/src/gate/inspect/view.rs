@@ -22,7 +22,7 @@ use super::metrics::named_in;
 use crate::gate::decide::admission::ObservedCounts;
 use crate::gate::decide::queue::QueueForecast;
 use crate::gate::decide::rules::{Face, Rules};
-use crate::gate::observe::counters::WorkerCounters;
+use crate::gate::observe::counters::WorkerCounter;
 use crate::gate::observe::rates::Rates;
 use crate::gate::observe::refusal_history::PastRefusal;
 use crate::gate::observe::spenders::{SpenderRates, Spenders};
@@ -102,16 +102,12 @@ impl Running {
     /// Totals of the gate.
     pub(crate) fn figures(&self) -> Figures {
         let (shared, admission) = (&self.shared, &self.shared.admission);
-        let total = |name: &str| {
-            let place =
-                WorkerCounters::NAMES.iter().position(|(known, _)| *known == name).expect("the name is one of them");
-            shared.counters.iter().map(|counters| counters.read(place)).sum::<u64>()
-        };
+        let total = |counter: WorkerCounter| shared.counters.iter().map(|own| own.read(counter as usize)).sum::<u64>();
         let (queue, settings) = (admission.queues.status(), shared.settings.load());
         let held_by_rules: u64 = admission.rules().faces.iter().map(|face| face.counters.read(0)).sum();
         Figures {
-            requests: total("requests"),
-            refused: total("requests_refused"),
+            requests: total(WorkerCounter::Request),
+            refused: total(WorkerCounter::Refused),
             held: held_by_rules + queue.waited,
             holding: u64::from(admission.holds.total()),
             waiting: queue.waiting,

@@ -21,6 +21,7 @@ use crate::gate::net::buffer::ReadBuffer;
 use crate::gate::net::caps::{CountedConnection, Eviction};
 use crate::gate::net::socket::{Socket, Transport};
 use crate::gate::net::timer::{Timer, Way};
+use crate::gate::observe::counters::WorkerCounter;
 use crate::settings::Gate as Settings;
 
 /// The body of the response to HTTP without TLS.
@@ -48,7 +49,7 @@ pub(crate) async fn serve(
         let opened = Box::pin(open(stream, address, tls, &settings));
         match in_time(opened, &timer, settings.timeouts.head, &counted.eviction).await {
             Ok(opened) => opened,
-            Err(_) => return worker.counters.unopened(),
+            Err(_) => return worker.counters.count(WorkerCounter::Unopened),
         }
     } else {
         (Transport::Plain(stream), Source::Direct)
@@ -57,7 +58,7 @@ pub(crate) async fn serve(
     let (client, peer) = identify(source, address.ip(), secure, &settings);
     if client != address.ip() {
         let Some(behind) = count(client, &worker, &settings) else {
-            return worker.counters.turned_away();
+            return worker.counters.count(WorkerCounter::TurnedAway);
         };
         counted = behind;
     }
@@ -161,7 +162,7 @@ async fn sends_plain_http(stream: &TcpStream) -> io::Result<bool> {
 
 /// Answers HTTP without TLS on a port with TLS, where a failed handshake would give the client no readable error.
 async fn reject_plain_http(socket: &Socket, worker: &Worker) {
-    worker.counters.unopened();
+    worker.counters.count(WorkerCounter::Unopened);
     let mut buffer = ReadBuffer::default();
     // The first byte has arrived, so this does not wait.
     if !matches!(socket.read(&mut buffer).await, Ok(1..)) {

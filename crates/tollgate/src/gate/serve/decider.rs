@@ -32,7 +32,7 @@ use crate::gate::decide::rule_engagement::by_rule;
 use crate::gate::decide::rules::Rules;
 use crate::gate::http::own_answer::refusal_body;
 use crate::gate::http::worker::Shared;
-use crate::gate::observe::counters::WorkerCounters;
+use crate::gate::observe::counters::{WorkerCounter, WorkerCounters};
 use crate::gate::observe::engagement_log::EngagementLog;
 use crate::gate::observe::request_stats::PendingStats;
 use crate::settings::DEFAULT_DOMAIN;
@@ -220,13 +220,13 @@ impl Decider {
 
     /// Counts a refusal by a limit whose parameters came with the call, for the watch.
     pub(crate) fn refused_by_call(&self, class: &str, key: &[u8]) {
-        self.counters.refused();
+        self.counters.count(WorkerCounter::Refused);
         self.shared.stats.feed.refused(class, key);
     }
 
     /// Counts a request that is decided by a limit whose parameters came with the call.
     pub(crate) fn count_call(&self) {
-        self.counters.request();
+        self.counters.count(WorkerCounter::Request);
     }
 
     fn rules(&self, domain: &str) -> Result<Arc<Rules>, NoRuling> {
@@ -287,7 +287,7 @@ impl Decider {
             }
         }
         let request = &Marked { request, is_flagged: rules.is_flagged(request, &admission.flagged) };
-        self.counters.request();
+        self.counters.count(WorkerCounter::Request);
         let expected = self.expected(&rules, inquiry, request);
         let toll = Toll { count: inquiry.count, cpu: charged_cpu(inquiry.factor, expected) };
         let (band, now) = (admission.load.band(), admission.now());
@@ -366,7 +366,7 @@ impl Decider {
         if decision.verdict.is_refusal() {
             // The charge of a held request that is refused instead.
             open.refund();
-            self.counters.refused();
+            self.counters.count(WorkerCounter::Refused);
             if let Some(client) = request.client() {
                 self.shared.stats.spenders.refused(client, || user_agent_of(request), now);
             }
@@ -401,7 +401,7 @@ impl Decider {
             }
             Err(refused) => {
                 ticket.ruling.open.refund();
-                self.counters.refused();
+                self.counters.count(WorkerCounter::Refused);
                 self.shared.stats.spenders.refused(client, || user_agent_of(request), self.now());
                 Err(Refusal::by_queue(refused))
             }

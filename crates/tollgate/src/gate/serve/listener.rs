@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use super::connection;
 use crate::gate::http::worker::{TotalGuard, Worker};
 use crate::gate::net::timer::CLOSED_AT_ONCE;
+use crate::gate::observe::counters::WorkerCounter;
 
 /// Connections that the system may complete before they are accepted.
 const BACKLOG: i32 = 4096;
@@ -90,9 +91,9 @@ pub(crate) async fn accept(listener: tokio::net::TcpListener, worker: Rc<Worker>
                 failing = false;
                 welcome(stream, address, &worker);
             }
-            Err(error) if is_one_connections_fault(&error) => worker.counters.accept_failed(),
+            Err(error) if is_one_connections_fault(&error) => worker.counters.count(WorkerCounter::AcceptFailed),
             Err(error) => {
-                worker.counters.accept_failed();
+                worker.counters.count(WorkerCounter::AcceptFailed);
                 // Out of file descriptors or memory: close idle connections, then wait.
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(%error, "cannot accept connections; closing idle ones");
@@ -118,16 +119,16 @@ fn is_one_connections_fault(error: &io::Error) -> bool {
 }
 
 fn welcome(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
-    worker.counters.accepted();
+    worker.counters.count(WorkerCounter::Accepted);
     // First of all: an address at its limit does not cause other connections to be closed.
     let Some(counted) = connection::count(address.ip(), worker, &worker.settings()) else {
-        return worker.counters.turned_away();
+        return worker.counters.count(WorkerCounter::TurnedAway);
     };
     let total = worker.shared.caps.enter().then(|| TotalGuard(worker.clone()));
     // Also for a connection that is rejected: there may be far too many after a reload.
     let has_room = make_room(worker, counted.connections_of_address());
     let (Some(total), true) = (total, has_room) else {
-        return worker.counters.turned_away();
+        return worker.counters.count(WorkerCounter::TurnedAway);
     };
     // A future that awaits another one as its last step would contain it twice.
     tokio::task::spawn_local(connection::serve(stream, address, (counted, total), worker.clone()));

@@ -53,6 +53,7 @@ use crate::gate::decide::admission::{Outcome, Ticket, Turn};
 use crate::gate::decide::identify::{ConnectionPeer, RequestView, user_agent};
 use crate::gate::decide::refusal::{Refusal, jittered_secs, spread_of};
 use crate::gate::net::timer::CLOSED_AT_ONCE;
+use crate::gate::observe::counters::WorkerCounter;
 use crate::gate::observe::failure_log::Failure;
 use crate::settings::Gate as Settings;
 use crate::telemetry::Trace;
@@ -192,7 +193,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
 
     /// Responds to a request that cannot be read. No phase applies to it.
     pub(crate) async fn reject(&mut self, fault: Fault) -> After {
-        self.inbound.worker.counters.malformed();
+        self.inbound.worker.counters.count(WorkerCounter::Malformed);
         let body = own_answer::malformed(fault, self.inbound.response);
         let after = self.answer(&body, false).await;
         if let Some(record) = self.access_record.take() {
@@ -229,7 +230,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         self.since = shared.stats.clock.now();
         self.trace = trace::begin(worker, peer, &RequestView::new(self.client, request));
         if shared.backends.load().is_unknown(host_of(&request.authority)) {
-            worker.counters.misdirected();
+            worker.counters.count(WorkerCounter::Misdirected);
             self.undecided("unknown-host");
             return Err(End::Failed { status: 421, detail: "no site with this host is served here", retry_secs: None });
         }
@@ -422,7 +423,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
                     if unsent_retries == UNSENT_RETRIES_MAX {
                         return Err(self.backend_failed(PeerError::Gone, false, &slot));
                     }
-                    worker.counters.retried();
+                    worker.counters.count(WorkerCounter::Retried);
                     unsent_retries += 1;
                     wanted = Wanted::New;
                 }
@@ -430,7 +431,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
                     if was_used && !has_resent && self.may_be_sent_twice() =>
                 {
                     // The backend closed an idle connection at the moment at which the gate used it again.
-                    worker.counters.retried();
+                    worker.counters.count(WorkerCounter::Retried);
                     has_resent = true;
                     wanted = Wanted::New;
                 }
@@ -521,7 +522,7 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
 
     /// The backend failed. `is_cut`: after a part of its response was sent to the client.
     fn backend_failed(&self, error: PeerError, is_cut: bool, slot: &BackendSlot) -> End {
-        self.inbound.worker.counters.backend_failed();
+        self.inbound.worker.counters.count(WorkerCounter::BackendFailed);
         if is_cut {
             let reason = match error {
                 PeerError::Gone => "the backend closed the connection in the middle of its answer",
@@ -583,7 +584,7 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
 
     /// The client has left.
     fn left(&self) -> After {
-        self.inbound.worker.counters.client_left();
+        self.inbound.worker.counters.count(WorkerCounter::ClientLeft);
         After::Left
     }
 
@@ -591,7 +592,7 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         let Inbound { worker, settings, request, response, .. } = &mut self.inbound;
         let stats = &worker.shared.stats;
         stats.spenders.refused(self.client, || user_agent(request), self.since);
-        worker.counters.refused();
+        worker.counters.count(WorkerCounter::Refused);
         trace::refused(&mut self.trace, refusal);
         if let Some(record) = &mut self.access_record {
             record.refused(refusal, stats.clock.now().since(self.since));
