@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use slab::Slab;
 use tollgate_core::band::Band;
 use tollgate_core::class::Class;
 use tollgate_core::decision::{Decision, Verdict};
@@ -65,8 +66,7 @@ impl Accounts {
 #[derive(Default)]
 struct RequestsInFlight {
     ends: BinaryHeap<Reverse<(Moment, usize)>>,
-    tickets: Vec<Option<Ticket>>,
-    free: Vec<usize>,
+    tickets: Slab<Ticket>,
     cut_short: u64,
 }
 
@@ -152,12 +152,7 @@ impl RequestsInFlight {
             self.cut_short += 1;
             self.end_next(limiter, now);
         }
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.tickets.push(None);
-            self.tickets.len() - 1
-        });
-        self.tickets[place] = Some(ticket);
-        self.ends.push(Reverse((end, place)));
+        self.ends.push(Reverse((end, self.tickets.insert(ticket))));
     }
 
     fn end_until(&mut self, now: Moment, limiter: &Limiter) {
@@ -170,10 +165,8 @@ impl RequestsInFlight {
     }
 
     fn end_next(&mut self, limiter: &Limiter, now: Moment) {
-        if let Some(Reverse((_, place))) = self.ends.pop()
-            && let Some(ticket) = self.tickets[place].take()
-        {
-            self.free.push(place);
+        if let Some(Reverse((_, place))) = self.ends.pop() {
+            let ticket = self.tickets.remove(place);
             let toll = ticket.toll;
             limiter.settle(ticket, toll, now);
         }
