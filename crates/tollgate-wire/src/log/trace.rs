@@ -26,9 +26,7 @@ pub(super) fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line
     let mut draft = Draft { is_measured: true, ..Draft::default() };
     let mut band = None;
     scanner.enter_object()?;
-    let mut first = true;
-    while let Some(name) = scanner.next_field(first, scratch)? {
-        first = false;
+    while let Some(name) = scanner.next_field(scratch)? {
         match scratch.bytes(name, line) {
             b"at_ms" => draft.at = millis(&mut scanner, Expected::AtMs)?.map(Moment::from_nanos),
             b"client" => draft.client = string(&mut scanner, scratch)?,
@@ -87,9 +85,7 @@ pub(super) fn fields(list: List, scanner: &mut Scanner<'_>, scratch: &mut Scratc
         return Ok(());
     }
     scanner.enter_object()?;
-    let mut first = true;
-    while let Some(name) = scanner.next_field(first, scratch)? {
-        first = false;
+    while let Some(name) = scanner.next_field(scratch)? {
         if scanner.take(b'[') {
             let mut values = 0;
             while !scanner.take(b']') {
