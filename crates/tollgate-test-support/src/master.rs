@@ -80,11 +80,6 @@ impl Master {
         self.process = launch(self.directory.path());
     }
 
-    /// Makes it reload its settings.
-    pub fn hang_up(&self) {
-        self.process.signal("HUP");
-    }
-
     pub fn settings_file(&self) -> PathBuf {
         self.directory.path().join("tollgate.toml")
     }
@@ -105,11 +100,6 @@ impl Master {
             std::thread::sleep(Duration::from_millis(50));
         }
         panic!("{name} did not reach {least}");
-    }
-
-    /// Resident memory in kilobytes.
-    pub fn memory_kib(&self) -> u64 {
-        self.process.rss_kb()
     }
 }
 
