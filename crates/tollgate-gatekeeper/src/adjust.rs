@@ -56,9 +56,8 @@ pub(crate) fn charge_rest(limit: &Limit, record: &mut KeyRecord<'_>, count: u64,
 mod tests {
     use tollgate_core::band::Band;
     use tollgate_core::class::Class;
-    use tollgate_core::condition::Condition;
     use tollgate_core::limit::{Bucket, Rate, Window};
-    use tollgate_core::rule::{Mode, Rule};
+    use tollgate_core::rule::Rule;
 
     use super::*;
     use crate::hash::Seed;
@@ -97,17 +96,7 @@ mod tests {
             Limit::Rate(Rate::new(1, minute, 10).unwrap()),
             Limit::Window(Window::new(10, minute, None).unwrap()),
         ] {
-            let rule = Rule {
-                name: "rule".into(),
-                when: Condition::default(),
-                unless: Vec::new(),
-                class: Class::parse("identifier").unwrap(),
-                limit,
-                escalation: None,
-                warmup: None,
-                hold_max: Span::ZERO,
-                mode: Mode::Enforce,
-            };
+            let rule = Rule::new("rule", Class::parse("identifier").unwrap(), limit);
             let plan = Plan { rules: vec![(rule, 1 << 16)], started: Moment::ZERO, seed: Seed::fixed(7), names_max: 1 };
             let limiter = Limiter::new(plan).unwrap();
             limiter.charge_rest(&Caller, 6, NOW);
