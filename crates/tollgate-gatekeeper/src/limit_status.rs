@@ -29,31 +29,20 @@ pub fn of<'a>(policy: &'a str, limit: &Limit, info: LimitInfo) -> LimitStatus<'a
     LimitStatus { policy, quota, window, unit, remaining: info.remaining, reset: info.reset, clear: info.clear }
 }
 
-/// A rate-limit header field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field {
-    /// The policy; the same in every response.
-    Policy,
-    /// The remaining quota and its time.
-    Limit,
-    /// The remaining quota.
-    Remaining,
-    /// The time until the full quota is available.
-    Clear,
-    /// The time until one more request fits.
-    Reset,
-}
-
-impl Field {
-    /// The field name in lower case.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Policy => "ratelimit-policy",
-            Self::Limit => "ratelimit",
-            Self::Remaining => "x-ratelimit-remaining",
-            Self::Clear => "x-ratelimit-clear",
-            Self::Reset => "x-ratelimit-reset",
-        }
+tollgate_core::named_enum! {
+    /// A rate-limit header field. Its name is in lower case.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Field {
+        /// The policy; the same in every response.
+        Policy = "ratelimit-policy",
+        /// The remaining quota and its time.
+        Limit = "ratelimit",
+        /// The remaining quota.
+        Remaining = "x-ratelimit-remaining",
+        /// The time until the full quota is available.
+        Clear = "x-ratelimit-clear",
+        /// The time until one more request fits.
+        Reset = "x-ratelimit-reset",
     }
 }
 

@@ -38,37 +38,24 @@ const TALLY_MARK: &[u8] = b"tollgate1";
 /// Fifteen digits of milliseconds last until the year 33658.
 const TIME_DIGITS_MAX: usize = 15;
 
-/// The reason why a message is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum MessageError {
-    /// Too few or too many frames.
-    FrameCount,
-    /// The domain is empty, contains a NUL, or is too long.
-    Domain,
-    /// The identifier is empty or too long.
-    Identifier,
-    /// The status or command is unknown.
-    Word,
-    /// A time is not a number of milliseconds since 1970.
-    Time,
-    /// The log info is too long.
-    Note,
-    /// A Tollgate addition is invalid.
-    Addition,
-}
-
-impl MessageError {
-    /// The name in metrics and logs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::FrameCount => "frame-count",
-            Self::Domain => "domain",
-            Self::Identifier => "identifier",
-            Self::Word => "word",
-            Self::Time => "time",
-            Self::Note => "note",
-            Self::Addition => "addition",
-        }
+tollgate_core::named_enum! {
+    /// The reason why a message is dropped.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum MessageError {
+        /// Too few or too many frames.
+        FrameCount = "frame-count",
+        /// The domain is empty, contains a NUL, or is too long.
+        Domain = "domain",
+        /// The identifier is empty or too long.
+        Identifier = "identifier",
+        /// The status or command is unknown.
+        Word = "word",
+        /// A time is not a number of milliseconds since 1970.
+        Time = "time",
+        /// The log info is too long.
+        Note = "note",
+        /// A Tollgate addition is invalid.
+        Addition = "addition",
     }
 }
 

@@ -74,8 +74,11 @@ fn named_band(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option
     let Some(name) = string(scanner, scratch).map_err(|_| error)? else {
         return Ok(None);
     };
-    let bands = [Band::Normal, Band::Elevated, Band::Critical];
-    bands.into_iter().find(|band| band.as_str().as_bytes() == scratch.bytes(name, scanner.line)).map(Some).ok_or(error)
+    Band::ALL
+        .into_iter()
+        .find(|band| band.as_str().as_bytes() == scratch.bytes(name, scanner.line))
+        .map(Some)
+        .ok_or(error)
 }
 
 /// Adds the fields of an object. Values are strings, or arrays of strings for repeated headers, which are
