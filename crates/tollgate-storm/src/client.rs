@@ -5,6 +5,7 @@
 
 use crate::{
     crowd::Crowd,
+    page::Kind,
     tally::Failure,
     target::{Identity, Target},
 };
@@ -40,6 +41,12 @@ impl Client {
             200 => Ok(()),
             status => Err(Failure::Refused(status)),
         }
+    }
+
+    /// Requests page number `id` of this kind; see [`Target::path`] for `alike`.
+    pub(crate) async fn ask_page(&mut self, kind: Kind, id: u64, alike: bool) -> Result<(), Failure> {
+        let path = self.target.path(kind, id, alike);
+        self.ask(&path).await
     }
 
     async fn exchange(&mut self, path: &str) -> io::Result<Answer> {

@@ -25,8 +25,7 @@ pub async fn play(plan: Arc<Plan>, target: Arc<Target>, start: std::time::Instan
     if let Some(origin) = plan.origin {
         for index in 0..plan.crawler_connections {
             let client = Client::new(Crowd::Crawler, origin.address(index), Arc::clone(&target));
-            let crawl = crawl(Arc::clone(&plan), Arc::clone(&target), index, client, start, Arc::clone(&tally));
-            clients.spawn(crawl);
+            clients.spawn(crawl(Arc::clone(&plan), index, client, start, Arc::clone(&tally)));
         }
     }
     for &visit in &plan.visits {
@@ -46,8 +45,7 @@ pub async fn play(plan: Arc<Plan>, target: Arc<Target>, start: std::time::Instan
 async fn look(visit: Visit, alike: bool, target: Arc<Target>, start: Instant) -> View {
     let due = start + visit.at;
     let mut client = Client::new(visit.crowd, visit.source, Arc::clone(&target));
-    let path = target.path(visit.kind, visit.id, alike);
-    let page = patiently(due + PATIENCE, client.ask(&path)).await.map(|()| due.elapsed());
+    let page = patiently(due + PATIENCE, client.ask_page(visit.kind, visit.id, alike)).await.map(|()| due.elapsed());
     let whole = match page {
         Ok(_) => load_assets(visit, client, target).await.map(|()| due.elapsed()),
         Err(failure) => Err(failure),
@@ -61,14 +59,13 @@ async fn load_assets(visit: Visit, mut client: Client, target: Arc<Target>) -> R
         return Ok(());
     }
     let deadline = Instant::now() + PATIENCE;
-    let path = |number| target.path(Kind::Asset, visit.id % 100 * 4 + number, false);
+    let first_id = visit.id % 100 * 4;
     let mut others = JoinSet::new();
     for number in 1..u64::from(target.assets) {
         let mut other = Client::new(visit.crowd, visit.source, Arc::clone(&target));
-        let path = path(number);
-        others.spawn(async move { patiently(deadline, other.ask(&path)).await });
+        others.spawn(async move { patiently(deadline, other.ask_page(Kind::Asset, first_id + number, false)).await });
     }
-    let mut outcome = patiently(deadline, client.ask(&path(0))).await;
+    let mut outcome = patiently(deadline, client.ask_page(Kind::Asset, first_id, false)).await;
     while let Some(other) = others.join_next().await {
         outcome = outcome.and(other.unwrap_or(Err(Failure::Broken)));
     }
@@ -80,20 +77,13 @@ async fn patiently(deadline: Instant, asking: impl Future<Output = Result<(), Fa
 }
 
 /// One connection of the crawler: requests continuously and ignores the responses.
-async fn crawl(
-    plan: Arc<Plan>,
-    target: Arc<Target>,
-    index: u16,
-    mut client: Client,
-    start: Instant,
-    tally: Arc<Tally>,
-) {
+async fn crawl(plan: Arc<Plan>, index: u16, mut client: Client, start: Instant, tally: Arc<Tally>) {
     let first_id = u64::from(index) * 10_000;
     sleep_until(start + plan.phases.storm_at()).await;
     let crawling = async {
         for id in first_id.. {
             sleep(plan.crawler_round_trip).await;
-            tally.crawl(client.ask(&target.path(Kind::Archive, id, plan.alike)).await);
+            tally.crawl(client.ask_page(Kind::Archive, id, plan.alike).await);
         }
     };
     // It abandons its request when the storm ends.

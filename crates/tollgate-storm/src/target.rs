@@ -1,6 +1,9 @@
 //! The server under test: its address, its pages, and how it identifies clients.
 
-use crate::{crowd::Crowd, page::Kind};
+use crate::{
+    crowd::Crowd,
+    page::{Kind, PerKind},
+};
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr, ToSocketAddrs},
@@ -21,15 +24,7 @@ pub enum Identity {
 }
 
 /// The paths of the pages, each with `{id}` for the number of the page.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Paths {
-    /// The page that people read.
-    pub article: String,
-    /// The expensive page that the crawler requests.
-    pub archive: String,
-    /// A file that a page includes.
-    pub asset: String,
-}
+pub type Paths = PerKind<String>;
 
 /// A server under test.
 #[derive(Clone, Debug)]
@@ -91,11 +86,9 @@ impl Target {
 
     /// The path of page number `id`.
     pub(crate) fn path(&self, kind: Kind, id: u64, alike: bool) -> String {
-        match (&self.paths, kind) {
-            (None, kind) => kind.path(id, alike),
-            (Some(paths), Kind::Article) => fill(&paths.article, id),
-            (Some(paths), Kind::Archive) => fill(&paths.archive, id),
-            (Some(paths), Kind::Asset) => fill(&paths.asset, id),
+        match &self.paths {
+            None => kind.path(id, alike),
+            Some(paths) => paths.of(kind).replace("{id}", &id.to_string()),
         }
     }
 
@@ -113,10 +106,6 @@ impl Target {
             crowd.name()
         )
     }
-}
-
-fn fill(template: &str, id: u64) -> String {
-    template.replace("{id}", &id.to_string())
 }
 
 /// The address of a client in `X-Forwarded-For`: in 100.64.0.0/10, which is neither loopback nor private, so that no
