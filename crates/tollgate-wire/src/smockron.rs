@@ -248,13 +248,8 @@ fn put_tally(output: &mut Vec<u8>, tally: &Tally) {
         tally.last.as_nanos(),
         tally.clear.as_nanos(),
     ];
-    let mut body = [0; TALLY_MARK.len() + 12 * 8];
-    let (mark, numbers) = body.split_at_mut(TALLY_MARK.len());
-    mark.copy_from_slice(TALLY_MARK);
-    for (place, value) in numbers.chunks_exact_mut(8).zip(values) {
-        place.copy_from_slice(&value.to_be_bytes());
-    }
-    frame::put(output, false, &body);
+    let numbers = values.map(u64::to_be_bytes);
+    frame::put_parts(output, false, &[TALLY_MARK, numbers.as_flattened()]);
 }
 
 fn read_tollgate_command(word: &[u8], data: &[u8]) -> Result<Command, MessageError> {
@@ -303,11 +298,8 @@ impl NumberReader<'_> {
 }
 
 fn put_domain(output: &mut Vec<u8>, prefix: &[u8], domain: &[u8]) {
-    let mut topic = [0; TOLLGATE_TOPIC.len() + DOMAIN_BYTES_MAX + 1];
-    let length = prefix.len() + domain.len().min(DOMAIN_BYTES_MAX) + 1;
-    topic[..prefix.len()].copy_from_slice(prefix);
-    topic[prefix.len()..length - 1].copy_from_slice(&domain[..length - 1 - prefix.len()]);
-    frame::put(output, true, &topic[..length]);
+    let domain = &domain[..domain.len().min(DOMAIN_BYTES_MAX)];
+    frame::put_parts(output, true, &[prefix, domain, b"\0"]);
 }
 
 fn put_time(output: &mut Vec<u8>, more: bool, millis: Option<u64>) {
