@@ -60,20 +60,11 @@ mod tests {
     use tollgate_core::rule::Rule;
 
     use super::*;
+    use crate::builder::Identified;
     use crate::hash::Seed;
     use crate::limiter::Plan;
 
-    struct Caller;
-
-    impl Request for Caller {
-        fn client(&self) -> Option<core::net::IpAddr> {
-            None
-        }
-        fn attribute(&self, _: &str) -> Option<&[u8]> {
-            Some(b"caller")
-        }
-    }
-
+    const CALLER: Identified<'static> = Identified(b"caller");
     const NOW: Moment = Moment::from_millis(1_000_000);
 
     /// How many requests of the caller fit, at most 20.
@@ -81,7 +72,7 @@ mod tests {
         (1..=20)
             .take_while(|&count| {
                 let toll = Toll { count, cpu: Span::ZERO };
-                let decisions = limiter.explain(&Caller, toll, Band::Normal, NOW);
+                let decisions = limiter.explain(&CALLER, toll, Band::Normal, NOW);
                 decisions.iter().all(|decision| !decision.verdict.is_refusal())
             })
             .count() as u64
@@ -99,13 +90,13 @@ mod tests {
             let rule = Rule::new("rule", Class::parse("identifier").unwrap(), limit);
             let plan = Plan { rules: vec![(rule, 1 << 16)], started: Moment::ZERO, seed: Seed::fixed(7), names_max: 1 };
             let limiter = Limiter::new(plan).unwrap();
-            limiter.charge_rest(&Caller, 6, NOW);
+            limiter.charge_rest(&CALLER, 6, NOW);
             assert_eq!(room(&limiter), 4, "{limit:?}");
-            limiter.charge_rest(&Caller, 6, NOW);
+            limiter.charge_rest(&CALLER, 6, NOW);
             assert_eq!(room(&limiter), 0, "{limit:?}");
-            limiter.give_back(&Caller, 3, NOW);
+            limiter.give_back(&CALLER, 3, NOW);
             assert_eq!(room(&limiter), 3, "{limit:?}");
-            limiter.give_back(&Caller, 1_000, NOW);
+            limiter.give_back(&CALLER, 1_000, NOW);
             assert_eq!(room(&limiter), 10, "{limit:?}");
         }
     }
