@@ -110,7 +110,7 @@ impl Cli {
             Command::Master(options) => service::run_master(&options),
             Command::Pardon(options) => exit_code(service::run_pardon(&options)),
             Command::Keys(options) => exit_code(service::run_keys(&options)),
-            Command::Replay(options) => replay::run(&options),
+            Command::Replay(options) => exit_code(replay::run(&options)),
             Command::Init(options) => exit_code(init::run(&options)),
             Command::Import(command) => exit_code(import::run(&command)),
             Command::Check(options) => check::run(&options),

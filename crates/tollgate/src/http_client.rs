@@ -18,7 +18,10 @@ use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
+
+use crate::client_tls;
 
 /// After this time the certificate authorities of the system are read again.
 const ROOTS_LAST: Duration = Duration::from_secs(3600);
@@ -83,7 +86,9 @@ impl HttpClient {
         // Title case, because some receivers wrongly compare header names by case.
         let builder = http1::Builder::new().title_case_headers(true).handshake(TokioIo::new(stream));
         let (mut sender, connection) = builder.await.map_err(explained)?;
-        let driver = AbortOnDrop(tokio::spawn(connection));
+        // Dropping the set aborts the task of the connection.
+        let mut driver = JoinSet::new();
+        driver.spawn(connection);
         let response = sender.send_request(self.request(request)?).await.map_err(explained)?;
         let status = response.status().as_u16();
         let body = match Limited::new(response.into_body(), request.answer_bytes_max).collect().await {
@@ -112,15 +117,6 @@ impl HttpClient {
     }
 }
 
-/// Task of the connection; aborted when the request ends.
-struct AbortOnDrop(tokio::task::JoinHandle<hyper::Result<()>>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 /// Adds the cause of an error to its message.
 fn explained(error: hyper::Error) -> io::Error {
     match error.source() {
@@ -139,21 +135,9 @@ async fn connector() -> io::Result<TlsConnector> {
     {
         return Ok(TlsConnector::from(config.clone()));
     }
-    let config = Arc::new(tokio::task::spawn_blocking(tls_config).await.map_err(io::Error::other)??);
+    let config = tokio::task::spawn_blocking(|| client_tls::config(true)).await.map_err(io::Error::other)??;
     *kept = Some((Instant::now(), config.clone()));
     Ok(TlsConnector::from(config))
-}
-
-fn tls_config() -> io::Result<rustls::ClientConfig> {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(config)
 }
 
 fn server_name(authority: &str) -> io::Result<ServerName<'static>> {

@@ -3,6 +3,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 #[macro_use]
+mod delegate;
+#[macro_use]
 mod output;
 
 mod admin;
@@ -10,6 +12,8 @@ mod admin_client;
 mod bounded_file;
 mod check;
 mod cli;
+mod client_tls;
+mod colours;
 mod demo;
 mod doctor;
 mod doors;
@@ -39,6 +43,7 @@ mod settings;
 mod telemetry;
 mod terminal_text;
 mod token;
+mod wall_clock;
 mod watch;
 
 use std::process::ExitCode;

@@ -181,9 +181,9 @@ impl<S: BuildHasher + Clone> Watch<S> {
         }
     }
 
-    /// The threshold and the window of flags.
-    pub const fn flagging(&self) -> (u64, Span) {
-        (self.settings.flag_threshold, self.settings.flag_window)
+    /// The settings in force.
+    pub const fn settings(&self) -> &WatchSettings {
+        &self.settings
     }
 
     /// Records refusals. Returns the flag if they set one.

@@ -24,7 +24,7 @@ pub(crate) struct Reloaded {
     /// Errors in the file; `None` if the reload succeeded.
     pub(crate) faults: Option<String>,
     /// Tables and keys that take effect only after a restart.
-    pub(crate) waiting: Vec<String>,
+    pub(crate) waiting: Vec<&'static str>,
 }
 
 impl Config {
@@ -47,7 +47,7 @@ impl Config {
 
     /// Settings after a successful reload. Settings that need a restart keep the value in force, with the new value
     /// beside it.
-    pub(super) fn succeeded_by(&self, mut new: Self, at: Moment, waiting: Vec<String>) -> Self {
+    pub(super) fn succeeded_by(&self, mut new: Self, at: Moment, waiting: Vec<&'static str>) -> Self {
         for key in &waiting {
             match key.split_once('.') {
                 Some((name, key)) => keep_key(&mut new.tables, &self.tables, &format!("[{name}]"), key),
@@ -109,10 +109,9 @@ mod tests {
 
     #[test]
     fn settings_that_need_a_restart_are_shown_with_the_value_in_force() {
-        let waiting = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
         let old = config("[gate]\nworkers = 2\nbackend = 'http://a'\n[telemetry]\notlp = 'http://t'\n");
         let new = config("[gate]\nworkers = 4\nbackend = 'http://b'\n[admin]\nlisten = '127.0.0.1:7'\n");
-        let keys = waiting(&["gate.workers", "admin.listen", "telemetry"]);
+        let keys = vec!["gate.workers", "admin.listen", "telemetry"];
         let now = old.succeeded_by(new, Moment::ZERO, keys.clone());
         let key = |config: &Config, table: &str, key: &str| key_of(&config.tables, table, key).unwrap().clone();
         let workers = key(&now, "[gate]", "workers");
@@ -125,7 +124,7 @@ mod tests {
         assert_eq!(now.reload()["needs_new_start"], json!(keys));
         // After a reload of the same file, the values in force are unchanged.
         let new = config("[gate]\nworkers = 4\nbackend = 'http://b'\n");
-        let again = now.succeeded_by(new, Moment::ZERO, waiting(&["gate.workers"]));
+        let again = now.succeeded_by(new, Moment::ZERO, vec!["gate.workers"]);
         assert_eq!(key(&again, "[gate]", "workers")["value"], "2");
         let back = again.succeeded_by(config("[gate]\nworkers = 2\n"), Moment::ZERO, Vec::new());
         assert_eq!(key(&back, "[gate]", "workers").get("file_says"), None);

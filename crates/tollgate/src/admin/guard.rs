@@ -4,9 +4,7 @@
 //! can send requests there. Therefore the `Host` must be known, which defeats DNS rebinding, and a change that comes
 //! from a page must come from our page and contain its CSRF token.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -82,7 +80,7 @@ impl PeerAddress {
 
 /// Tokens, sessions and host names that are accepted.
 pub(crate) struct Guard {
-    tokens: ArcSwap<Tokens>,
+    pub(crate) tokens: ArcSwap<Tokens>,
     hosts: ArcSwap<Vec<String>>,
     pub(super) sessions: Sessions,
     attempts: TokenFailures,
@@ -100,15 +98,6 @@ impl Guard {
         let wrong_tokens = WrongTokens::default();
         let (tokens, hosts) = (ArcSwap::from_pointee(tokens), ArcSwap::from_pointee(hosts));
         Self { tokens, hosts, sessions, attempts, wrong_tokens, renewals: AtomicU64::new(0), open_csrf }
-    }
-
-    /// Reads the tokens in these files; `None` if they are unchanged.
-    pub(crate) fn other_tokens<'a>(
-        &self,
-        files: impl IntoIterator<Item = (Role, &'a Path)>,
-        bytes_min: usize,
-    ) -> io::Result<Option<Tokens>> {
-        self.tokens.load().renewed(files, bytes_min)
     }
 
     /// Replaces the tokens, if any are given, and the host names. Replacing tokens ends all sessions.

@@ -95,7 +95,7 @@ impl Console {
     }
 
     /// Records the outcome of a reload: the new settings with those that need a restart, or the errors.
-    pub(crate) fn reloaded(&self, outcome: Result<(Config, Vec<String>), String>) {
+    pub(crate) fn reloaded(&self, outcome: Result<(Config, Vec<&'static str>), String>) {
         let at = self.watch.calendar.now();
         let mut config = self.config.lock();
         match outcome {

@@ -54,7 +54,7 @@ impl Tokens {
     }
 
     /// Reads the tokens in these files; `None` if they are unchanged.
-    pub(super) fn renewed<'a>(
+    pub(crate) fn renewed<'a>(
         &self,
         files: impl IntoIterator<Item = (Role, &'a Path)>,
         bytes_min: usize,

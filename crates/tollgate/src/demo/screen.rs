@@ -11,6 +11,7 @@ use rustix::termios::tcgetwinsize;
 use tollgate_storm::plan::Phases;
 
 use super::picture::{GroupStatus, StormSnapshot};
+use crate::colours::{BARS, BOLD, Colours, GREEN, RED};
 use crate::terminal_text::cut;
 
 /// Columns of a terminal whose width is unknown.
@@ -23,21 +24,15 @@ const LABEL: usize = 20;
 const LEGEND: &str = "  ▒ people  █ crawler  · unused";
 /// The most columns for one second of the history.
 const SECOND_MAX: usize = 4;
-const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The top of the history: somewhat more than all people together read in a second without a storm.
 const HISTORY_MAX: usize = 16;
 /// Longer waits are shown in red.
 const SLOW: Duration = Duration::from_millis(500);
 
-const RED: &str = "\x1b[31m";
-const GREEN: &str = "\x1b[32m";
-const BOLD: &str = "\x1b[1m";
-const PLAIN: &str = "\x1b[0m";
-
 /// The output of the live display.
 pub(super) struct Screen {
     live: bool,
-    colour: bool,
+    colours: Colours,
     /// Lines of the picture that is currently on the terminal.
     lines: usize,
     /// The last second for which a line was printed.
@@ -46,8 +41,7 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) fn new() -> Self {
-        let live = stdout().is_terminal();
-        Self { live, colour: live && std::env::var_os("NO_COLOR").is_none(), lines: 0, second: None }
+        Self { live: stdout().is_terminal(), colours: Colours::for_stdout(), lines: 0, second: None }
     }
 
     /// Keeps the current picture and starts a new one below it.
@@ -80,7 +74,11 @@ impl Screen {
         let mut push = |line: String| {
             writeln!(text, "{}", cut(&line, columns)).expect("writing to a string does not fail");
         };
-        push(format!("  {}  {clock:>12}   {}", self.paint(BOLD, &format!("{title:<16}")), news(phases, picture.at)));
+        push(format!(
+            "  {}  {clock:>12}   {}",
+            self.colours.paint(BOLD, &format!("{title:<16}")),
+            news(phases, picture.at)
+        ));
         push(String::new());
         push(self.row("people", &picture.people));
         push(self.row("office", &picture.office));
@@ -92,23 +90,19 @@ impl Screen {
         let seconds = usize::try_from(phases.end_at().as_secs()).unwrap_or(usize::MAX);
         let room = columns.saturating_sub(LABEL + 1);
         let history = sparkline(&picture.history, seconds, room);
-        push(format!("  people's pages/s  {}", self.paint(GREEN, &history)));
+        push(format!("  people's pages/s  {}", self.colours.paint(GREEN, &history)));
         push(format!("{:LABEL$}{}", "", timeline(phases, room)).trim_end().to_owned());
         text
     }
 
     fn row(&self, name: &str, glance: &GroupStatus) -> String {
         let slow = glance.p99.is_some_and(|p99| p99 > SLOW);
-        let p99 = self.paint(if slow { RED } else { GREEN }, &format!("{:>8}", time(glance.p99)));
+        let p99 = self.colours.paint(if slow { RED } else { GREEN }, &format!("{:>8}", time(glance.p99)));
         let waiting = match glance.waiting {
             0 => String::new(),
             waiting => format!("{waiting} waiting"),
         };
         format!("  {name:<8} {:5.1} pages/s   99 of 100 articles within {p99}   {waiting}", glance.pages_per_second)
-    }
-
-    fn paint(&self, paint: &str, text: &str) -> String {
-        if self.colour { format!("{paint}{text}{PLAIN}") } else { text.to_owned() }
     }
 }
 
@@ -156,7 +150,7 @@ fn bar(picture: &StormSnapshot, columns: usize) -> String {
 
 /// The pages of each of `seconds` seconds: the last ones that fit into this many columns.
 fn sparkline(history: &[usize], seconds: usize, columns: usize) -> String {
-    let level = |count: usize| LEVELS[(count * (LEVELS.len() - 1)).div_ceil(HISTORY_MAX).min(LEVELS.len() - 1)];
+    let level = |count: usize| BARS[1 + (count * 7).div_ceil(HISTORY_MAX).min(7)];
     let each = (columns / seconds.max(1)).clamp(1, SECOND_MAX);
     let shown = &history[history.len().saturating_sub(columns / each)..];
     shown.iter().flat_map(|&count| std::iter::repeat_n(level(count), each)).collect()
@@ -175,6 +169,7 @@ fn timeline(phases: Phases, columns: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::colours::PLAIN;
 
     const LONG: Duration = Duration::from_secs(200);
     const GLANCE: GroupStatus = GroupStatus { pages_per_second: 4.5, p99: Some(Duration::from_millis(42)), waiting: 3 };
@@ -226,8 +221,8 @@ mod tests {
         let phases = Phases { calm: LONG, storm: LONG, recovery: LONG };
         let mut long = picture(0.1, 0.9);
         long.history = vec![7; 600];
-        for (colour, columns) in [(false, 20), (true, 20), (true, 80), (false, 80), (false, 140), (true, 300)] {
-            let screen = Screen { live: true, colour, lines: 0, second: None };
+        for (on, columns) in [(false, 20), (true, 20), (true, 80), (false, 80), (false, 140), (true, 300)] {
+            let screen = Screen { live: true, colours: Colours { on }, lines: 0, second: None };
             let text = screen.draw("Without Tollgate", phases, &long, columns);
             for line in text.lines() {
                 let visible =
@@ -243,7 +238,7 @@ mod tests {
     fn a_picture_shows_waiting_people_and_shares_of_the_cpu() {
         let phases =
             Phases { calm: Duration::from_secs(5), storm: Duration::from_secs(12), recovery: Duration::from_secs(3) };
-        let screen = Screen { live: true, colour: false, lines: 0, second: None };
+        let screen = Screen { live: true, colours: Colours { on: false }, lines: 0, second: None };
         let text = screen.draw("Without Tollgate", phases, &picture(0.1, 0.9), 80);
         for part in ["7 s of 20 s", "the crawler is here", "42 ms", "3 waiting", "has 90 % of the site's CPU time"] {
             assert!(text.contains(part), "{part} is not in {text}");

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::view::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW, shown};
+use super::view::shown;
+use crate::colours::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW, without_colours};
 use crate::terminal_text::{self, cut};
 
 /// The page, in lines of at most `width` columns. `detail` is the answer of `/api/v1/key`, if it has arrived.
@@ -27,11 +28,7 @@ pub(super) fn lines(key: &str, class: &str, detail: Option<&Value>, width: usize
 
 /// The page without colours, for `--key`.
 pub(super) fn text(key: &str, class: &str, detail: &Value) -> String {
-    let lines = lines(key, class, Some(detail), usize::MAX);
-    let plain = |line: String| {
-        [BOLD, DIM, GREEN, YELLOW, RED, PLAIN].iter().fold(line, |line, colour| line.replace(colour, ""))
-    };
-    lines.into_iter().map(|line| plain(line).trim_end().to_owned() + "\n").collect()
+    without_colours(lines(key, class, Some(detail), usize::MAX))
 }
 
 /// A rule has a second line if the terminal is narrow.

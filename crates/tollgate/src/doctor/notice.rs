@@ -2,29 +2,22 @@
 
 use serde_json::Value;
 
-use super::view::{BOLD, PLAIN, YELLOW};
+use crate::colours::{BOLD, PLAIN, YELLOW, without_colours};
 use crate::terminal_text;
 
 /// A notice wrapped at `width` characters. The setting is on separate lines and not wrapped.
 pub(super) fn lines(notice: &Value, width: usize) -> Vec<String> {
-    let (message, setting) = parts(notice);
-    let message = terminal_text::wrapped(&format!("Notice: {message}"), width);
-    let setting = setting.iter().map(|line| format!("    {BOLD}{line}{PLAIN}"));
-    message.into_iter().map(|line| format!("{YELLOW}{line}{PLAIN}")).chain(setting).collect()
+    let text = |name: &str| notice[name].as_str().unwrap_or_default();
+    let setting: Vec<_> = text("setting").lines().map(terminal_text::escape).collect();
+    let colon = if setting.is_empty() { "" } else { ":" };
+    let message = format!("Notice: {}{colon}", terminal_text::escape(text("message")));
+    let message = terminal_text::wrapped(&message, width).into_iter().map(|line| format!("{YELLOW}{line}{PLAIN}"));
+    message.chain(setting.iter().map(|line| format!("    {BOLD}{line}{PLAIN}"))).collect()
 }
 
 /// A notice without colours, for `--once`.
 pub(super) fn text(notice: &Value) -> String {
-    let (message, setting) = parts(notice);
-    let setting: String = setting.iter().map(|line| format!("    {line}\n")).collect();
-    format!("Notice: {message}\n{setting}")
-}
-
-fn parts(notice: &Value) -> (String, Vec<String>) {
-    let text = |name: &str| notice[name].as_str().unwrap_or_default();
-    let setting: Vec<_> = text("setting").lines().map(terminal_text::escape).collect();
-    let colon = if setting.is_empty() { "" } else { ":" };
-    (format!("{}{colon}", terminal_text::escape(text("message"))), setting)
+    without_colours(lines(notice, usize::MAX))
 }
 
 #[cfg(test)]

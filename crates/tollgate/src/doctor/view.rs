@@ -8,16 +8,11 @@ use super::key_page;
 use super::key_row::KeyRow;
 use super::keyboard::KeyPress;
 use super::notice;
+use crate::colours::{BARS, BOLD, DIM, GREEN, PLAIN, RED, YELLOW};
 use crate::observe_summary;
 use crate::terminal_text::{self, cut};
 
-pub(super) const BOLD: &str = "\x1b[1m";
-pub(super) const DIM: &str = "\x1b[2m";
-pub(super) const PLAIN: &str = "\x1b[0m";
 const INVERSE: &str = "\x1b[7m";
-pub(super) const GREEN: &str = "\x1b[32m";
-pub(super) const YELLOW: &str = "\x1b[33m";
-pub(super) const RED: &str = "\x1b[31m";
 
 /// Selects the class in which the load is concentrated.
 pub(super) const AUTO: &str = "auto";
@@ -343,10 +338,8 @@ fn filled(pieces: &[String], width: usize) -> Vec<String> {
 
 /// Values as a row of bars.
 fn spark(values: &[f64], most: f64) -> String {
-    const BARS: [char; 8] =
-        ['\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}'];
-    let bar = |value: &f64| if most > 0.0 && *value > 0.0 { BARS[((value / most * 7.0) as usize).min(7)] } else { ' ' };
-    values.iter().map(bar).collect()
+    let height = |value: f64| if value > 0.0 { 1 + ((value / most * 7.0) as usize).min(7) } else { 0 };
+    values.iter().map(|value| BARS[height(*value)]).collect()
 }
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
 //! The state that the doors of one thread use for their responses.
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tollgate_core::time::Span;
@@ -17,6 +15,7 @@ use crate::gate::{Decider, DoorTicket};
 use crate::http_date::HttpDate;
 use crate::settings::ServedLimits;
 use crate::token::Token;
+use crate::wall_clock;
 
 /// The limits of doors that are not rules of the settings, shared by all threads.
 #[derive(Clone)]
@@ -112,15 +111,9 @@ impl Station {
         });
     }
 
-    /// The date for HTTP, as of the last tick.
-    pub(super) fn date(&self) -> Rc<str> {
-        self.date.get()
-    }
-
     /// Milliseconds since the Unix epoch.
     pub(super) fn unix_ms() -> u64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+        wall_clock::now().as_nanos() / 1_000_000
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) use decide::admission::ObservedCounts;
 pub(crate) use decide::key_text::KeyText;
 pub(crate) use decide::queue::QueueForecast;
 pub(crate) use decide::refusal::{Refusal, jittered_secs, spread_of};
-pub(crate) use inspect::view::{BackendInfo, Bucket, Standing};
+pub(crate) use inspect::view::{BackendInfo, Bucket, Figures, Standing};
 pub(crate) use net::tls::{CERTIFICATE_BYTES_MAX, CertificatePlan, Certificates};
 pub(crate) use observe::refusal_history::PastRefusal;
 pub(crate) use serve::decider::{Decider, DoorTicket, Inquiry, NoRuling, OnHold, Ruling};

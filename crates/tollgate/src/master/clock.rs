@@ -1,9 +1,11 @@
 //! The clocks of the master. No other part of it reads the time.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use tollgate_core::fleet::ClockReading;
 use tollgate_core::time::{Moment, Span};
+
+use crate::wall_clock;
 
 /// The monotonic clock since the start, and the wall clock.
 #[derive(Clone, Copy, Debug)]
@@ -21,8 +23,7 @@ impl Clock {
     }
 
     pub(super) fn read(&self) -> ClockReading {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let wall_ms = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
+        let wall_ms = wall_clock::now().as_nanos() / 1_000_000;
         ClockReading { now: Moment::ZERO + HEAD_START + Span::from(self.origin.elapsed()), wall_ms }
     }
 }

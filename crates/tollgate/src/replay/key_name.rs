@@ -15,16 +15,10 @@ use tollgate_core::network::Network;
 use super::recorded_request::RecordedRequest;
 use super::terminal_text::shown;
 
-/// The maximum number of bytes of a name.
-const BYTES_MAX: usize = 110;
+/// The maximum number of bytes of text in a name.
+const TEXT_BYTES_MAX: usize = 108;
 /// A fixed seed, so that replays of the same lines give the same result.
 const SEED: FixedState = FixedState::with_seed(0x7011);
-
-/// The markers before each part of a name.
-const TEXT: u8 = 1;
-const CUT_TEXT: u8 = 2;
-const NETWORK_V4: u8 = 4;
-const NETWORK_V6: u8 = 6;
 
 /// Hashes keys, part by part.
 struct KeyHasher<'a> {
@@ -60,17 +54,22 @@ impl KeySink for KeyHasher<'_> {
     }
 }
 
-/// The name of one key.
-#[derive(Clone, Copy)]
+/// The name of one key. Its memory is used again when another name replaces it.
+#[derive(Clone, Default)]
 pub(super) struct KeyName {
-    length: u8,
-    bytes: [u8; BYTES_MAX],
+    parts: Vec<Part>,
+    /// The text of all parts that are no networks.
+    text: Vec<u8>,
 }
 
-impl Default for KeyName {
-    fn default() -> Self {
-        Self { length: 0, bytes: [0; BYTES_MAX] }
-    }
+#[derive(Clone, Copy)]
+enum Part {
+    Network(Network),
+    /// The text up to `end`, from the end of the text before it.
+    Text {
+        end: usize,
+        is_cut: bool,
+    },
 }
 
 impl KeyName {
@@ -83,64 +82,45 @@ impl KeyName {
 
     /// Replaces this name by that of the key of `request` in `class`.
     pub(super) fn rewrite(&mut self, class: &Class, request: &RecordedRequest<'_>) {
-        self.length = 0;
-        let mut writer = KeyNameWriter { name: self, part: 0, client: request.client_name() };
-        writer.begin_part();
-        class.write_key(request, &mut writer);
-        writer.finish();
+        self.parts.clear();
+        self.text.clear();
+        class.write_key(request, &mut KeyNameWriter::new(self, request.client_name()));
     }
 
     /// A name from a text.
     #[cfg(test)]
     pub(super) fn of_text(bytes: &[u8]) -> Self {
         let mut name = Self::default();
-        let mut writer = KeyNameWriter { name: &mut name, part: 0, client: None };
-        writer.begin_part();
+        let mut writer = KeyNameWriter::new(&mut name, None);
         writer.write(bytes);
         writer.end_part();
-        writer.finish();
         name
     }
 
     /// The key as plain text, for counting.
-    pub(super) fn to_text(self) -> Vec<u8> {
-        let mut text = Vec::new();
-        for (index, part) in self.parts().enumerate() {
-            if index > 0 {
-                text.extend_from_slice(b" ");
-            }
-            match part {
-                Part::Text(bytes, _) => text.extend_from_slice(bytes),
-                Part::Network(network) => text.extend_from_slice(network_text(network).as_bytes()),
-            }
-        }
-        text
+    pub(super) fn to_text(&self) -> Vec<u8> {
+        self.joined(|text, _| text.to_vec())
     }
 
-    fn parts(&self) -> impl Iterator<Item = Part<'_>> {
-        let mut rest = &self.bytes[..usize::from(self.length)];
-        std::iter::from_fn(move || {
-            let (part, after) = Part::split(rest)?;
-            rest = after;
-            Some(part)
-        })
+    /// The parts, separated by spaces. `shown` gets the text of a part, and whether it is cut.
+    fn joined(&self, shown: impl Fn(&[u8], bool) -> Vec<u8>) -> Vec<u8> {
+        let mut start = 0;
+        let parts = self.parts.iter().map(|part| match *part {
+            Part::Network(network) => network_text(network).into_bytes(),
+            Part::Text { end, is_cut } => shown(&self.text[std::mem::replace(&mut start, end)..end], is_cut),
+        });
+        parts.collect::<Vec<_>>().join(&b' ')
     }
 }
 
 /// Escapes everything that could disturb a terminal.
 impl fmt::Display for KeyName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, part) in self.parts().enumerate() {
-            if index > 0 {
-                f.write_str(" ")?;
-            }
-            match part {
-                Part::Text(b"", false) => f.write_str("(none)")?,
-                Part::Text(bytes, cut) => write!(f, "{}{}", shown(bytes), if cut { "…" } else { "" })?,
-                Part::Network(network) => f.write_str(&network_text(network))?,
-            }
-        }
-        Ok(())
+        let name = self.joined(|text, is_cut| match (text, is_cut) {
+            (b"", false) => b"(none)".to_vec(),
+            (text, is_cut) => (shown(text) + if is_cut { "…" } else { "" }).into_bytes(),
+        });
+        f.write_str(&String::from_utf8_lossy(&name))
     }
 }
 
@@ -152,98 +132,41 @@ fn network_text(network: Network) -> String {
     }
 }
 
-enum Part<'a> {
-    Text(&'a [u8], bool),
-    Network(Network),
-}
-
-impl<'a> Part<'a> {
-    /// The first part of the bytes, and the rest.
-    fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
-        let (kind, rest) = bytes.split_first()?;
-        match *kind {
-            NETWORK_V4 => {
-                let (octets, rest) = rest.split_first_chunk::<4>()?;
-                let (prefix, rest) = rest.split_first()?;
-                Some((Self::Network(Network::of(IpAddr::from(*octets), *prefix)), rest))
-            }
-            NETWORK_V6 => {
-                let (octets, rest) = rest.split_first_chunk::<16>()?;
-                let (prefix, rest) = rest.split_first()?;
-                Some((Self::Network(Network::of(IpAddr::from(*octets), *prefix)), rest))
-            }
-            kind => {
-                let (length, rest) = rest.split_first()?;
-                let (text, rest) = rest.split_at_checked(usize::from(*length))?;
-                Some((Self::Text(text, kind == CUT_TEXT), rest))
-            }
-        }
-    }
-}
-
 /// Writes a name, part by part.
 struct KeyNameWriter<'a> {
     name: &'a mut KeyName,
-    /// The start of the current part: its kind, and for text its length.
-    part: usize,
     /// The client's name, if it has no address.
     client: Option<&'a [u8]>,
+    /// The current part, if it is a network.
+    network: Option<Network>,
+    /// Whether the text of the current part is longer than a name.
+    is_cut: bool,
 }
 
-impl KeyNameWriter<'_> {
-    /// Starts a part, as text unless it becomes a network. Without room, the rest is left out.
-    #[inline]
-    fn begin_part(&mut self) {
-        self.part = usize::from(self.name.length);
-        if self.part + 2 <= BYTES_MAX {
-            self.name.bytes[self.part] = TEXT;
-            self.name.bytes[self.part + 1] = 0;
-            self.name.length += 2;
-        }
-    }
-
-    /// Removes the current part, which is empty.
-    fn finish(self) {
-        self.name.length = self.part as u8;
-    }
-
-    fn put_network(&mut self, kind: u8, octets: &[u8], prefix: u8) {
-        let end = self.part + 2 + octets.len();
-        if end > BYTES_MAX {
-            return;
-        }
-        self.name.bytes[self.part] = kind;
-        self.name.bytes[self.part + 1..end - 1].copy_from_slice(octets);
-        self.name.bytes[end - 1] = prefix;
-        self.name.length = end as u8;
+impl<'a> KeyNameWriter<'a> {
+    fn new(name: &'a mut KeyName, client: Option<&'a [u8]>) -> Self {
+        Self { name, client, network: None, is_cut: false }
     }
 }
 
 impl KeySink for KeyNameWriter<'_> {
     fn network(&mut self, network: Network) {
-        match (self.client, network.address()) {
-            (Some(name), _) => self.write(name),
-            (None, IpAddr::V4(address)) => self.put_network(NETWORK_V4, &address.octets(), network.prefix()),
-            (None, IpAddr::V6(address)) => self.put_network(NETWORK_V6, &address.octets(), network.prefix()),
+        match self.client {
+            Some(name) => self.write(name),
+            None => self.network = Some(network),
         }
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        let start = usize::from(self.name.length);
-        if start < self.part + 2 {
-            return;
-        }
-        let room = (BYTES_MAX - start).min(bytes.len());
-        self.name.bytes[start..start + room].copy_from_slice(&bytes[..room]);
-        self.name.bytes[self.part + 1] += room as u8;
-        self.name.length += room as u8;
-        if room < bytes.len() {
-            self.name.bytes[self.part] = CUT_TEXT;
-        }
+        let text = &mut self.name.text;
+        let room = bytes.len().min(TEXT_BYTES_MAX - text.len());
+        text.extend_from_slice(&bytes[..room]);
+        self.is_cut |= room < bytes.len();
     }
 
     fn end_part(&mut self) {
-        self.begin_part();
+        let text = Part::Text { end: self.name.text.len(), is_cut: std::mem::take(&mut self.is_cut) };
+        self.name.parts.push(self.network.take().map_or(text, Part::Network));
     }
 }
 

@@ -7,7 +7,6 @@
 //! for any number of lines.
 #![expect(clippy::print_stderr, reason = "it talks to the person at the terminal")]
 
-mod colours;
 mod counts;
 mod decision_line;
 mod heavy_hitters;
@@ -30,7 +29,6 @@ mod timeline_chart;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use tollgate_core::time::{Moment, Span};
@@ -38,10 +36,10 @@ use tollgate_gatekeeper::hash::Seed;
 use tollgate_gatekeeper::limiter::{Limiter, Plan};
 use tollgate_wire::log::{Expected, Format, LINE_BYTES_MAX, Line, LineError, Parser};
 
-use crate::cli::WRONG;
+use crate::colours::Colours;
+use crate::output::CommandError;
 use crate::settings::{DEFAULT_DOMAIN, Settings};
 
-use colours::Colours;
 use counts::ReplayCounts;
 use decision_line::DecisionLine;
 use input::{Input, InputLine};
@@ -107,39 +105,18 @@ enum FormatOption {
     Json,
 }
 
-/// The reason why a replay ended early.
-enum ReplayError {
-    /// Invalid arguments or configuration.
-    Wrong(String),
-    /// An error while reading or writing.
-    Failed(String),
-    /// The reader of the output has closed it.
-    BrokenPipe,
-}
-
 /// Replays a file and prints the result.
-pub(crate) fn run(options: &ReplayOptions) -> ExitCode {
-    let (message, code) = match replay(options) {
-        Ok(()) | Err(ReplayError::BrokenPipe) => return ExitCode::SUCCESS,
-        Err(ReplayError::Wrong(message)) => (message, ExitCode::from(WRONG)),
-        Err(ReplayError::Failed(message)) => (message, ExitCode::FAILURE),
-    };
-    eprintln!("{message}");
-    code
-}
-
-fn replay(options: &ReplayOptions) -> Result<(), ReplayError> {
+pub(crate) fn run(options: &ReplayOptions) -> Result<(), CommandError> {
     let settings = match &options.config {
-        Some(file) => {
-            Settings::load(file).map_err(|faults| ReplayError::Wrong(faults.to_string().trim_end().to_string()))?
-        }
+        Some(file) => Settings::load(file).map_err(|faults| CommandError::wrong(faults.to_string()))?,
         None => Settings::default(),
     };
     let limiter = limiter(&settings, &options.domain)?;
     let account = settings.domains.iter().find(|domain| domain.name == options.domain).and_then(|d| d.account.clone());
     let accounts = account.map(|class| Accounts { class, watched: watched(&settings, &limiter) });
     let player = Player::new(limiter, accounts);
-    let mut input = Input::open(&options.file).map_err(|error| ReplayError::Wrong(complaint(&options.file, &error)))?;
+    let mut input =
+        Input::open(&options.file).map_err(|error| CommandError::wrong(complaint(&options.file, &error)))?;
     let format = match options.format {
         FormatOption::Auto => detect(&options.file, &input)?,
         FormatOption::Trace => Format::Trace,
@@ -169,8 +146,8 @@ fn replay(options: &ReplayOptions) -> Result<(), ReplayError> {
 }
 
 /// Reads an access log once, to price its requests and to find how far its lines are out of order. Rewinds the input.
-fn survey(options: &ReplayOptions, input: &mut Input, format: Format) -> Result<(Pricing, Span), ReplayError> {
-    let failed = |error: io::Error| ReplayError::Failed(complaint(&options.file, &error));
+fn survey(options: &ReplayOptions, input: &mut Input, format: Format) -> Result<(Pricing, Span), CommandError> {
+    let failed = |error: io::Error| CommandError::failed(complaint(&options.file, &error));
     input.make_rewindable().map_err(failed)?;
     let (mut survey, mut parser) = (Survey::default(), Parser::new());
     let nobody = Trusted::default();
@@ -193,25 +170,25 @@ fn cores(text: &str) -> Result<f64, String> {
 }
 
 /// The limiter of a gate with these settings.
-fn limiter(settings: &Settings, domain: &str) -> Result<Limiter, ReplayError> {
+fn limiter(settings: &Settings, domain: &str) -> Result<Limiter, CommandError> {
     let Some(rules) = settings.rules(domain) else {
         let names: Vec<_> = settings.domains.iter().map(|domain| domain.name.as_str()).collect();
-        return Err(ReplayError::Wrong(format!("no domain is called {domain:?}: there is {}", names.join(", "))));
+        return Err(CommandError::wrong(format!("no domain is called {domain:?}: there is {}", names.join(", "))));
     };
     let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     let rules = rules.iter().map(|settings| (settings.rule.clone(), bytes(settings.memory_bytes))).collect();
     let plan = Plan { rules, started: Moment::ZERO, seed: SEED, names_max: NAMES_MAX };
-    Limiter::new(plan).map_err(|error| ReplayError::Wrong(format!("{error}: see gate.memory")))
+    Limiter::new(plan).map_err(|error| CommandError::wrong(format!("{error}: see gate.memory")))
 }
 
-fn detect(file: &Path, input: &Input) -> Result<Format, ReplayError> {
+fn detect(file: &Path, input: &Input) -> Result<Format, CommandError> {
     // An empty file is a valid recording in any format.
     if input.head().trim_ascii().is_empty() {
         return Ok(Format::Trace);
     }
     Format::detect(input.head()).ok_or_else(|| {
         let message = "its format cannot be detected from its first lines: use --format to see the errors in them";
-        ReplayError::Failed(format!("{}: {message}", file.display()))
+        CommandError::failed(format!("{}: {message}", file.display()))
     })
 }
 
@@ -236,7 +213,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    fn print_decisions(mut self) -> Result<(), ReplayError> {
+    fn print_decisions(mut self) -> Result<(), CommandError> {
         let names: Vec<_> = self.player.limiter.rules().map(|rule| rule.name.clone()).collect();
         let mut line = DecisionLine::new(names.iter().map(String::as_str));
         let mut output = Vec::with_capacity(2 * OUTPUT_BYTES);
@@ -268,7 +245,7 @@ impl Reading<'_> {
         outcome
     }
 
-    fn print_summary(mut self, settings: &Settings) -> Result<(), ReplayError> {
+    fn print_summary(mut self, settings: &Settings) -> Result<(), CommandError> {
         let classes: Vec<_> = self.player.limiter.rules().map(|rule| rule.class.clone()).collect();
         let mut tally = ReplayCounts::new(classes, watched(settings, &self.player.limiter));
         self.read(|request, cost, player| {
@@ -293,12 +270,12 @@ impl Reading<'_> {
         };
         if let Some(file) = &self.options.html {
             let written = std::fs::write(file, report::report(&summary));
-            written.map_err(|error| ReplayError::Failed(format!("cannot write {}: {error}", file.display())))?;
+            written.map_err(|error| CommandError::failed(format!("cannot write {}: {error}", file.display())))?;
         }
         let mut stdout = io::stdout().lock();
         stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(write_failure)?;
         match nothing_read {
-            true => Err(ReplayError::Failed("not one line could be read".to_string())),
+            true => Err(CommandError::failed("not one line could be read")),
             false => Ok(()),
         }
     }
@@ -306,10 +283,10 @@ impl Reading<'_> {
     /// Reads all lines and processes the requests.
     fn read(
         &mut self,
-        mut play: impl FnMut(&RecordedRequest<'_>, Option<Span>, &mut Player) -> Result<(), ReplayError>,
-    ) -> Result<(), ReplayError> {
+        mut play: impl FnMut(&RecordedRequest<'_>, Option<Span>, &mut Player) -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
         let (mut parser, mut sorted_parser) = (Parser::new(), Parser::new());
-        let failed = |error: io::Error| ReplayError::Failed(complaint(&self.options.file, &error));
+        let failed = |error: io::Error| CommandError::failed(complaint(&self.options.file, &error));
         while let Some(piece) = self.input.next().map_err(failed)? {
             self.lines += 1;
             let (line, text) = match piece {
@@ -329,7 +306,7 @@ impl Reading<'_> {
                 Ok(Line::Band { at, band }) => self.player.enter_band(band, at),
                 Err(fault) if self.options.strict => {
                     let (file, line) = (self.options.file.display(), self.lines);
-                    return Err(ReplayError::Failed(format!("{file}: line {line}, {fault}")));
+                    return Err(CommandError::failed(format!("{file}: line {line}, {fault}")));
                 }
                 Err(fault) => self.unreadable.add(self.lines, fault),
             }
@@ -344,8 +321,8 @@ impl Reading<'_> {
         &mut self,
         at_end: bool,
         parser: &mut Parser,
-        play: &mut impl FnMut(&RecordedRequest<'_>, Option<Span>, &mut Player) -> Result<(), ReplayError>,
-    ) -> Result<(), ReplayError> {
+        play: &mut impl FnMut(&RecordedRequest<'_>, Option<Span>, &mut Player) -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
         while let Some(line) = self.sorted.pop(at_end) {
             if let Ok(Line::Request(request)) = parser.parse(self.format, &line.text) {
                 let request = RecordedRequest::new(&request, &self.trusted);
@@ -362,9 +339,10 @@ fn watched(settings: &Settings, limiter: &Limiter) -> ReplayWatch {
     ReplayWatch::new(settings.watch.of_core(), limiter.rules().map(|rule| rule.class.to_string()).collect())
 }
 
-fn write_failure(error: io::Error) -> ReplayError {
-    match error.kind() {
-        io::ErrorKind::BrokenPipe => ReplayError::BrokenPipe,
-        _ => ReplayError::Failed(format!("cannot write to standard output: {error}")),
+/// The error of a write to standard output. Ends the process if the reader has closed it: nobody wants the rest.
+fn write_failure(error: io::Error) -> CommandError {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        std::process::exit(0);
     }
+    CommandError::failed(format!("cannot write to standard output: {error}"))
 }

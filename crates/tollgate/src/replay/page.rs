@@ -2,13 +2,13 @@
 
 use tollgate_core::time::{Moment, Span};
 
-use super::colours::{BOLD, CYAN, Colours, DIM, GREEN, RED, YELLOW};
 use super::counts::Done;
 use super::pricing::CostSource;
 use super::suggestion::{Outlier, Suggestion};
 use super::summary::{Recording, Summary, TalkersSummary, ThrottledSummary};
 use super::terminal_text::{clock, count, date, dated_clock, fitted, length, percent, period, plural, short, width};
 use super::timeline_chart;
+use crate::colours::{BOLD, CYAN, Colours, DIM, GREEN, RED, YELLOW};
 use crate::terminal_text::wrapped;
 
 /// The maximum width of a line.
@@ -537,7 +537,7 @@ mod tests {
     #[test]
     fn no_line_is_wider_than_the_page_for_any_values_and_names() {
         for rules in [0, 3] {
-            for line in page(&extreme(rules), Colours::none()).lines() {
+            for line in page(&extreme(rules), Colours { on: false }).lines() {
                 assert!(width(line) <= COLUMNS, "{} columns: {line}", width(line));
             }
         }

@@ -84,28 +84,13 @@ impl Request for RecordedRequest<'_> {
         Some(self.client)
     }
 
-    fn method(&self) -> &[u8] {
-        self.line.method()
-    }
-
-    fn target(&self) -> &[u8] {
-        self.line.target()
-    }
-
-    fn host(&self) -> Option<&[u8]> {
-        self.line.host()
-    }
-
-    fn normal_path(&self) -> Option<&NormalPath> {
-        self.line.normal_path
-    }
-
-    fn header(&self, name: &str) -> Option<&[u8]> {
-        self.line.header(name)
-    }
-
-    fn attribute(&self, name: &str) -> Option<&[u8]> {
-        self.line.attribute(name)
+    delegate! { line:
+        method() -> &[u8];
+        target() -> &[u8];
+        host() -> Option<&[u8]>;
+        normal_path() -> Option<&NormalPath>;
+        header(name: &str) -> Option<&[u8]>;
+        attribute(name: &str) -> Option<&[u8]>;
     }
 
     fn is_flagged(&self) -> bool {

@@ -2,13 +2,12 @@
 
 use tollgate_core::time::{Moment, Span};
 
-use super::colours::{Colours, DIM, GREEN, RED, YELLOW};
 use super::counts::millis;
 use super::summary::Summary;
 use super::terminal_text::{clock, count, date, dated_clock, length, short};
 use super::timeline::TimelineColumn;
+use crate::colours::{BARS, Colours, DIM, GREEN, RED, YELLOW};
 
-const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The column in which the chart starts.
 const INDENT: usize = 11;
 /// The distance between time labels, in columns.
@@ -48,7 +47,7 @@ pub(super) fn chart(summary: &Summary, ink: Colours) -> String {
 fn bars(figures: &[u64], highest: u64) -> String {
     // A small value is never drawn as zero.
     let height = |figure: u64| (figure as u128 * 8).div_ceil(u128::from(highest.max(1))) as usize;
-    figures.iter().map(|figure| BLOCKS[height(*figure).min(8)]).collect()
+    figures.iter().map(|figure| BARS[height(*figure).min(8)]).collect()
 }
 
 fn labels(summary: &Summary, ink: Colours) -> String {

@@ -99,10 +99,8 @@ impl AdminService {
                 self.listen
             ));
         }
-        let tokens = console
-            .guard
-            .other_tokens(new.token_files(), token_bytes_min(self.listen))
-            .map_err(|error| error.to_string())?;
+        let tokens = console.guard.tokens.load().renewed(new.token_files(), token_bytes_min(self.listen));
+        let tokens = tokens.map_err(|error| error.to_string())?;
         let webhook = new.webhook().map_err(|error| error.to_string())?;
         Ok(AdminReload { new, tokens, webhook })
     }
@@ -125,8 +123,7 @@ impl AdminService {
             (self.redis != new.redis && self.watch.state == new.watch.state, "redis for flags"),
         ];
         console.guard.renew(tokens, new.hosts());
-        let settings::WatchSettings { flag_threshold, flag_window, account_class, .. } = &new.watch;
-        console.watch.set_flagging(*flag_threshold, *flag_window, account_class);
+        console.watch.set_flagging(new.watch.of_core());
         console.watch.set_webhook(webhook);
         let (state_dir, state) = (self.watch.state_dir.clone(), self.watch.state);
         let watch = settings::WatchSettings { state_dir, state, ..new.watch };

@@ -24,7 +24,7 @@ use super::{keys, systemd};
 use crate::admin;
 use crate::bounded_file;
 use crate::doors::BoundDoors;
-use crate::gate::{CERTIFICATE_BYTES_MAX, Orders, Running};
+use crate::gate::{CERTIFICATE_BYTES_MAX, Decider, Orders, Running};
 use crate::settings::{BackendUrl, CertificateFiles, DoorTls, ListenAddress, Settings, StateLocation};
 use crate::telemetry::TelemetryExporter;
 
@@ -172,7 +172,7 @@ fn serve_requests(
     };
     let keeper = gate.keep_learned(watch.state_dir.as_deref());
     gate.open()?;
-    let doors = doors.map(|doors| doors.open(|thread| gate.decider(thread))).transpose()?;
+    let doors = doors.map(|doors| doors.open(|thread| Decider::new(gate.shared.clone(), thread))).transpose()?;
     let gate = Arc::new(gate);
     let mut registry = Registry::default();
     registry.register_collector(gate.metrics());

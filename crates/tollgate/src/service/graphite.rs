@@ -7,7 +7,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use tokio::io::AsyncWriteExt;
@@ -17,6 +17,7 @@ use tollgate_core::time::Span;
 use crate::gate::Running;
 use crate::metric::{collector, counter};
 use crate::settings;
+use crate::wall_clock;
 use crate::watch::Watch;
 
 /// Timeout for connecting and for sending a batch.
@@ -49,7 +50,7 @@ pub(super) async fn run(settings: settings::Graphite, gate: Arc<Running>, watch:
     moments.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         moments.tick().await;
-        let secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let secs = wall_clock::now().as_nanos() / 1_000_000_000;
         let batch = lines(&prefix, &figures(&gate, &watch, settings.delay_threshold), secs);
         let sent = tokio::time::timeout(TIMEOUT, send(&mut connection, &address, &batch)).await;
         if matches!(sent, Ok(Ok(()))) {

@@ -197,7 +197,7 @@ fn take_over(
     plan: MasterPlan,
     startup: &StartupSettings,
     admin_service: Option<&mut (AdminService, Arc<Console>)>,
-) -> Result<(Vec<Domain>, Vec<String>), String> {
+) -> Result<(Vec<Domain>, Vec<&'static str>), String> {
     let mut waiting = startup.waiting(&plan.startup);
     match (admin_service, plan.admin_service) {
         (Some((admin_service, console)), Some(new)) => {
@@ -207,7 +207,7 @@ fn take_over(
         (None, None) => {}
         (Some(_), None) | (None, Some(_)) => waiting.push("admin"),
     }
-    Ok((plan.domains, waiting.into_iter().map(str::to_owned).collect()))
+    Ok((plan.domains, waiting))
 }
 
 /// Settings of a master that take effect only at startup.

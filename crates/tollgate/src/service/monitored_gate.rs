@@ -11,11 +11,13 @@ use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::histogram::HistogramSnapshot;
 use tollgate_gatekeeper::names::NAME_BYTES_MAX;
-use tollgate_gatekeeper::shared::Authority;
+use tollgate_gatekeeper::shared::{Authority, Unanswered};
 
 use super::observe_log::ObserveLog;
 use crate::admin::{BoxFuture, CurrentValues, ExplainRequest, KeyRef, MonitoredRole, Totals};
-use crate::gate::{BackendInfo, Bucket, KeyText, ObservedCounts, PastRefusal, QueueForecast, Running, Standing};
+use crate::gate::{
+    BackendInfo, Bucket, Figures, KeyText, ObservedCounts, PastRefusal, QueueForecast, Running, Standing,
+};
 use crate::mask;
 use crate::watch::{Calendar, escape_key, rfc3339};
 
@@ -258,22 +260,12 @@ impl MonitoredRole for MonitoredGate {
 
     fn totals(&self) -> Option<Totals> {
         let (figures, (p50_ms, p99_ms)) = (self.gate.figures(), self.percentiles());
-        Some(Totals {
-            requests: figures.requests,
-            refused: figures.refused,
-            held: figures.held,
-            toll_seconds: figures.toll_seconds,
-            current: CurrentValues {
-                waiting: figures.waiting + figures.holding,
-                in_flight: figures.in_flight,
-                in_flight_max: figures.in_flight_max,
-                connections: figures.connections,
-                band: figures.band,
-                sustained_ms: figures.sustained_ms,
-                p50_ms,
-                p99_ms,
-            },
-        })
+        let Figures { requests, refused, held, toll_seconds, in_flight, in_flight_max, .. } = figures;
+        let Figures { connections, band, sustained_ms, .. } = figures;
+        let waiting = figures.waiting + figures.holding;
+        let current =
+            CurrentValues { waiting, in_flight, in_flight_max, connections, band, sustained_ms, p50_ms, p99_ms };
+        Some(Totals { requests, refused, held, toll_seconds, current })
     }
 
     fn classes(&self) -> Vec<String> {
@@ -323,7 +315,7 @@ impl MonitoredRole for MonitoredGate {
                 let mut named = standings.iter().filter(|standing| standing.decision.rule == decision.rule);
                 named.next().map(|standing| &*standing.rule)
             };
-            let strictest = strictest.unwrap_or_else(|| Decision::no_rule(self.gate.band()));
+            let strictest = strictest.unwrap_or_else(|| Decision::no_rule(self.gate.shared.admission.load.band()));
             let mut answer = decision(&strictest, rule(&strictest), now);
             let queue = self.forecast(request, true);
             if answer["decision"] == "admit" {
@@ -365,8 +357,7 @@ impl MonitoredRole for MonitoredGate {
     fn forget<'a>(&'a self, key_ref: &'a KeyRef) -> BoxFuture<'a, Result<usize, &'static str>> {
         Box::pin(async move {
             if let (Some(request), false) = (&key_ref.request, self.is_cut(key_ref)) {
-                let forgotten = self.gate.forget(&key_ref.class, request).await;
-                return forgotten.unanswered.map_or(Ok(forgotten.rules), |why| Err(why.as_str()));
+                return self.gate.forget(&key_ref.class, request).await.map_err(Unanswered::as_str);
             }
             let forgotten =
                 self.gate.forget_throttled(&self.find(key_ref).map_or(Vec::new(), |bucket| bucket.throttled));

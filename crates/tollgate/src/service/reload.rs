@@ -73,7 +73,7 @@ impl GateProcess<'_> {
     }
 
     /// Applies a valid plan. Returns the settings that wait for a restart.
-    fn take_over(&mut self, plan: GatePlan) -> Result<Vec<String>, String> {
+    fn take_over(&mut self, plan: GatePlan) -> Result<Vec<&'static str>, String> {
         let reload: AdminReload = self.admin_service.read(plan.admin_service, &self.console)?;
         let listen = plan.orders.gate.listen.clone();
         let mut waiting = self.gate.reload(plan.orders).map_err(|error| error.to_string())?;
@@ -95,15 +95,15 @@ impl GateProcess<'_> {
             waiting.push("telemetry");
         }
         waiting.extend(self.master.map(RunningMaster::waiting).unwrap_or_default());
-        Ok(waiting.into_iter().map(str::to_owned).collect())
+        Ok(waiting)
     }
 }
 
 /// Logs the outcome of a reload, and returns it for the admin API.
 pub(super) fn log_outcome(
-    outcome: Result<Vec<String>, String>,
+    outcome: Result<Vec<&'static str>, String>,
     file: Option<&Path>,
-) -> Result<(crate::admin::Config, Vec<String>), String> {
+) -> Result<(crate::admin::Config, Vec<&'static str>), String> {
     match outcome {
         Ok(waiting) => {
             if !waiting.is_empty() {

@@ -61,7 +61,11 @@ fn serve(path: &Path, mut admin_service: AdminService) -> io::Result<()> {
 }
 
 /// Reloads the file. Returns the settings that wait for a restart.
-fn take_over(path: &Path, admin_service: &mut AdminService, console: &Arc<Console>) -> Result<Vec<String>, String> {
+fn take_over(
+    path: &Path,
+    admin_service: &mut AdminService,
+    console: &Arc<Console>,
+) -> Result<Vec<&'static str>, String> {
     let reload = admin_service.read(plan(path)?, console)?;
-    Ok(admin_service.take_over(reload, console).into_iter().map(str::to_owned).collect())
+    Ok(admin_service.take_over(reload, console))
 }

@@ -9,8 +9,7 @@ use toml::de::DeValue;
 use super::error::ErrorCollector;
 use super::shape::Shape;
 use super::table::{Located, Value, table};
-use super::value::duration::nonzero;
-use super::value::{Millionths, PerTime, WholeNumber};
+use super::value::{Millionths, PerTime, PositiveSpan, WholeNumber};
 
 table! {
     /// CPU-seconds per second. Credit regenerates at a constant rate, and each request is charged its measured cost. A
@@ -18,7 +17,8 @@ table! {
     struct BudgetTable {
         /// Regeneration rate as a share of the cores of all backends together: 0.1 of 4 cores is 0.4 CPU-seconds per
         /// second. Either this or `cores`.
-        share: Millionths,
+        share: Millionths where ..=1_000_000 =>
+            "a share is a part of the whole, at most 1: write `cores` for CPU-seconds per second",
         /// Regeneration rate in CPU-seconds per second. Either this or `share`.
         cores: Millionths,
         /// Maximum credit, as a duration of CPU time.
@@ -44,7 +44,7 @@ table! {
         /// Number of requests that drain per step.
         drip: WholeNumber<u32> = "1",
         /// Time between two steps.
-        every: Span = "\"1s\"",
+        every: PositiveSpan = "\"1s\"",
     }
 }
 
@@ -54,7 +54,7 @@ table! {
         /// Maximum number of requests in any window.
         max: WholeNumber<u32> = required,
         /// Length of the window.
-        per: Span = required,
+        per: PositiveSpan = required,
         /// Maximum number of requests in any window during `warmup`. Default: no limit during `warmup`.
         ceiling: WholeNumber<u32>,
     }
@@ -104,7 +104,6 @@ impl Value for InFlightMax {
 
 /// Minimum burst of a budget: less than this does not pay for one request.
 const BURST_MIN: Span = Span::from_millis(1);
-const MILLION: u64 = 1_000_000;
 
 impl Located<BudgetTable> {
     /// The budget, if the backends have these cores.
@@ -121,10 +120,6 @@ impl Located<BudgetTable> {
                     "a budget needs `share` or `cores`: write `share = 0.1` for a tenth of the backend",
                 );
                 return None;
-            }
-            (Some(share), None) if u64::from(share.value) > MILLION => {
-                let message = "a share is a part of the whole, at most 1: write `cores` for CPU-seconds per second";
-                return errors.refuse(&share.span, message);
             }
             (Some(share), None) => {
                 let millionths = (u64::from(share.value) * u64::from(cores.as_milli())).div_ceil(1000);
@@ -150,22 +145,20 @@ impl Located<RateTable> {
 
 impl Located<BucketTable> {
     pub(super) fn limit(&self, errors: &mut ErrorCollector) -> Option<Limit> {
-        let every = nonzero(&self.value.every, errors);
         let size = self.value.size.as_ref()?.value;
-        fit(Bucket::new(size, self.value.drip.value, every?), self, errors).map(Limit::Bucket)
+        fit(Bucket::new(size, self.value.drip.value, self.value.every.value), self, errors).map(Limit::Bucket)
     }
 }
 
 impl Located<WindowTable> {
     pub(super) fn limit(&self, errors: &mut ErrorCollector) -> Option<Limit> {
-        let per = nonzero(self.value.per.as_ref()?, errors);
-        let max = self.value.max.as_ref()?.value;
+        let (max, per) = (self.value.max.as_ref()?.value, self.value.per.as_ref()?.value);
         if let Some(ceiling) = self.value.ceiling.as_ref().filter(|ceiling| ceiling.value < max) {
             let message = format!("the ceiling {} is below max, {max}: write at least {max}", ceiling.value);
             return errors.refuse(&ceiling.span, message);
         }
         let ceiling = self.value.ceiling.as_ref().map(|ceiling| ceiling.value);
-        fit(Window::new(max, per?, ceiling), self, errors).map(Limit::Window)
+        fit(Window::new(max, per, ceiling), self, errors).map(Limit::Window)
     }
 }
 
@@ -173,31 +166,26 @@ impl Located<LegacyTable> {
     /// One limit, or two that both apply.
     pub(super) fn limits(&self, errors: &mut ErrorCollector) -> Vec<Limit> {
         let LegacyTable { max, duration, min_interval, enforce_interval, written } = &self.value;
-        let quota = match (max, duration) {
-            (Some(max), Some(duration)) => nonzero_legacy(duration, errors).map(|duration| (max.value, duration)),
-            (Some(_), None) if written.has("duration") => return Vec::new(),
-            (Some(max), None) => {
+        match (max, duration) {
+            (Some(max), None) if !written.has("duration") => {
                 errors.missing(&max.span, "`max` needs `duration` beside it: write `duration = \"5s\"`");
-                return Vec::new();
             }
-            (None, Some(_)) if written.has("max") => return Vec::new(),
-            (None, Some(duration)) => {
+            (None, Some(duration)) if !written.has("max") => {
                 errors.missing(&duration.span, "`duration` needs `max` beside it: write `max = 10`");
-                return Vec::new();
             }
-            (None, None) if written.has("max") || written.has("duration") || written.has("min_interval") => None,
-            (None, None) => {
+            (None, None) if !["max", "duration", "min_interval"].iter().any(|key| written.has(key)) => {
                 errors
                     .missing(&self.span, "a legacy limit needs `max` and `duration`, or `min_interval`, or all three");
-                return Vec::new();
             }
-        };
-        let apart = min_interval.as_ref().map(|interval| nonzero_legacy(interval, errors));
-        if apart == Some(None) || (quota.is_none() && apart.is_none()) {
+            _ => {}
+        }
+        let quota = max.as_ref().zip(duration.as_ref());
+        let quota = quota.and_then(|(max, duration)| Some((max.value, nonzero_legacy(duration, errors)?)));
+        let min_interval = min_interval.as_ref().and_then(|interval| nonzero_legacy(interval, errors));
+        if quota.is_none() && min_interval.is_none() {
             return Vec::new();
         }
-        let is_spaced = enforce_interval.value;
-        let limits = Legacy { quota, min_interval: apart.flatten(), is_spaced }.limits();
+        let limits = Legacy { quota, min_interval, is_spaced: enforce_interval.value }.limits();
         fit(limits, self, errors).map(Iterator::collect).unwrap_or_default()
     }
 }

@@ -1,6 +1,7 @@
 //! `[[priority]]`: requests with another weight in the queue, or exempt from it.
 
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 
 use tollgate_core::condition::Condition;
 use tollgate_core::request::Request;
@@ -62,8 +63,7 @@ impl Priority {
 pub(super) type Priorities = Vec<Located<PriorityTable>>;
 
 /// Bounds of a weight, in thousandths.
-const WEIGHT_MILLI_MIN: u32 = 100;
-const WEIGHT_MILLI_MAX: u32 = 100_000;
+const WEIGHT_MILLI: RangeInclusive<u32> = 100..=100_000;
 
 table! {
     /// The weight of matching requests in the queue. The first priority that applies to a request is used; a request
@@ -81,7 +81,7 @@ table! {
         unless: OneOrMany<ConditionTable>,
         /// Factor on the client's share of the backend for these requests, from 0.1 to 100. With 4, a client
         /// gets four times as much as others while the backend is busy.
-        weight: Thousandths,
+        weight: Thousandths where WEIGHT_MILLI => "a weight is from 0.1 to 100: write a number such as 4",
         /// Whether these requests bypass the queue: they do not wait, do not count against the limit of requests in
         /// flight, are not charged, and the queue never refuses them. For health checks. Restrict `when` to a path or
         /// an address: any client can send exempt requests without limit.
@@ -121,12 +121,7 @@ impl Located<PriorityTable> {
                 let message = "an exempt request does not wait, so it has no weight: leave one of the two out";
                 errors.refuse(&weight.span, message)
             }
-            (Some(weight), false) => {
-                if !(WEIGHT_MILLI_MIN..=WEIGHT_MILLI_MAX).contains(&weight.value) {
-                    errors.report(&weight.span, "a weight is from 0.1 to 100: write a number such as 4");
-                }
-                Some(Precedence::Weight(weight.value))
-            }
+            (Some(weight), false) => Some(Precedence::Weight(weight.value)),
             (None, true) => Some(Precedence::Exempt),
             (None, false) => {
                 if !written.has("weight") {

@@ -15,8 +15,7 @@ use super::secret::shown_scheme;
 use super::suggestion::did_you_mean;
 use super::table::{Entries, defaults, table};
 use super::trusted::Networks;
-use super::value::duration::ZERO_ERROR;
-use super::value::{Choice, ListenAddress, Name, OneOrMany, WholeNumber, split_port, text_value};
+use super::value::{Choice, ListenAddress, Name, OneOrMany, PositiveSpan, WholeNumber, split_port, text_value};
 use crate::bounded_file;
 
 /// The location of flags.
@@ -113,7 +112,7 @@ table! {
         /// Number of refusals within `flag_window` that flags an account.
         flag_threshold: WholeNumber<u64> = "1000",
         /// The rolling window in which refusals are counted.
-        flag_window: Span = "\"10min\"" where Span::from_nanos(1).. => ZERO_ERROR,
+        flag_window: PositiveSpan = "\"10min\"",
         /// Whether accounts are flagged. With `false`, refusals are only shown, as episodes.
         flags: bool = "true",
         /// The class whose keys are accounts. Refusals by rules of this class count, and refusals that other programs

@@ -17,8 +17,7 @@ use super::error::ErrorCollector;
 use super::escalation::EscalationTable;
 use super::limit::{BucketTable, BudgetTable, InFlightMax, LegacyTable, RateTable, WindowTable, fit};
 use super::table::{Located, table};
-use super::value::duration::nonzero;
-use super::value::{Choice, Millionths, Name, OneOrMany, Size, StatusCode, Thousandths};
+use super::value::{Choice, Millionths, Name, OneOrMany, PositiveSpan, Size, StatusCode, Thousandths};
 
 /// A rule of the core, and the settings that only the gate uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +104,7 @@ table! {
         escalation: EscalationTable,
         /// Time after the start during which only the `ceiling` of a window applies, so that a fleet that reconnects
         /// after a restart is not throttled.
-        warmup: Span,
+        warmup: PositiveSpan,
         /// Maximum time that the rule holds a request; a request that would have to wait longer is refused. `0s`
         /// refuses at once. Default: 5s for `budget` and `rate`, 0s for the others, and at most `max` of `hold` in
         /// `[gate]`.
@@ -166,7 +165,6 @@ impl Located<RuleTable> {
         let escalation = self.value.escalation.as_ref().map(|escalation| escalation.resolve(errors));
         self.check_state(context, errors);
         let hold = self.hold(context, errors);
-        let warmup = self.value.warmup.as_ref().map(|warmup| nonzero(warmup, errors));
         let table = self.value;
         // A legacy limit never holds, although one of its two rules is a rate.
         let holds = table.legacy.is_none();
@@ -174,7 +172,7 @@ impl Located<RuleTable> {
         let when = Condition { site: context.site.clone(), ..when };
         let unless = ConditionTable::resolve_all(table.unless, context, errors);
         let (Some(name), Some(class)) = (table.name, table.class) else { return Vec::new() };
-        if escalation == Some(None) || warmup == Some(None) {
+        if escalation == Some(None) {
             return Vec::new();
         }
         let settings = |limit: Limit| RuleSettings {
@@ -185,7 +183,7 @@ impl Located<RuleTable> {
                 class: class.value.clone(),
                 limit,
                 escalation: escalation.flatten(),
-                warmup: warmup.flatten(),
+                warmup: table.warmup.as_ref().map(|warmup| warmup.value),
                 hold_max: hold.unwrap_or(if holds { default_hold(&limit, context.hold_max) } else { Span::ZERO }),
                 mode: table.mode.value,
             },

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use tokio::sync::mpsc::Receiver;
@@ -16,6 +16,7 @@ use crate::bounded_file;
 use crate::metric::{collector, counter};
 use crate::post::Poster;
 use crate::settings::{self, WebUrl};
+use crate::wall_clock;
 
 /// The maximum number of requests in one export.
 const BATCH_MAX: usize = 512;
@@ -70,7 +71,7 @@ impl TelemetryExporter {
             metrics_poster: poster("/v1/metrics")?,
             traces: poster("/v1/traces")?,
             every: settings.every,
-            start_ns: now_ns(),
+            start_ns: wall_clock::now().as_nanos(),
             counts,
             finished,
         };
@@ -107,7 +108,8 @@ impl TelemetryExporter {
         loop {
             moments.tick().await;
             let text = metrics();
-            let body = write_metrics(&self.sender, &openmetrics::read(&text), self.start_ns, now_ns());
+            let now_ns = wall_clock::now().as_nanos();
+            let body = write_metrics(&self.sender, &openmetrics::read(&text), self.start_ns, now_ns);
             if let Err(fault) = self.send(&self.metrics_poster, &body).await {
                 self.complain(&fault);
             }
@@ -203,10 +205,6 @@ fn read_fields(file: &std::path::Path) -> io::Result<Vec<(String, String)>> {
         field(line).ok_or_else(|| wrong(format!("line {} is not `name: value`", index + 1)))
     });
     fields.collect()
-}
-
-fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
 
 #[cfg(test)]

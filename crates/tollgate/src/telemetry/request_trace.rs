@@ -3,10 +3,13 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
+use tollgate_core::time::Moment;
 use tollgate_wire::otlp::{Span, SpanKind, Value};
 use tollgate_wire::trace_context::TraceParent;
+
+use crate::wall_clock;
 
 /// The maximum length of a path in a span.
 const PATH_BYTES_MAX: usize = 256;
@@ -22,18 +25,18 @@ pub(crate) struct RequestTrace {
     /// The span of the backend.
     onward: [u8; 8],
     parent: Option<[u8; 8]>,
-    began: SystemTime,
-    since: Instant,
+    began: Moment,
+    pub(super) since: Instant,
     /// The time from the arrival until the request is forwarded.
     went: Option<Duration>,
     method: String,
     path: String,
     client: IpAddr,
-    decided: Decided,
+    pub(crate) decided: Decided,
     toll_ns: Arc<AtomicU64>,
     status: Option<u16>,
     /// The time from the arrival to the end.
-    duration: Duration,
+    pub(super) duration: Duration,
 }
 
 /// The decision about a request.
@@ -60,7 +63,7 @@ impl RequestTrace {
             own: id(16),
             onward: id(24),
             parent: parent.map(|parent| parent.span),
-            began: SystemTime::now(),
+            began: wall_clock::now(),
             since: Instant::now(),
             went: None,
             method: String::from_utf8_lossy(method).into_owned(),
@@ -78,11 +81,6 @@ impl RequestTrace {
         TraceParent { trace: self.trace, span: self.onward, sampled: true }
     }
 
-    /// Records the decision.
-    pub(crate) fn decided(&mut self, decided: Decided) {
-        self.decided = decided;
-    }
-
     /// Records that the request is forwarded. Its cost is stored at this pointer later.
     pub(crate) fn goes(&mut self) -> Arc<AtomicU64> {
         self.went = Some(self.since.elapsed());
@@ -94,15 +92,9 @@ impl RequestTrace {
         self.status = (status > 0).then_some(status);
     }
 
-    /// Records the end of the request.
-    pub(super) fn end(&mut self) {
-        self.duration = self.since.elapsed();
-    }
-
     /// The spans of the finished request.
     pub(super) fn spans(&self) -> Vec<Span> {
-        let start_ns = self.began.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-        let at = |after: Duration| start_ns.saturating_add(after.as_nanos() as u64);
+        let at = |after: Duration| self.began.as_nanos().saturating_add(after.as_nanos() as u64);
         let span = |id, parent, name: &str, kind, from, to| Span {
             trace: self.trace,
             id,

@@ -73,7 +73,7 @@ impl DerefMut for Trace {
 impl Drop for Trace {
     fn drop(&mut self) {
         let Some(mut request_trace) = self.request_trace.take() else { return };
-        request_trace.end();
+        request_trace.duration = request_trace.since.elapsed();
         if self.tracer.waiting.try_send(request_trace).is_err() {
             self.tracer.dropped.fetch_add(1, Ordering::Relaxed);
         }

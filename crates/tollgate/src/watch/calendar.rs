@@ -4,11 +4,11 @@
 //! The wall clock is read once, at startup. From then on times follow the monotonic clock, so that a step of the wall
 //! clock neither expires nor prolongs anything.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use tollgate_core::time::{Moment, Span};
+use tollgate_core::time::Moment;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_wire::log::civil;
+
+use crate::wall_clock;
 
 /// Current time since 1970. Clones share the same clock.
 #[derive(Clone, Debug)]
@@ -21,9 +21,7 @@ pub(crate) struct Calendar {
 impl Calendar {
     /// Reads the wall clock and binds it to `clock`.
     pub(crate) fn new(clock: Clock) -> Self {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let origin = (Moment::ZERO + Span::from(wall)).before(clock.now().since(Moment::ZERO));
-        Self { clock, origin }
+        Self { origin: wall_clock::now().before(clock.now().since(Moment::ZERO)), clock }
     }
 
     /// Current time since 1970.
@@ -44,6 +42,8 @@ pub(crate) fn rfc3339(moment: Moment) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tollgate_core::time::Span;
+
     use super::*;
 
     #[test]

@@ -90,17 +90,14 @@ impl Journal {
             Ok(_) => file.write_all(records).and_then(|()| file.sync_data()),
             Err(error) => Err(error),
         };
-        match written {
-            Ok(()) => {
-                self.bytes += records.len() as u64;
-                Ok(())
-            }
-            Err(error) => {
+        match &written {
+            Ok(()) => self.bytes += records.len() as u64,
+            Err(_) => {
                 let _ = file.set_len(self.bytes);
                 self.file = None;
-                Err(error)
             }
         }
+        written
     }
 
     /// Whether a rewrite would shorten the file considerably.

@@ -36,7 +36,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tollgate_core::time::{Moment, Span};
-use tollgate_core::watch::{Episode, NEVER, Omissions};
+use tollgate_core::watch::{Episode, NEVER, Omissions, WatchSettings};
 
 pub(crate) use calendar::{Calendar, rfc3339};
 pub(crate) use escape::{canonical_key, escape_key, unescape_key};
@@ -54,7 +54,6 @@ use crate::mask;
 use journal::Journal;
 use record::Record;
 use state::{Cleared, WatchState};
-use state_guard::FlagPolicy;
 
 /// Log message used when the default state directory is unusable.
 pub(crate) const IN_MEMORY_ONLY: &str =
@@ -71,7 +70,7 @@ pub(crate) struct Watch {
     status: ArcSwap<WatchStatus>,
     unlocked_at: AtomicU64,
     /// Flag settings of a reload, applied by the next holder of the lock.
-    flagging: ArcSwapOption<FlagPolicy>,
+    flagging: ArcSwapOption<WatchSettings>,
     /// Directory of the journal; `None` if the state is not persisted.
     pub(crate) state_dir: Option<PathBuf>,
     counts: WatchCounters,
@@ -157,11 +156,7 @@ pub(crate) struct ReportOutcome {
 pub(crate) struct NotPersisted(pub(crate) io::Error);
 
 /// Opens the journal on a separate thread, and abandons that thread after [`OPEN_MAX`] because the disk may hang.
-fn open_in_time(
-    directory: PathBuf,
-    settings: tollgate_core::watch::WatchSettings,
-    now: Moment,
-) -> io::Result<(Journal, WatchState)> {
+fn open_in_time(directory: PathBuf, settings: WatchSettings, now: Moment) -> io::Result<(Journal, WatchState)> {
     let (sender, opened) = mpsc::channel();
     let open = move || {
         let mut state = WatchState::new(settings);
@@ -179,7 +174,7 @@ impl Watch {
     /// configured directory is tried again with each report. Flagged accounts are published in `flagged`. With
     /// `is_sharing`, flags are shared with other gates; [`share`] does the work.
     pub(crate) fn new(
-        settings: tollgate_core::watch::WatchSettings,
+        settings: WatchSettings,
         home: Persistence,
         feed: Arc<Feed>,
         flagged: Arc<Flagged>,
@@ -240,21 +235,21 @@ impl Watch {
 
     /// Sets the conditions for flags, without blocking. They apply before the next refusal is counted. Existing flags
     /// stay.
-    pub(crate) fn set_flagging(&self, threshold: u64, window: Span, account_class: &str) {
-        mask::set_account_class(account_class);
-        let account_class = account_class.into();
-        self.flagging.store(Some(Arc::new(FlagPolicy { threshold, window, account_class })));
+    pub(crate) fn set_flagging(&self, settings: WatchSettings) {
+        mask::set_account_class(&settings.account_class);
+        self.flagging.store(Some(Arc::new(settings)));
     }
 
     /// Threshold and window of flags; no threshold if accounts are not flagged.
     pub(crate) fn flagging(&self) -> (Option<u64>, Span) {
-        let (threshold, window) = self.lock().state.core.flagging();
-        ((threshold != NEVER).then_some(threshold), window)
+        let journaled = self.lock();
+        let WatchSettings { flag_threshold, flag_window, .. } = *journaled.state.core.settings();
+        ((flag_threshold != NEVER).then_some(flag_threshold), flag_window)
     }
 
     /// Class whose keys are accounts.
     pub(crate) fn account_class(&self) -> String {
-        self.lock().state.account_class.to_string()
+        self.lock().state.core.settings().account_class.to_string()
     }
 
     /// Counts a report of another program once. When this returns `Ok`, the report is on disk.
@@ -291,7 +286,8 @@ impl Watch {
         let mut journaled = self.lock();
         if !entries.is_empty() {
             // Only refusals of accounts lead to flags, so only those are worth a write every second.
-            let of_account = |entry: &&Entry<'_>| *entry.class == *journaled.state.account_class;
+            let account_class = &journaled.state.core.settings().account_class;
+            let of_account = |entry: &&Entry<'_>| *entry.class == **account_class;
             let accounts: Vec<_> = entries.iter().filter(of_account).cloned().collect();
             if !accounts.is_empty() {
                 let report = Record::Report { at: now, id: String::new(), entries: accounts };
@@ -423,7 +419,7 @@ impl Watch {
             return;
         }
         let (now, mut records, mut announcements) = (self.calendar.now(), Vec::new(), 0);
-        let (threshold, window) = journaled.state.core.flagging();
+        let WatchSettings { flag_threshold: threshold, flag_window: window, .. } = *journaled.state.core.settings();
         for flag in flagged {
             let account = &flag.account;
             self.count(&self.counts.flags_set);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldhash::quality::RandomState;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tollgate_core::time::{Moment, Span};
+use tollgate_core::time::Moment;
 use tollgate_core::watch::{self as core, CountKind, Refusals, SavedCount};
 
 use super::calendar::rfc3339;
@@ -79,7 +79,6 @@ pub(crate) struct Change {
 
 /// Everything that the journal persists.
 pub(super) struct WatchState {
-    pub(crate) account_class: Box<str>,
     pub(super) core: core::Watch<RandomState>,
     /// Cleared flags, the latest first.
     pub(super) past: VecDeque<Flag>,
@@ -98,7 +97,6 @@ pub(super) struct WatchState {
 impl WatchState {
     pub(super) fn new(settings: core::WatchSettings) -> Self {
         Self {
-            account_class: settings.account_class.clone(),
             core: core::Watch::new(settings, RandomState::default()),
             past: VecDeque::new(),
             changes: VecDeque::new(),
@@ -107,12 +105,6 @@ impl WatchState {
             announcements: VecDeque::new(),
             next: 0,
         }
-    }
-
-    /// Sets the conditions for flags.
-    pub(super) fn set_flagging(&mut self, threshold: u64, window: Span, account_class: &str) {
-        self.account_class = account_class.into();
-        self.core.set_flagging(threshold, window, account_class);
     }
 
     /// Counts a report and returns the accounts that it flagged.

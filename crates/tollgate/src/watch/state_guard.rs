@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use tollgate_core::time::Span;
+use tollgate_core::watch::WatchSettings;
 
 use super::{JournaledState, Watch};
 
@@ -21,13 +22,6 @@ pub(super) const HUNG_AFTER: Span = Span::from_secs(10);
 pub(super) struct StateGuard<'a> {
     watch: &'a Watch,
     journaled: MutexGuard<'a, JournaledState>,
-}
-
-/// When accounts are flagged.
-pub(super) struct FlagPolicy {
-    pub(super) threshold: u64,
-    pub(super) window: Span,
-    pub(super) account_class: Box<str>,
 }
 
 impl Watch {
@@ -45,10 +39,12 @@ impl Watch {
     pub(super) fn lock(&self) -> StateGuard<'_> {
         let mut journaled = self.state.lock();
         if let Some(flagging) = self.flagging.swap(None) {
-            let FlagPolicy { threshold, window, account_class } = &*flagging;
+            let WatchSettings { flag_threshold, flag_window, account_class, .. } = &*flagging;
+            let core = &mut journaled.state.core;
+            let has_other_accounts = core.settings().account_class != *account_class;
+            core.set_flagging(*flag_threshold, *flag_window, account_class);
             // The counts of another account class must not return from the journal.
-            journaled.has_unwritten |= self.state_dir.is_some() && *journaled.state.account_class != **account_class;
-            journaled.state.set_flagging(*threshold, *window, account_class);
+            journaled.has_unwritten |= self.state_dir.is_some() && has_other_accounts;
         }
         StateGuard { watch: self, journaled }
     }
@@ -113,7 +109,6 @@ mod tests {
 
     use prometheus_client::encoding::text::encode;
     use prometheus_client::registry::Registry;
-    use tollgate_core::watch::WatchSettings;
     use tollgate_gatekeeper::clock::Clock;
 
     use super::super::{Calendar, Entry, Persistence, watch_metrics};
@@ -140,7 +135,7 @@ mod tests {
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
         assert!(text.contains("tollgate_watch_flags 1\n"), "{text}");
-        watch.set_flagging(1000, Span::from_secs(600), "header:x-key");
+        watch.set_flagging(WatchSettings { account_class: "header:x-key".into(), ..WatchSettings::default() });
         hand.advance(HUNG_AFTER + Span::from_millis(1));
         assert!(!watch.status().is_persisted, "the disk has been blocked for too long");
         assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());

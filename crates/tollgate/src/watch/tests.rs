@@ -162,7 +162,7 @@ fn counts_of_a_former_account_class_do_not_return_after_a_restart() {
     let (first, _) = watch(Some(folder.path()));
     first.report("r1", &refused("u1", 999)).unwrap();
     first.rewrite_journal(&mut first.lock()).unwrap();
-    first.set_flagging(1000, Span::from_secs(600), "header:x-api-key");
+    first.set_flagging(WatchSettings { account_class: "header:x-api-key".into(), ..WatchSettings::default() });
     first.take_feed();
     drop(first);
     let (second, _) = watch(Some(folder.path()));

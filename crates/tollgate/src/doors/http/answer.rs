@@ -74,7 +74,7 @@ impl Serialize for ResetTimes {
 }
 
 /// The response to a check.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(super) struct CheckAnswer {
     at_ms: u64,
     decision: &'static str,
@@ -159,15 +159,9 @@ impl CheckAnswer {
             decision: "admit",
             rule: rule.map(str::to_owned),
             reason: "not-limited",
-            hold_ms: 0,
-            retry_after_ms: 0,
             remaining: Some(UNLIMITED),
-            level: 0,
             band: Band::Normal.as_str(),
-            is_blocked: false,
-            times: ResetTimes::default(),
-            ticket: None,
-            headers: LimitFields::default(),
+            ..Self::default()
         }
     }
 

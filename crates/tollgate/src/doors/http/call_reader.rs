@@ -89,7 +89,7 @@ impl CallReader {
         if !self.take_body()? {
             // In a box, so that calls that arrive at once do not carry the memory for the timer.
             let rest = Box::pin(timeout(BODY_MAX, self.read_rest(stream)));
-            rest.await.map_err(|_| DoorProblem::slow())??;
+            rest.await.map_err(|_| DoorProblem::new(408, "the body did not arrive within 10 s"))??;
         }
         self.has_ended = true;
         Ok(())

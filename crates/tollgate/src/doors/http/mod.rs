@@ -67,7 +67,7 @@ pub(super) async fn converse(
         reply.clear();
         let answered = match head {
             Some(Ok(())) => door.answer(&mut stream, &mut reader, &mut reply).await,
-            Some(Err(fault)) => Some(Err(DoorProblem::of(fault))),
+            Some(Err(fault)) => Some(Err(DoorProblem::new(fault.status(), fault.detail()))),
             None => return,
         };
         let Some(answered) = answered else { return };
@@ -77,7 +77,7 @@ pub(super) async fn converse(
             problem.write(&mut reply);
         }
         let keeps = reader.has_ended() && reader.head.keeps_alive() && !reply.closes && !*is_draining.borrow();
-        reply.write(&mut out, &reader.head, keeps, &station.date());
+        reply.write(&mut out, &reader.head, keeps, &station.date.get());
         if send(&mut stream, &mut out).await.is_err() {
             return;
         }

@@ -1,6 +1,5 @@
 //! Error responses of the HTTP door, as problem details (RFC 9457).
 
-use tollgate_wire::http1::Fault;
 use tollgate_wire::http1::response::reason;
 
 use super::door_reply::DoorReply;
@@ -14,13 +13,8 @@ pub(super) struct DoorProblem {
 }
 
 impl DoorProblem {
-    fn new(status: u16, detail: impl Into<String>) -> Self {
+    pub(super) fn new(status: u16, detail: impl Into<String>) -> Self {
         Self { status, detail: detail.into(), field: None }
-    }
-
-    /// A call that is not HTTP, or is ambiguous.
-    pub(super) fn of(fault: Fault) -> Self {
-        Self::new(fault.status(), fault.detail())
     }
 
     /// An invalid call.
@@ -40,10 +34,6 @@ impl DoorProblem {
 
     pub(super) fn too_large() -> Self {
         Self::new(413, "the body is larger than 128 KiB")
-    }
-
-    pub(super) fn slow() -> Self {
-        Self::new(408, "the body did not arrive within 10 s")
     }
 
     pub(super) fn absent() -> Self {

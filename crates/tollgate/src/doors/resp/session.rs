@@ -1,5 +1,6 @@
 //! The state of one connection of a Redis client, and the dispatch of its commands.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -62,7 +63,10 @@ impl RespSession {
             b"CL.THROTTLE" => throttle::by_call(&self.station, arguments, &mut Replies::new(out, self.version)),
             b"THROTTLE" => throttle::throttle(&self.station, arguments, &mut Replies::new(out, self.version)).await,
             b"AUTH" => self.auth(arguments, out),
-            b"HELLO" => self.hello(arguments, out),
+            b"HELLO" => match self.hello(arguments) {
+                Ok(()) => commands::hello(&mut Replies::new(out, self.version), self.version),
+                Err(text) => Replies::new(out, self.version).error(&text),
+            },
             b"CLIENT" => self.client(arguments, out),
             b"RESET" => {
                 *self = Self::new(self.station.clone(), self.has_certificate);
@@ -102,47 +106,38 @@ impl RespSession {
         is_right
     }
 
-    /// `HELLO [version [AUTH user token] [SETNAME name]]`.
-    fn hello(&mut self, arguments: Arguments<'_>, out: &mut Vec<u8>) {
-        let mut version = self.version;
-        let mut at = 1;
-        if arguments.count() > 1 {
-            version = match arguments.at(1) {
-                b"2" => RespVersion::Two,
-                b"3" => RespVersion::Three,
-                other if other.iter().all(u8::is_ascii_digit) => {
-                    return Replies::new(out, self.version).error("NOPROTO unsupported protocol version");
-                }
-                _ => {
-                    let text = "ERR Protocol version is not an integer or out of range";
-                    return Replies::new(out, self.version).error(text);
-                }
-            };
-            at = 2;
-        }
+    /// `HELLO [version [AUTH user token] [SETNAME name]]`. The error is the reply.
+    fn hello(&mut self, arguments: Arguments<'_>) -> Result<(), Cow<'static, str>> {
+        let version = match arguments.at(1) {
+            _ if arguments.count() == 1 => self.version,
+            b"2" => RespVersion::Two,
+            b"3" => RespVersion::Three,
+            other if other.iter().all(u8::is_ascii_digit) => return Err("NOPROTO unsupported protocol version".into()),
+            _ => return Err("ERR Protocol version is not an integer or out of range".into()),
+        };
+        let mut at = 2;
         while at < arguments.count() {
             let option = arguments.at(at);
             if option.eq_ignore_ascii_case(b"AUTH") && at + 2 < arguments.count() {
                 if self.station.asks_for_token() && !self.accept_token(arguments.at(at + 2)) {
-                    return Replies::new(out, self.version).error(WRONG_PASSWORD);
+                    return Err(WRONG_PASSWORD.into());
                 }
                 at += 3;
             } else if option.eq_ignore_ascii_case(b"SETNAME") && at + 1 < arguments.count() {
                 self.name = arguments.at(at + 1).iter().copied().take(NAME_BYTES_MAX).collect();
                 at += 2;
             } else {
-                let text = format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(option));
-                return Replies::new(out, self.version).error(&text);
+                return Err(format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(option)).into());
             }
         }
         if !self.is_let_in() {
             let text = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
                         AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
                         version at the same time";
-            return Replies::new(out, self.version).error(text);
+            return Err(text.into());
         }
         self.version = version;
-        commands::hello(&mut Replies::new(out, version), version);
+        Ok(())
     }
 
     /// `CLIENT`: libraries send their name and version when they connect.
@@ -188,7 +183,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// The argument at this position as text, with invalid UTF-8 replaced.
-    pub(super) fn text(&self, place: usize) -> std::borrow::Cow<'a, str> {
+    pub(super) fn text(&self, place: usize) -> Cow<'a, str> {
         String::from_utf8_lossy(self.at(place))
     }
 }

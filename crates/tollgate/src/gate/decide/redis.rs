@@ -30,12 +30,8 @@ impl RedisLink {
     /// request already.
     pub(crate) fn open(settings: &Settings) -> io::Result<Self> {
         let address = settings.address()?;
-        let options = Options {
-            deadline: settings.deadline,
-            wait: settings.wait,
-            waiting_max: settings.waiting_max,
-            connections: settings.connections,
-        };
+        let Settings { deadline, wait, waiting_max, connections, .. } = *settings;
+        let options = Options { deadline, wait, waiting_max, connections };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (opened, opening) = mpsc::channel();
         let thread = std::thread::Builder::new().name("redis".to_owned()).spawn(move || {

@@ -1,7 +1,6 @@
 //! The data of one request for its line in the access log.
 
 use std::net::IpAddr;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use tollgate_core::time::{Moment, Span};
 use tollgate_wire::http1::{RequestHead, ResponseHead};
@@ -11,6 +10,7 @@ use super::halves::Sent;
 use super::worker::Worker;
 use crate::gate::decide::admission::Ticket;
 use crate::gate::decide::refusal::Refusal;
+use crate::wall_clock;
 use tollgate_core::decision::Act;
 
 /// The status of a request whose client left before the response. nginx uses the same.
@@ -24,7 +24,7 @@ pub(crate) struct AccessRecord {
     /// The arrival on the decision clock.
     began: Moment,
     wait: Span,
-    cost: Option<Span>,
+    pub(crate) cost: Option<Span>,
     decision: &'static str,
     reason: &'static str,
     /// The rule that decided: its generation and its index.
@@ -34,17 +34,14 @@ pub(crate) struct AccessRecord {
 impl AccessRecord {
     /// Starts the record of a request that arrives now; none if requests are not logged.
     pub(crate) fn begin(worker: &Worker) -> Option<Self> {
-        worker.access_log.is_on().then(|| {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            Self {
-                at: Moment::ZERO + Span::from(now),
-                began: worker.shared.stats.clock.now(),
-                wait: Span::ZERO,
-                cost: None,
-                decision: "none",
-                reason: "client-left",
-                rule: None,
-            }
+        worker.access_log.is_on().then(|| Self {
+            at: wall_clock::now(),
+            began: worker.shared.stats.clock.now(),
+            wait: Span::ZERO,
+            cost: None,
+            decision: "none",
+            reason: "client-left",
+            rule: None,
         })
     }
 
@@ -67,10 +64,6 @@ impl AccessRecord {
     }
 
     /// The request was settled at this cost.
-    pub(crate) fn cost(&mut self, cost: Option<Span>) {
-        self.cost = cost;
-    }
-
     /// Writes the line.
     pub(crate) fn write(
         self,
@@ -80,14 +73,14 @@ impl AccessRecord {
         response: &ResponseHead,
         sent: Sent,
     ) {
-        let admission = &worker.shared.admission;
-        let rules = self.rule.map(|_| admission.rules_now());
-        let face = self.rule.and_then(|(generation, index)| {
+        let Self { at, began, wait, cost, decision, reason, rule } = self;
+        let rules = rule.map(|_| worker.shared.admission.rules_now());
+        let face = rule.and_then(|(generation, index)| {
             let rules = rules.as_ref().filter(|rules| rules.generation == generation)?;
             rules.faces.get(index)
         });
         worker.access_log.write(&AccessEntry {
-            at: self.at,
+            at,
             client,
             request: request.map(|head| RequestLine {
                 method: &head.method,
@@ -99,11 +92,11 @@ impl AccessRecord {
             }),
             status: if sent.has_begun { response.status } else { CLIENT_LEFT },
             body_bytes: sent.body_bytes,
-            duration: worker.shared.stats.clock.now().since(self.began),
-            wait: self.wait,
-            cost: self.cost,
-            decision: self.decision,
-            reason: self.reason,
+            duration: worker.shared.stats.clock.now().since(began),
+            wait,
+            cost,
+            decision,
+            reason,
             rule: face.map(|face| face.name.as_str()),
         });
     }

@@ -181,12 +181,7 @@ pub(crate) fn poll_send(
 fn poll_window(stream: &mut SendStream<Bytes>, bytes: usize, cx: &mut Context<'_>) -> Poll<Result<(), PeerError>> {
     stream.reserve_capacity(bytes);
     while stream.capacity() == 0 {
-        match stream.poll_capacity(cx) {
-            Poll::Ready(Some(Ok(_))) => {}
-            Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error.into())),
-            Poll::Ready(None) => return Poll::Ready(Err(PeerError::Gone)),
-            Poll::Pending => return Poll::Pending,
-        }
+        ready!(stream.poll_capacity(cx)).ok_or(PeerError::Gone)??;
     }
     Poll::Ready(Ok(()))
 }

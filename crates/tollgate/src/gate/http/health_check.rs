@@ -36,10 +36,7 @@ pub(crate) async fn run(worker: Rc<Worker>) {
                 let time = settings.timeout.min(settings.interval);
                 let result = tokio::time::timeout(time, check(&backend, &worker, &settings)).await;
                 let result = result.unwrap_or_else(|_| Err("took too long".to_owned()));
-                backend.checked(match &result {
-                    Ok(()) => Ok(()),
-                    Err(why) => Err(why),
-                });
+                backend.checked(result.as_ref().map(drop).map_err(String::as_str));
             });
         }
         tokio::time::sleep(settings.interval).await;

@@ -39,21 +39,16 @@ impl PageContent {
     }
 
     fn fill(&self, page: &Page) -> Vec<u8> {
-        let mut out = Vec::new();
-        for part in &page.parts {
-            match part {
-                PagePart::Text(text) => out.extend_from_slice(text.as_bytes()),
-                PagePart::Status => out.extend_from_slice(itoa::Buffer::new().format(self.status).as_bytes()),
-                PagePart::Title => out.extend_from_slice(self.title.as_bytes()),
-                PagePart::Detail => out.extend_from_slice(self.detail.as_bytes()),
-                PagePart::RetryAfter => {
-                    if let Some(secs) = self.retry_secs {
-                        out.extend_from_slice(itoa::Buffer::new().format(secs).as_bytes());
-                    }
-                }
-            }
-        }
-        out
+        let (mut status, mut secs) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let (status, secs) = (status.format(self.status), self.retry_secs.map_or("", |retry| secs.format(retry)));
+        let parts = page.parts.iter().map(|part| match part {
+            PagePart::Text(text) => text,
+            PagePart::Status => status,
+            PagePart::Title => self.title,
+            PagePart::Detail => self.detail,
+            PagePart::RetryAfter => secs,
+        });
+        parts.collect::<String>().into_bytes()
     }
 
     fn built_in(&self) -> Vec<u8> {

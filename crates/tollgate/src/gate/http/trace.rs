@@ -25,20 +25,20 @@ pub(crate) fn begin(worker: &Worker, peer: &ConnectionPeer, request: &RequestVie
 pub(crate) fn refused(trace: &mut Option<Trace>, refusal: &Refusal) {
     let Some(trace) = trace else { return };
     let rule = refusal.rule().map(|rule| rule.name.clone());
-    trace.decided(Decided { decision: "refuse", reason: refusal.cause.as_str(), rule });
+    trace.decided = Decided { decision: "refuse", reason: refusal.cause.as_str(), rule };
 }
 
 /// Records that the request is not forwarded, for a reason other than a rule or the queue.
 pub(crate) fn undecided(trace: &mut Option<Trace>, reason: &'static str) {
     let Some(trace) = trace else { return };
-    trace.decided(Decided { decision: "none", reason, rule: None });
+    trace.decided = Decided { decision: "none", reason, rule: None };
 }
 
 /// Records that the request is forwarded, and adds the trace context to it.
 pub(crate) fn goes(trace: &mut Option<Trace>, ticket: &Ticket, account: &mut PendingStats, request: &mut RequestHead) {
     let Some(trace) = trace else { return };
     let (decision, rule) = ticket.decided();
-    trace.decided(Decided { decision: decision.verdict.as_str(), reason: decision.reason.as_str(), rule });
+    trace.decided = Decided { decision: decision.verdict.as_str(), reason: decision.reason.as_str(), rule };
     account.told = Some(trace.goes());
     request.fields.retain(|field| field.name_bytes != TRACEPARENT);
     request.fields.push(TRACEPARENT, &trace.traceparent().write());

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use tollgate_core::band::Band;
 use tollgate_core::class::Class;
 use tollgate_core::decision::{Act, Decision};
 use tollgate_core::network::Network;
@@ -97,15 +96,6 @@ pub(crate) struct Standing {
     pub(crate) over: Option<u64>,
     /// The state that the decision is based on.
     pub(crate) by: Authority,
-}
-
-/// The result of a reset of a key.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Forgotten {
-    /// The number of rules that had state for it.
-    pub(crate) rules: usize,
-    /// The error of the shared store, which may still have state for it.
-    pub(crate) unanswered: Option<Unanswered>,
 }
 
 impl Running {
@@ -286,11 +276,6 @@ impl Running {
         self.shared.admission.forecast(client, has_route.then_some(request))
     }
 
-    /// The load level of the backend.
-    pub(crate) fn band(&self) -> Band {
-        self.shared.admission.load.band()
-    }
-
     /// The decision of every rule that applies to a request.
     pub(crate) async fn explain(&self, request: &impl Request, toll: Option<Span>) -> Vec<Standing> {
         let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load.band(), self.now());
@@ -331,7 +316,7 @@ impl Running {
     }
 
     /// Deletes the state of a key for every rule of a class, here and in the shared store.
-    pub(crate) async fn forget(&self, class: &str, request: &impl Request) -> Forgotten {
+    pub(crate) async fn forget(&self, class: &str, request: &impl Request) -> Result<usize, Unanswered> {
         let (rules, now) = (self.shared.admission.rules(), self.now());
         let of_class = |place: usize| rules.faces.get(place).is_some_and(|face| face.class == class);
         let places = (0..rules.faces.len()).filter(|place| of_class(*place));
@@ -344,7 +329,7 @@ impl Running {
                 Err(why) => unanswered = Some(why),
             }
         }
-        Forgotten { rules: knew.len(), unanswered }
+        unanswered.map_or(Ok(knew.len()), Err)
     }
 
     /// Deletes the state of a throttled key at this gate, and returns the number of rules that had any. It needs no

@@ -33,7 +33,7 @@ pub(crate) const CERTIFICATE_BYTES_MAX: u64 = 1 << 20;
 
 /// The cryptography provider. It is named here, so that a dependency that brings another one does not make the choice
 /// ambiguous.
-pub(crate) fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 

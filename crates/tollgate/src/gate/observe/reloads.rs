@@ -18,7 +18,7 @@ pub(crate) struct Reloads {
 
 impl Reloads {
     /// Records a reload, and the settings that need a restart.
-    pub(crate) fn note(&self, outcome: &Result<Vec<String>, String>) {
+    pub(crate) fn note(&self, outcome: &Result<Vec<&'static str>, String>) {
         let counter = if outcome.is_ok() { &self.done } else { &self.failed };
         counter.fetch_add(1, Ordering::Relaxed);
         if let Ok(waiting) = outcome {

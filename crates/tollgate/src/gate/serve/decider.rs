@@ -480,52 +480,19 @@ struct Marked<'a, R> {
 }
 
 impl<R: Request> Request for Marked<'_, R> {
-    fn client(&self) -> Option<IpAddr> {
-        self.request.client()
-    }
-
-    fn method(&self) -> &[u8] {
-        self.request.method()
-    }
-
-    fn target(&self) -> &[u8] {
-        self.request.target()
-    }
-
-    fn host(&self) -> Option<&[u8]> {
-        self.request.host()
-    }
-
-    fn header(&self, name: &str) -> Option<&[u8]> {
-        self.request.header(name)
-    }
-
-    fn normal_path(&self) -> Option<&NormalPath> {
-        self.request.normal_path()
-    }
-
-    fn attribute(&self, name: &str) -> Option<&[u8]> {
-        self.request.attribute(name)
-    }
-
-    fn attribute_count(&self) -> usize {
-        self.request.attribute_count()
-    }
-
-    fn cookie(&self, name: &str) -> Option<&[u8]> {
-        self.request.cookie(name)
-    }
-
-    fn write_query(&self, name: &str, sink: &mut impl KeySink) -> bool {
-        self.request.write_query(name, sink)
-    }
-
-    fn json(&self, pointer: &str) -> Option<&[u8]> {
-        self.request.json(pointer)
-    }
-
-    fn rule_name(&self) -> Option<&str> {
-        self.request.rule_name()
+    delegate! { request:
+        client() -> Option<IpAddr>;
+        method() -> &[u8];
+        target() -> &[u8];
+        host() -> Option<&[u8]>;
+        header(name: &str) -> Option<&[u8]>;
+        normal_path() -> Option<&NormalPath>;
+        attribute(name: &str) -> Option<&[u8]>;
+        attribute_count() -> usize;
+        cookie(name: &str) -> Option<&[u8]>;
+        write_query(name: &str, sink: &mut impl KeySink) -> bool;
+        json(pointer: &str) -> Option<&[u8]>;
+        rule_name() -> Option<&str>;
     }
 
     fn is_flagged(&self) -> bool {

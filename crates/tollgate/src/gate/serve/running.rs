@@ -13,9 +13,9 @@ use tokio::sync::watch;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::link::{Link, LinkSettings};
 
-use super::decider::Decider;
 use super::listener;
 use super::worker_thread::{self, Phase};
+use crate::client_tls;
 use crate::gate::decide::admission::Admission;
 use crate::gate::decide::domains::{self, OtherDomains};
 use crate::gate::decide::keeper::Keeper;
@@ -23,7 +23,6 @@ use crate::gate::decide::masters;
 use crate::gate::decide::queue::IN_FLIGHT_MAX;
 use crate::gate::decide::redis::RedisLink;
 use crate::gate::decide::remote_state::RemoteLinks;
-use crate::gate::http::backend::connect;
 use crate::gate::http::backend::sites::SiteBackends;
 use crate::gate::http::spool::Buffers;
 use crate::gate::http::worker::Shared;
@@ -133,7 +132,7 @@ impl Running {
             proxy_detector: ProxyDetector::default(),
             counters: (0..workers + door_threads).map(|_| Arc::new(WorkerCounters::default())).collect(),
             server_tls: ArcSwapOption::new(certificates.as_ref().map(server_config)),
-            backend_tls: ArcSwap::new(connect::tls_config(&settings.all_backends())?),
+            backend_tls: ArcSwap::new(backend_tls(&settings)?),
             settings: ArcSwap::from_pointee(settings),
         });
         for listener in &listeners[0] {
@@ -171,7 +170,7 @@ impl Running {
     /// changed.
     pub(crate) fn reload(&self, orders: Orders) -> io::Result<Vec<&'static str>> {
         // The steps that can fail come first, so that either everything is applied or nothing.
-        let backend_tls = connect::tls_config(&orders.gate.all_backends())?;
+        let backend_tls = backend_tls(&orders.gate)?;
         let old = self.shared.settings.load_full();
         let certificates = self.changed_certificates(CertificatePlan::new(&orders.gate))?;
         let access_log = self.wanted_access_log(&orders.gate)?;
@@ -214,7 +213,7 @@ impl Running {
     /// The access log of `settings`: the one in use, reopened, if its settings have not changed.
     fn wanted_access_log(&self, settings: &Settings) -> io::Result<Option<Arc<LogWriter>>> {
         let Some(wanted) = &settings.access_log else { return Ok(None) };
-        if let Some(same) = self.shared.access_log.load_full().filter(|log| log.is_for(wanted)) {
+        if let Some(same) = self.shared.access_log.load_full().filter(|log| log.settings == *wanted) {
             same.reopen();
             return Ok(Some(same));
         }
@@ -288,11 +287,6 @@ impl Running {
         }
     }
 
-    /// The decider of a door thread, whose counters follow those of the workers.
-    pub(crate) fn decider(&self, door_thread: usize) -> Decider {
-        Decider::new(self.shared.clone(), door_thread)
-    }
-
     /// Whether connections are accepted and a backend can serve requests.
     pub(crate) fn is_ready(&self) -> bool {
         let backends = self.shared.backends.load();
@@ -348,6 +342,10 @@ fn settled(old: &Settings, new: Settings) -> (Settings, Vec<&'static str>) {
 }
 
 /// The TLS configuration for clients, which can negotiate HTTP/2.
+fn backend_tls(settings: &Settings) -> io::Result<Arc<rustls::ClientConfig>> {
+    client_tls::config(settings.all_backends().iter().any(|backend| backend.tls))
+}
+
 fn server_config(certificates: &Arc<Certificates>) -> Arc<rustls::ServerConfig> {
     certificates.server_config(&["h2", "http/1.1"])
 }

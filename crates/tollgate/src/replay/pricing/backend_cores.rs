@@ -122,11 +122,7 @@ fn estimate_with(observed: &[Observed], usual: &HashMap<u64, f64>) -> Option<f64
     // By the logarithm of the number in flight, because a backend is saturated only from some number on.
     let mut bins = [Sum::default(); 32];
     for request in observed.iter().filter(|request| request.crowd >= CROWD_MIN) {
-        let bin = &mut bins[(request.crowd.log2() as usize).min(31)];
-        match usual.get(&request.route) {
-            Some(usual_s) => bin.add(request, *usual_s),
-            None => bin.unknown_part_s += request.part_s,
-        }
+        bins[(request.crowd.log2() as usize).min(31)].add(request, usual);
     }
     let is_saturated = |bin: &&Sum| {
         bin.requests >= SATURATED_REQUESTS_MIN && bin.duration_s >= bin.usual_s * INFLATION_MIN && bin.part_s > 0.0
@@ -142,7 +138,12 @@ fn estimate_with(observed: &[Observed], usual: &HashMap<u64, f64>) -> Option<f64
 }
 
 impl Sum {
-    fn add(&mut self, request: &Observed, usual_s: f64) {
+    /// Adds a request. If its usual cost is unknown, only its part counts.
+    fn add(&mut self, request: &Observed, usual: &HashMap<u64, f64>) {
+        let Some(usual_s) = usual.get(&request.route) else {
+            self.unknown_part_s += request.part_s;
+            return;
+        };
         self.requests += 1;
         self.duration_s += request.duration_s;
         self.usual_s += usual_s;
@@ -198,34 +199,24 @@ fn calm_crowd(observed: &[Observed]) -> f64 {
 
 /// Corrections for routes that were seen both calm and crowded.
 fn factors(cores: f64, crowded: &[&Observed], usual: &HashMap<u64, f64>) -> HashMap<u64, f64> {
+    let mut sums = HashMap::<u64, Sum>::new();
+    for request in crowded {
+        sums.entry(request.route).or_default().add(request, usual);
+    }
+    sums.retain(|_, sum| sum.requests >= ROUTE_REQUESTS_MIN);
     let factor = |(route, sum): (u64, Sum)| {
-        let share_s = cores * sum.part_s / sum.requests as f64;
-        let factor = usual.get(&route)? / share_s;
+        let factor = sum.usual_s / (cores * sum.part_s);
         factor.is_finite().then(|| (route, factor.clamp(1.0 / FACTOR_MAX, FACTOR_MAX)))
     };
-    by_route(crowded).into_iter().filter_map(factor).collect()
+    sums.into_iter().filter_map(factor).collect()
 }
 
 /// The correction for all other routes: the work of a saturated backend, less that of the requests with a usual cost,
 /// was done for the requests without one.
 fn other_factor(cores: f64, crowded: &[&Observed], usual: &HashMap<u64, f64>) -> f64 {
     let mut sum = Sum::default();
-    for request in crowded {
-        match usual.get(&request.route) {
-            Some(usual_s) => sum.add(request, *usual_s),
-            None => sum.unknown_part_s += request.part_s,
-        }
-    }
+    crowded.iter().for_each(|request| sum.add(request, usual));
     let work_s = cores * (sum.part_s + sum.unknown_part_s);
     let factor = (work_s - sum.usual_s) / (cores * sum.unknown_part_s);
     if factor.is_finite() { factor.clamp(1.0 / FACTOR_MAX, FACTOR_MAX) } else { 1.0 }
-}
-
-fn by_route(observed: &[&Observed]) -> HashMap<u64, Sum> {
-    let mut sums = HashMap::<u64, Sum>::new();
-    for request in observed {
-        sums.entry(request.route).or_default().add(request, 0.0);
-    }
-    sums.retain(|_, sum| sum.requests >= ROUTE_REQUESTS_MIN);
-    sums
 }

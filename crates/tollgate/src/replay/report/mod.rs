@@ -38,18 +38,8 @@ pub(super) fn report(summary: &Summary) -> String {
 
 /// Text for HTML, in elements and in quoted attributes.
 pub(super) fn escaped(text: &str) -> String {
-    let mut html = String::with_capacity(text.len());
-    for symbol in text.chars() {
-        match symbol {
-            '&' => html.push_str("&amp;"),
-            '<' => html.push_str("&lt;"),
-            '>' => html.push_str("&gt;"),
-            '"' => html.push_str("&quot;"),
-            '\'' => html.push_str("&#39;"),
-            symbol => html.push(symbol),
-        }
-    }
-    html
+    let entities = [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#39;")];
+    entities.iter().fold(text.to_owned(), |html, (symbol, entity)| html.replace(*symbol, entity))
 }
 
 struct HtmlPage {

@@ -9,7 +9,7 @@ use toml::de::DeValue;
 use super::super::error::{ErrorCollector, shown};
 use super::super::shape::Shape;
 use super::super::suggestion::did_you_mean;
-use super::super::table::{Located, Value};
+use super::super::table::Value;
 use super::decimal::{ExactDecimal, Inexact};
 use super::text_value;
 
@@ -93,6 +93,24 @@ pub(in super::super) fn parse_duration(text: &str) -> Result<Span, String> {
 text_value!(Span, "a duration", "10s", parse_duration, read_text_or_number);
 
 /// A duration above 0.
+pub(crate) enum PositiveSpan {}
+
+impl Value for PositiveSpan {
+    type Parsed = Span;
+
+    fn shape() -> Shape {
+        Span::shape()
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Span> {
+        match Span::read(value, errors)? {
+            Span::ZERO => errors.refuse(&value.span(), "must not be 0: write a duration such as \"1s\""),
+            span => Some(span),
+        }
+    }
+}
+
+/// The same as a [`PositiveSpan`], for the standard library and tokio.
 impl Value for Duration {
     type Parsed = Self;
 
@@ -101,18 +119,9 @@ impl Value for Duration {
     }
 
     fn read(value: &Spanned<DeValue<'_>>, errors: &mut ErrorCollector) -> Option<Self> {
-        let span = Located::<Span>::read(value, errors)?;
-        nonzero(&span, errors).map(Self::from)
+        PositiveSpan::read(value, errors).map(Self::from)
     }
 }
-
-/// Reports a duration of 0.
-pub(in super::super) fn nonzero(span: &Located<Span>, errors: &mut ErrorCollector) -> Option<Span> {
-    if span.value.is_zero() { errors.refuse(&span.span, ZERO_ERROR) } else { Some(span.value) }
-}
-
-/// The error of a duration of 0.
-pub(in super::super) const ZERO_ERROR: &str = "must not be 0: write a duration such as \"1s\"";
 
 #[cfg(test)]
 mod tests {

@@ -15,6 +15,7 @@ mod word;
 pub(crate) use address::ListenAddress;
 pub(super) use backend::split_port;
 pub(crate) use backend::{BackendProtocol, BackendUrl};
+pub(crate) use duration::PositiveSpan;
 pub(crate) use number::{Millionths, Thousandths, WholeNumber};
 pub(super) use rate::PerTime;
 pub(crate) use size::Size;

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -11,8 +10,7 @@ use tokio::net::TcpStream;
 
 use super::Backend;
 use crate::gate::net::socket::Transport;
-use crate::gate::net::tls::provider;
-use crate::settings::{BackendProtocol, BackendUrl};
+use crate::settings::BackendProtocol;
 
 /// Connects to a backend.
 pub(crate) async fn connect(
@@ -67,28 +65,4 @@ async fn dial_address(backend: &Backend, address: SocketAddr) -> io::Result<TcpS
     let stream = TcpStream::connect(address).await?;
     backend.queue.connected_within(start.elapsed());
     Ok(stream)
-}
-
-/// The TLS configuration for backends, with the root certificates of the system. They are read only if a backend uses
-/// TLS.
-pub(crate) fn tls_config(backends: &[&BackendUrl]) -> io::Result<Arc<rustls::ClientConfig>> {
-    let mut roots = rustls::RootCertStore::empty();
-    if backends.iter().any(|backend| backend.tls) {
-        let found = rustls_native_certs::load_native_certs();
-        for error in &found.errors {
-            tracing::warn!(%error, "some of the system's certificates cannot be read");
-        }
-        roots.add_parsable_certificates(found.certs);
-        if roots.is_empty() {
-            return Err(io::Error::other(
-                "no root certificates on this system: install ca-certificates, or set SSL_CERT_FILE",
-            ));
-        }
-    }
-    let config = rustls::ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .expect("the provider speaks the versions that rustls does")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(Arc::new(config))
 }

@@ -125,27 +125,16 @@ impl Backends {
         }
     }
 
+    /// Of the backends that are up, the one with the fewest requests in flight.
     fn best(&self, avoid: Option<u64>, lost: &[u64]) -> Result<&Arc<Backend>, AllDown> {
         let count = self.all.len();
         let turn = if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
-        let mut best: Option<(u32, &Arc<Backend>)> = None;
-        let mut wait = Duration::MAX;
-        for step in 0..count {
-            let backend = &self.all[(turn + step) % count];
-            if (avoid == Some(backend.id) && count > 1) || lost.contains(&backend.id) {
-                continue;
-            }
-            if let Err(down_for) = backend.is_up() {
-                wait = wait.min(down_for);
-                continue;
-            }
-            let in_flight = backend.in_flight();
-            if best.is_none_or(|(least, _)| in_flight < least) {
-                best = Some((in_flight, backend));
-            }
-        }
-        let wait = if wait == Duration::MAX { health::BACKOFF_MIN } else { wait };
-        best.map(|(_, backend)| backend).ok_or(AllDown(wait))
+        let is_avoided = |id: u64| (avoid == Some(id) && count > 1) || lost.contains(&id);
+        let in_turn = (0..count).map(|step| &self.all[turn.wrapping_add(step) % count]);
+        let candidates = in_turn.filter(|backend| !is_avoided(backend.id));
+        let up = candidates.clone().filter(|backend| backend.is_up().is_ok());
+        let wait = || candidates.filter_map(|backend| backend.is_up().err()).min().unwrap_or(health::BACKOFF_MIN);
+        up.min_by_key(|backend| backend.in_flight()).ok_or_else(|| AllDown(wait()))
     }
 
     /// Whether another backend than this one is up.

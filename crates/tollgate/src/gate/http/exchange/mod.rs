@@ -449,7 +449,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
             None => ticket.end(),
         }
         if let Some(record) = &mut self.access_record {
-            record.cost(ticket.toll);
+            record.cost = ticket.toll;
         }
     }
 

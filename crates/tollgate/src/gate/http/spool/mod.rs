@@ -18,7 +18,7 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -235,17 +235,8 @@ impl<'a> Overflow<'a> {
             match self.blocks.front() {
                 None => return Poll::Ready(Ok(None)),
                 Some(Block::Memory(_)) => break,
-                Some(Block::Writing(..)) => match self.poll_written(cx) {
-                    Poll::Ready(written) => written?,
-                    Poll::Pending => return Poll::Pending,
-                },
-                Some(Block::Spooled(slot)) => {
-                    let slot = *slot;
-                    match self.poll_read(slot, cx) {
-                        Poll::Ready(read) => read?,
-                        Poll::Pending => return Poll::Pending,
-                    }
-                }
+                Some(Block::Writing(..)) => ready!(self.poll_written(cx))?,
+                Some(&Block::Spooled(slot)) => ready!(self.poll_read(slot, cx))?,
             }
         }
         match self.blocks.front() {

@@ -43,7 +43,7 @@ impl WorkerLog {
     pub(crate) fn write(&self, entry: &AccessEntry<'_>) {
         let mut open = self.0.borrow_mut();
         let Some(OpenLog { writer, chunk }) = &mut *open else { return };
-        match writer.format() {
+        match writer.settings.format {
             LogFormat::Combined => entry.write_combined(&mut chunk.bytes),
             LogFormat::Json => entry.write_json(&mut chunk.bytes),
         }

@@ -6,13 +6,13 @@ use std::net::UdpSocket;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use tollgate_core::time::{Moment, Span};
 use tollgate_wire::log::civil;
 
 use crate::settings::LogOutput;
+use crate::wall_clock;
 
 /// The priority of each syslog message: facility local7, severity info, as in nginx.
 const PRIORITY: u8 = 23 << 3 | 6;
@@ -152,8 +152,7 @@ struct SyslogMessage {
 
 impl SyslogMessage {
     fn new(host: Option<&str>) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = civil(Moment::ZERO + Span::from(now)).strftime("%b %e %H:%M:%S");
+        let now = civil(wall_clock::now()).strftime("%b %e %H:%M:%S");
         let host = host.map(|host| format!("{host} ")).unwrap_or_default();
         let head = format!("<{PRIORITY}>{now} {host}tollgate: ");
         Self { head: head.len(), bytes: head.into_bytes() }

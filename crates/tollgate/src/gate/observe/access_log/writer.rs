@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::output::{Lost, Output};
 use crate::line_queue::{LineQueue, WriterTask};
-use crate::settings::{AccessLog as Settings, LogFormat};
+use crate::settings::AccessLog as Settings;
 
 /// The longest wait for the last lines at the end of the gate.
 const LAST_WRITE_MAX: Duration = Duration::from_secs(2);
@@ -34,7 +34,7 @@ pub(super) struct Chunk {
 /// The access log under one version of the settings.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
-    settings: Settings,
+    pub(crate) settings: Settings,
     queue: Arc<LineQueue>,
     counts: Arc<LogCounts>,
 }
@@ -47,15 +47,6 @@ impl LogWriter {
         let (lines, counted) = (queue.clone(), counts.clone());
         thread::Builder::new().name("tollgate-access".to_owned()).spawn(move || run(&lines, output, &counted))?;
         Ok(Arc::new(Self { settings: settings.clone(), queue, counts: counts.clone() }))
-    }
-
-    /// Whether this writer has these settings.
-    pub(crate) fn is_for(&self, settings: &Settings) -> bool {
-        self.settings == *settings
-    }
-
-    pub(super) fn format(&self) -> LogFormat {
-        self.settings.format
     }
 
     /// Takes the lines of a chunk and leaves it empty. Drops them if the queue is full.
@@ -135,7 +126,7 @@ impl DropReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::LogOutput;
+    use crate::settings::{LogFormat, LogOutput};
 
     #[test]
     fn drops_are_reported_at_once_and_then_at_most_once_a_minute() {
