@@ -2,13 +2,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate_wire::proxy_protocol::{ParsedHeader, parse};
+use tollgate_wire::proxy_protocol::parse;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Ok(ParsedHeader::Header { length, .. }) = parse(bytes) {
+    if let Ok(Some((length, _))) = parse(bytes) {
         assert!(length <= bytes.len());
         for cut in 0..length {
-            assert_eq!(parse(&bytes[..cut]), Ok(ParsedHeader::More));
+            assert_eq!(parse(&bytes[..cut]), Ok(None));
         }
     }
 });

@@ -2,14 +2,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate_wire::http1::scan::{Bounds, Found, Scan};
+use tollgate_wire::http1::scan::{Bounds, Scan};
 use tollgate_wire::http1::{Length, RequestHead};
 
 fuzz_target!(|bytes: &[u8]| {
     let bounds = Bounds { line_bytes_max: 8 << 10, head_bytes_max: 32 << 10 };
-    let Ok(Found::Head { start, end }) = Scan::default().look(bytes, bounds, true) else { return };
+    let Ok(Some(found)) = Scan::default().look(bytes, bounds, true) else { return };
     let mut head = RequestHead::default();
-    if head.parse(&bytes[start..end]).is_err() {
+    if head.parse(&bytes[found]).is_err() {
         return;
     }
     let mut again = Vec::new();

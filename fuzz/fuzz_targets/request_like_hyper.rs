@@ -20,7 +20,7 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use libfuzzer_sys::fuzz_target;
 use tollgate_wire::http1::chunked::{Decoder, Step};
 use tollgate_wire::http1::request::FIELDS_MAX;
-use tollgate_wire::http1::scan::{Bounds, Found, Scan};
+use tollgate_wire::http1::scan::{Bounds, Scan};
 use tollgate_wire::http1::{Length, RequestHead};
 
 /// The reasons why we reject requests that hyper accepts, each deliberate.
@@ -66,8 +66,8 @@ fn ours(bytes: &[u8]) -> (Vec<Request>, Option<&'static str>) {
     let (mut requests, mut rest) = (Vec::new(), bytes);
     loop {
         let (start, end) = match Scan::default().look(rest, BOUNDS, true) {
-            Ok(Found::Head { start, end }) => (start, end),
-            Ok(Found::More) => return (requests, None),
+            Ok(Some(head)) => (head.start, head.end),
+            Ok(None) => return (requests, None),
             Err(fault) => return (requests, Some(fault.detail())),
         };
         let mut head = RequestHead::default();

@@ -2,15 +2,15 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate_wire::http1::scan::{Bounds, Found, Scan};
+use tollgate_wire::http1::scan::{Bounds, Scan};
 use tollgate_wire::http1::{Length, ResponseHead};
 
 fuzz_target!(|bytes: &[u8]| {
     let bounds = Bounds { line_bytes_max: 8 << 10, head_bytes_max: 32 << 10 };
-    let Ok(Found::Head { start, end }) = Scan::default().look(bytes, bounds, false) else { return };
+    let Ok(Some(found)) = Scan::default().look(bytes, bounds, false) else { return };
     for to_head in [false, true] {
         let mut head = ResponseHead::default();
-        if head.parse(&bytes[start..end], to_head).is_err() {
+        if head.parse(&bytes[found.clone()], to_head).is_err() {
             continue;
         }
         let mut again = format!("HTTP/1.1 {} x\r\n", head.status).into_bytes();

@@ -19,6 +19,7 @@ use tollgate_storm::{
     crowd::{self, Crowd},
     dice::Dice,
     tally::Failure,
+    target::Target,
 };
 
 /// The address of the client.
@@ -80,7 +81,8 @@ pub(crate) struct Connections {
 
 impl Connections {
     pub(crate) fn new(count: usize, target: SocketAddr, backend: Backend) -> Self {
-        let clients = (0..count).map(|_| Client::new(Crowd::Human, SOURCE, target)).collect();
+        let target = Arc::new(Target::new(target));
+        let clients = (0..count).map(|_| Client::new(Crowd::Human, SOURCE, Arc::clone(&target))).collect();
         Self { clients, backend, dice: Dice::new(1) }
     }
 

@@ -4,13 +4,13 @@ use crate::load::{SOURCE, Sample};
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::Request;
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     net::TcpSocket,
     task::JoinSet,
     time::{Instant, timeout_at},
 };
-use tollgate_storm::{client::Client, crowd::Crowd, tally::Failure};
+use tollgate_storm::{client::Client, crowd::Crowd, tally::Failure, target::Target};
 
 /// Where to load from, and the connections that a browser keeps between two pages.
 pub(crate) struct Page {
@@ -25,7 +25,8 @@ enum Transport {
 
 impl Page {
     pub(crate) fn new(target: SocketAddr, over_http2: bool, assets: usize) -> Self {
-        let client = |_| Client::new(Crowd::Human, SOURCE, target);
+        let server = Arc::new(Target::new(target));
+        let client = |_| Client::new(Crowd::Human, SOURCE, Arc::clone(&server));
         let transport =
             if over_http2 { Transport::Http2(None) } else { Transport::Http1((0..assets).map(client).collect()) };
         Self { target, transport }

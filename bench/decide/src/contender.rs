@@ -7,9 +7,8 @@ use governor::state::keyed::DashMapStateStore;
 use governor::{Quota, RateLimiter};
 use tollgate_core::band::Band;
 use tollgate_core::class::Class;
-use tollgate_core::condition::Condition;
 use tollgate_core::limit::{Bucket, Limit, Rate};
-use tollgate_core::rule::{Mode, Rule};
+use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
@@ -81,17 +80,7 @@ pub(crate) enum Contender {
 
 impl Contender {
     fn ours(limit: Limit, room: u32, seed: Seed) -> Self {
-        let rule = Rule {
-            name: "bench".into(),
-            when: Condition::default(),
-            unless: Vec::new(),
-            class: Class::parse("identifier").expect("a class"),
-            limit,
-            escalation: None,
-            warmup: None,
-            hold_max: Span::ZERO,
-            mode: Mode::Enforce,
-        };
+        let rule = Rule::new("bench", Class::parse("identifier").expect("a class"), limit);
         let bytes = table_bytes_for(&rule, room as usize);
         let plan = Plan { rules: vec![(rule, bytes)], started: Moment::ZERO, seed, names_max: 16 };
         let limiter = Limiter::new(plan).expect("this machine has the memory");

@@ -14,9 +14,8 @@ use std::time::Instant;
 
 use tollgate_core::band::Band;
 use tollgate_core::class::Class;
-use tollgate_core::condition::Condition;
 use tollgate_core::limit::{Bucket, Limit};
-use tollgate_core::rule::{Mode, Rule, Situation};
+use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::shared::{AskedRule, Options, SharedRule, Store};
@@ -191,17 +190,7 @@ impl Cpu {
 
 fn rule(Allowance { size, drip }: Allowance) -> Rule {
     let bucket = Bucket::new(size, drip, Span::from_secs(1)).expect("the parameters are valid");
-    Rule {
-        name: "api".into(),
-        when: Condition::default(),
-        unless: Vec::new(),
-        class: Class::parse("ip/32").expect("it is a class"),
-        limit: Limit::Bucket(bucket),
-        escalation: None,
-        warmup: None,
-        hold_max: Span::ZERO,
-        mode: Mode::Enforce,
-    }
+    Rule::new("api", Class::parse("ip/32").expect("it is a class"), Limit::Bucket(bucket))
 }
 
 fn median(values: &[f64]) -> f64 {

@@ -18,6 +18,7 @@ use tollgate_storm::{
     plan::Phases,
     site, storm,
     tally::{Crawled, Tally, View},
+    target::Target,
 };
 
 /// The cores and the program under test.
@@ -83,7 +84,7 @@ pub(crate) fn run(bench: &Bench, title: &Title) -> io::Result<Outcome> {
     let tally = Arc::new(Tally::default());
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(storm::play(
         Arc::new(plan),
-        listen,
+        Arc::new(Target::new(listen)),
         start,
         Arc::clone(&tally),
     ));

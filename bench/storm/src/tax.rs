@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::sync::Semaphore;
-use tollgate_storm::{client::Client, cpu, crowd::Crowd};
+use tollgate_storm::{client::Client, cpu, crowd::Crowd, target::Target};
 
 const OPENING_AT_ONCE: usize = 128;
 /// The number of addresses per batch of connections.
@@ -228,9 +228,10 @@ fn print_addresses(pair: &Pair, addresses: u32, runtime: &tokio::runtime::Runtim
 /// connections.
 async fn knock(target: SocketAddr, addresses: std::ops::Range<u32>) -> Vec<Client> {
     let turns = Arc::new(Semaphore::new(OPENING_AT_ONCE));
+    let target = Arc::new(Target::new(target));
     let mut clients = tokio::task::JoinSet::new();
     for index in addresses {
-        let turns = Arc::clone(&turns);
+        let (turns, target) = (Arc::clone(&turns), Arc::clone(&target));
         clients.spawn(async move {
             let _turn = turns.acquire().await.ok()?;
             let mut client = Client::new(Crowd::Human, address(index), target);

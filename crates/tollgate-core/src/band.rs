@@ -18,27 +18,18 @@ const CATASTROPHE_FACTOR: u64 = 4;
 /// A band is kept for this many windows after a catastrophic one, which is included.
 pub const DWELL_WINDOWS: u32 = 7;
 
-/// The load of the backend. It multiplies the penalty of a client over its own limit, and affects no other
-/// client.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Band {
-    /// Normal load.
-    #[default]
-    Normal,
-    /// Queueing has been noticeable for some time.
-    Elevated,
-    /// Queueing is severe, or one measure was catastrophic.
-    Critical,
-}
-
-impl Band {
-    /// The name in logs, metrics and APIs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Normal => "normal",
-            Self::Elevated => "elevated",
-            Self::Critical => "critical",
-        }
+crate::named_enum! {
+    /// The load of the backend. It multiplies the penalty of a client over its own limit, and affects no other
+    /// client.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Band {
+        /// Normal load.
+        #[default]
+        Normal = "normal",
+        /// Queueing has been noticeable for some time.
+        Elevated = "elevated",
+        /// Queueing is severe, or one measure was catastrophic.
+        Critical = "critical",
     }
 }
 

@@ -55,77 +55,48 @@ impl Verdict {
     }
 }
 
-/// The reason of a verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// No rule applies.
-    NoRule,
-    /// Every rule has room.
-    WithinLimit,
-    /// The limit has no room, but during warm-up only ceilings apply.
-    WarmUp,
-    /// The limit has no room.
-    OverLimit,
-    /// The ceiling is reached, which nothing lifts.
-    Ceiling,
-    /// The backoff of an earlier violation has not ended.
-    InBackoff,
-    /// The in-flight limit is reached.
-    Busy,
-    /// The request is larger than the limit.
-    TooLarge,
-    /// The store with the rule's state did not answer in time, and the rule is set to refuse in that case.
-    StoreTimeout,
-    /// A rule in observe mode would have held the request.
-    WouldHold,
-    /// A rule in observe mode would have refused the request.
-    WouldRefuse,
-}
-
-impl Reason {
-    /// The name in logs, metrics and APIs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NoRule => "no-rule",
-            Self::WithinLimit => "within-limit",
-            Self::WarmUp => "warm-up",
-            Self::OverLimit => "over-limit",
-            Self::Ceiling => "ceiling",
-            Self::InBackoff => "in-backoff",
-            Self::Busy => "busy",
-            Self::TooLarge => "too-large",
-            Self::StoreTimeout => "store-timeout",
-            Self::WouldHold => "would-hold",
-            Self::WouldRefuse => "would-refuse",
-        }
+crate::named_enum! {
+    /// The reason of a verdict.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Reason {
+        /// No rule applies.
+        NoRule = "no-rule",
+        /// Every rule has room.
+        WithinLimit = "within-limit",
+        /// The limit has no room, but during warm-up only ceilings apply.
+        WarmUp = "warm-up",
+        /// The limit has no room.
+        OverLimit = "over-limit",
+        /// The ceiling is reached, which nothing lifts.
+        Ceiling = "ceiling",
+        /// The backoff of an earlier violation has not ended.
+        InBackoff = "in-backoff",
+        /// The in-flight limit is reached.
+        Busy = "busy",
+        /// The request is larger than the limit.
+        TooLarge = "too-large",
+        /// The store with the rule's state did not answer in time, and the rule is set to refuse in that case.
+        StoreTimeout = "store-timeout",
+        /// A rule in observe mode would have held the request.
+        WouldHold = "would-hold",
+        /// A rule in observe mode would have refused the request.
+        WouldRefuse = "would-refuse",
     }
 }
 
-/// An act on a request. An act of a rule in observe mode, or of an observing queue, is one that would have happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Act {
-    /// The request was delayed.
-    Hold,
-    /// The request was refused.
-    Refuse,
-    /// The request would have been delayed.
-    WouldHold,
-    /// The request would have been refused.
-    WouldRefuse,
-}
-
-impl Act {
-    /// All acts, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Hold, Self::Refuse, Self::WouldHold, Self::WouldRefuse];
-
-    /// The name in logs and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Hold => "hold",
-            Self::Refuse => "refuse",
-            Self::WouldHold => "would-hold",
-            Self::WouldRefuse => "would-refuse",
-        }
+crate::named_enum! {
+    /// An act on a request. An act of a rule in observe mode, or of an observing queue, is one that would have
+    /// happened.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Act {
+        /// The request was delayed.
+        Hold = "hold",
+        /// The request was refused.
+        Refuse = "refuse",
+        /// The request would have been delayed.
+        WouldHold = "would-hold",
+        /// The request would have been refused.
+        WouldRefuse = "would-refuse",
     }
 }
 

@@ -28,6 +28,7 @@ mod hash_index;
 pub mod inputs;
 mod key_sink;
 pub mod limit;
+mod named_enum;
 pub mod network;
 pub mod path;
 mod pattern;

@@ -56,25 +56,15 @@ pub(crate) fn charge_rest(limit: &Limit, record: &mut KeyRecord<'_>, count: u64,
 mod tests {
     use tollgate_core::band::Band;
     use tollgate_core::class::Class;
-    use tollgate_core::condition::Condition;
     use tollgate_core::limit::{Bucket, Rate, Window};
-    use tollgate_core::rule::{Mode, Rule};
+    use tollgate_core::rule::Rule;
 
     use super::*;
+    use crate::builder::Identified;
     use crate::hash::Seed;
     use crate::limiter::Plan;
 
-    struct Caller;
-
-    impl Request for Caller {
-        fn client(&self) -> Option<core::net::IpAddr> {
-            None
-        }
-        fn attribute(&self, _: &str) -> Option<&[u8]> {
-            Some(b"caller")
-        }
-    }
-
+    const CALLER: Identified<'static> = Identified(b"caller");
     const NOW: Moment = Moment::from_millis(1_000_000);
 
     /// How many requests of the caller fit, at most 20.
@@ -82,7 +72,7 @@ mod tests {
         (1..=20)
             .take_while(|&count| {
                 let toll = Toll { count, cpu: Span::ZERO };
-                let decisions = limiter.explain(&Caller, toll, Band::Normal, NOW);
+                let decisions = limiter.explain(&CALLER, toll, Band::Normal, NOW);
                 decisions.iter().all(|decision| !decision.verdict.is_refusal())
             })
             .count() as u64
@@ -97,26 +87,16 @@ mod tests {
             Limit::Rate(Rate::new(1, minute, 10).unwrap()),
             Limit::Window(Window::new(10, minute, None).unwrap()),
         ] {
-            let rule = Rule {
-                name: "rule".into(),
-                when: Condition::default(),
-                unless: Vec::new(),
-                class: Class::parse("identifier").unwrap(),
-                limit,
-                escalation: None,
-                warmup: None,
-                hold_max: Span::ZERO,
-                mode: Mode::Enforce,
-            };
+            let rule = Rule::new("rule", Class::parse("identifier").unwrap(), limit);
             let plan = Plan { rules: vec![(rule, 1 << 16)], started: Moment::ZERO, seed: Seed::fixed(7), names_max: 1 };
             let limiter = Limiter::new(plan).unwrap();
-            limiter.charge_rest(&Caller, 6, NOW);
+            limiter.charge_rest(&CALLER, 6, NOW);
             assert_eq!(room(&limiter), 4, "{limit:?}");
-            limiter.charge_rest(&Caller, 6, NOW);
+            limiter.charge_rest(&CALLER, 6, NOW);
             assert_eq!(room(&limiter), 0, "{limit:?}");
-            limiter.give_back(&Caller, 3, NOW);
+            limiter.give_back(&CALLER, 3, NOW);
             assert_eq!(room(&limiter), 3, "{limit:?}");
-            limiter.give_back(&Caller, 1_000, NOW);
+            limiter.give_back(&CALLER, 1_000, NOW);
             assert_eq!(room(&limiter), 10, "{limit:?}");
         }
     }

@@ -326,7 +326,7 @@ impl Drop for Admitted<'_> {
 }
 
 /// A caller with a key, and nothing else.
-struct Identified<'a>(&'a [u8]);
+pub(crate) struct Identified<'a>(pub(crate) &'a [u8]);
 
 impl Request for Identified<'_> {
     fn attribute(&self, name: &str) -> Option<&[u8]> {

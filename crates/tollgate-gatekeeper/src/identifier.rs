@@ -106,12 +106,8 @@ impl<F: FnOnce() -> Box<Name>> Sink<F> {
         let (fits, rest) = bytes.split_at(bytes.len().min(name.remaining_capacity()));
         name.extend(fits.iter().copied());
         if name.is_full() {
-            let tail = self.tail.get_or_insert_with(|| {
-                let mut tail = Tail::default();
-                tail.write(&name[IDENTIFIER_BYTES_MAX - DIGEST_BYTES..]);
-                tail
-            });
-            tail.write(rest);
+            let kept = IDENTIFIER_BYTES_MAX - DIGEST_BYTES;
+            self.tail.get_or_insert_with(|| Tail::new(&name[kept..])).write(rest);
         }
     }
 

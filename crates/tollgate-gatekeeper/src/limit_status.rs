@@ -1,11 +1,9 @@
 //! The state of a limit as rate-limit headers.
 
-use core::iter;
-
 use tollgate_core::limit::{Limit, LimitInfo};
 use tollgate_core::time::Span;
 use tollgate_wire::decimal;
-use tollgate_wire::rate_limit_headers::{LimitStatus, write_limits, write_policies, write_seconds};
+use tollgate_wire::rate_limit_headers::{LimitStatus, write_limit, write_policy, write_seconds};
 
 /// A limit as a quota per window.
 pub fn of<'a>(policy: &'a str, limit: &Limit, info: LimitInfo) -> LimitStatus<'a> {
@@ -29,31 +27,20 @@ pub fn of<'a>(policy: &'a str, limit: &Limit, info: LimitInfo) -> LimitStatus<'a
     LimitStatus { policy, quota, window, unit, remaining: info.remaining, reset: info.reset, clear: info.clear }
 }
 
-/// A rate-limit header field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field {
-    /// The policy; the same in every response.
-    Policy,
-    /// The remaining quota and its time.
-    Limit,
-    /// The remaining quota.
-    Remaining,
-    /// The time until the full quota is available.
-    Clear,
-    /// The time until one more request fits.
-    Reset,
-}
-
-impl Field {
-    /// The field name in lower case.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Policy => "ratelimit-policy",
-            Self::Limit => "ratelimit",
-            Self::Remaining => "x-ratelimit-remaining",
-            Self::Clear => "x-ratelimit-clear",
-            Self::Reset => "x-ratelimit-reset",
-        }
+tollgate_core::named_enum! {
+    /// A rate-limit header field. Its name is in lower case.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Field {
+        /// The policy; the same in every response.
+        Policy = "ratelimit-policy",
+        /// The remaining quota and its time.
+        Limit = "ratelimit",
+        /// The remaining quota.
+        Remaining = "x-ratelimit-remaining",
+        /// The time until the full quota is available.
+        Clear = "x-ratelimit-clear",
+        /// The time until one more request fits.
+        Reset = "x-ratelimit-reset",
     }
 }
 
@@ -67,7 +54,7 @@ pub fn write_fields(standing: LimitStatus<'_>, is_refusal: bool, mut push: impl 
 /// The value of the policy field, which is the same in every response.
 pub fn policy(standing: LimitStatus<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
-    write_policies(&mut out, iter::once(standing));
+    write_policy(&mut out, standing);
     out
 }
 
@@ -83,7 +70,7 @@ pub fn write_changing_fields(
         write(out);
         push(field, out);
     };
-    field(Field::Limit, &|out| write_limits(out, iter::once(standing)));
+    field(Field::Limit, &|out| write_limit(out, standing));
     field(Field::Remaining, &|out| decimal::put(out, standing.remaining));
     field(Field::Clear, &|out| write_seconds(out, standing.clear));
     if is_refusal {

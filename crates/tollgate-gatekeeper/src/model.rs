@@ -8,11 +8,10 @@ use loom::sync::Arc;
 use loom::thread;
 use tollgate_core::band::Band;
 use tollgate_core::class::Class;
-use tollgate_core::condition::Condition;
 use tollgate_core::decision::Verdict;
 use tollgate_core::limit::{Bucket, InFlight, Limit};
 use tollgate_core::request::Request;
-use tollgate_core::rule::{Mode, Rule};
+use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
@@ -45,17 +44,7 @@ fn bucket(size: u32, drip: u32) -> Limit {
 
 /// A limiter with one row per rule.
 fn limiter(limits: impl IntoIterator<Item = Limit>) -> Arc<Limiter> {
-    let rule = |limit| Rule {
-        name: "rule".into(),
-        when: Condition::default(),
-        unless: Vec::new(),
-        class: Class::parse("ip/32").unwrap(),
-        limit,
-        escalation: None,
-        warmup: None,
-        hold_max: Span::ZERO,
-        mode: Mode::Enforce,
-    };
+    let rule = |limit| Rule::new("rule", Class::parse("ip/32").unwrap(), limit);
     let rules = limits.into_iter().map(rule).map(|rule| (rule.clone(), table_bytes_min(&rule))).collect();
     Arc::new(Limiter::new(Plan { rules, started: Moment::ZERO, seed: Seed::fixed(1), names_max: 1 }).unwrap())
 }

@@ -150,9 +150,8 @@ mod tests {
 
     use tollgate_core::band::Band;
     use tollgate_core::class::Class;
-    use tollgate_core::condition::Condition;
     use tollgate_core::limit::Rate;
-    use tollgate_core::rule::{Mode, Rule};
+    use tollgate_core::rule::Rule;
     use tollgate_core::time::Span;
     use tollgate_core::toll::Toll;
 
@@ -186,17 +185,8 @@ mod tests {
 
     /// A limiter with one request per second for each key of `class`, and its relay.
     fn reporting(class: &str) -> (Limiter, Relay) {
-        let rule = Rule {
-            name: "rule".into(),
-            when: Condition::default(),
-            unless: Vec::new(),
-            class: Class::parse(class).unwrap(),
-            limit: Limit::Rate(Rate::new(1, Span::from_secs(1), 5).unwrap()),
-            escalation: None,
-            warmup: None,
-            hold_max: Span::ZERO,
-            mode: Mode::Enforce,
-        };
+        let rule =
+            Rule::new("rule", Class::parse(class).unwrap(), Limit::Rate(Rate::new(1, Span::from_secs(1), 5).unwrap()));
         let rules = vec![(rule.clone(), table_bytes_min(&rule))];
         let plan = Plan { rules, started: Moment::ZERO, seed: Seed::fixed(1), names_max: 1 };
         let mut limiter = Limiter::new(plan).unwrap();

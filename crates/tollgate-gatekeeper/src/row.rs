@@ -56,13 +56,10 @@ impl RowLayout {
     }
 
     /// The number of words of a row without its cold slots; `None` on overflow.
-    pub(crate) const fn hot_words(self) -> Option<usize> {
+    pub(crate) fn hot_words(self) -> Option<usize> {
         match self {
             Self::Compact => Some(hot_slots::WORDS),
-            Self::Full { words } => match words.checked_mul(1 + FULL_SLOTS) {
-                Some(states) => states.checked_add(FULL_HEADS),
-                None => None,
-            },
+            Self::Full { words } => words.checked_mul(1 + FULL_SLOTS)?.checked_add(FULL_HEADS),
         }
     }
 

@@ -40,9 +40,7 @@ fn scaled_in_place(limit: &Limit, factor: Factor) -> Result<Limit, LimitError> {
 mod tests {
     use tollgate_core::band::Band;
     use tollgate_core::class::Class;
-    use tollgate_core::condition::Condition;
     use tollgate_core::limit::{Bucket, Window};
-    use tollgate_core::rule::Mode;
     use tollgate_core::time::{Moment, Span};
     use tollgate_core::toll::Toll;
 
@@ -51,17 +49,7 @@ mod tests {
     use crate::limiter::Plan;
 
     fn limiter(limit: Limit) -> Limiter {
-        let rule = Rule {
-            name: "one".into(),
-            when: Condition::default(),
-            unless: Vec::new(),
-            class: Class::parse("identifier").unwrap(),
-            limit,
-            escalation: None,
-            warmup: None,
-            hold_max: Span::ZERO,
-            mode: Mode::Enforce,
-        };
+        let rule = Rule::new("one", Class::parse("identifier").unwrap(), limit);
         Limiter::new(Plan { rules: vec![(rule, 1 << 16)], started: Moment::ZERO, seed: Seed::fixed(1), names_max: 0 })
             .unwrap()
     }

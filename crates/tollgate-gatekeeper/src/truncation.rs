@@ -15,10 +15,17 @@ pub const DIGEST_BYTES: usize = 33;
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// The truncated part so far.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Tail(SipHasher24);
 
 impl Tail {
+    /// A truncated part that starts with these bytes.
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        let mut tail = Self(SipHasher24::default());
+        tail.write(bytes);
+        tail
+    }
+
     /// Adds bytes to the truncated part.
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         self.0.write(bytes);
@@ -42,12 +49,7 @@ pub(crate) fn push(name: &mut [u8], length: &mut usize, tail: &mut Option<Tail>,
     *length += fits;
     if *length == name.len() {
         let kept = name.len() - DIGEST_BYTES;
-        let tail = tail.get_or_insert_with(|| {
-            let mut tail = Tail::default();
-            tail.write(&name[kept..]);
-            tail
-        });
-        tail.write(&bytes[fits..]);
+        tail.get_or_insert_with(|| Tail::new(&name[kept..])).write(&bytes[fits..]);
     }
 }
 

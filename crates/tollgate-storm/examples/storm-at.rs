@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tollgate_storm::crowd::Origin;
 use tollgate_storm::plan::{Phases, Plan};
-use tollgate_storm::{storm, tally::Tally};
+use tollgate_storm::{storm, tally::Tally, target::Target};
 
 /// The seed of the demo.
 const SEED: u64 = 20;
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return ExitCode::FAILURE };
     // The crawler stops with the plan. Visitors that still wait are not waited for.
-    let end = storm::play(plan, target, Instant::now(), Arc::new(Tally::default()));
+    let end = storm::play(plan, Arc::new(Target::new(target)), Instant::now(), Arc::new(Tally::default()));
     runtime.block_on(async { tokio::time::timeout(phases.end_at(), end).await.ok() });
     ExitCode::SUCCESS
 }

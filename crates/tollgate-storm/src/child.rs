@@ -29,25 +29,21 @@ pub struct Child {
 
 impl Child {
     /// Starts `program` on the cores of this thread, and waits until it listens on `address`.
-    pub fn start<I, S>(program: &Path, args: I, address: SocketAddr) -> io::Result<Self>
-    where
-        I: IntoIterator<Item = S>,
-        S: AsRef<OsStr>,
-    {
+    pub fn start(
+        program: &Path,
+        args: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        address: SocketAddr,
+    ) -> io::Result<Self> {
         Self::start_with_state(program, args, address, None)
     }
 
     /// As [`Child::start`], for a program that stores state below `state_home`; without one it stores none.
-    pub fn start_with_state<I, S>(
+    pub fn start_with_state(
         program: &Path,
-        args: I,
+        args: impl IntoIterator<Item = impl AsRef<OsStr>>,
         address: SocketAddr,
         state_home: Option<&Path>,
-    ) -> io::Result<Self>
-    where
-        I: IntoIterator<Item = S>,
-        S: AsRef<OsStr>,
-    {
+    ) -> io::Result<Self> {
         let log = nameless_file()?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.try_clone()?);

@@ -5,14 +5,11 @@
 
 use crate::{
     crowd::Crowd,
+    page::Kind,
     tally::Failure,
     target::{Identity, Target},
 };
-use std::{
-    io,
-    net::{Ipv4Addr, SocketAddr},
-    sync::Arc,
-};
+use std::{io, net::Ipv4Addr, sync::Arc};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpSocket,
@@ -32,13 +29,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the server at this address, without a connection.
-    pub fn new(crowd: Crowd, source: Ipv4Addr, target: SocketAddr) -> Self {
-        Self::of(crowd, source, Arc::new(Target::new(target)))
-    }
-
     /// A client of this target, without a connection.
-    pub const fn of(crowd: Crowd, source: Ipv4Addr, target: Arc<Target>) -> Self {
+    pub const fn new(crowd: Crowd, source: Ipv4Addr, target: Arc<Target>) -> Self {
         Self { crowd, source, target, connection: None }
     }
 
@@ -49,6 +41,12 @@ impl Client {
             200 => Ok(()),
             status => Err(Failure::Refused(status)),
         }
+    }
+
+    /// Requests page number `id` of this kind; see [`Target::path`] for `alike`.
+    pub(crate) async fn ask_page(&mut self, kind: Kind, id: u64, alike: bool) -> Result<(), Failure> {
+        let path = self.target.path(kind, id, alike);
+        self.ask(&path).await
     }
 
     async fn exchange(&mut self, path: &str) -> io::Result<Answer> {
@@ -212,6 +210,7 @@ fn parse(bytes: &[u8]) -> io::Result<Option<Head>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::SocketAddr;
     use tokio::net::TcpListener;
 
     /// Answers the first request with `bytes` and closes. Returns the client's result and its address.

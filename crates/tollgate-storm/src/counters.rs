@@ -12,13 +12,8 @@ use std::{
 /// The live counters.
 pub(crate) struct Counters {
     opened: Instant,
-    crowds: [Entry; 3],
-}
-
-#[derive(Default)]
-struct Entry {
-    requests: AtomicU64,
-    cpu_ns: AtomicU64,
+    requests: [AtomicU64; 3],
+    cpu_ns: [AtomicU64; 3],
 }
 
 /// A snapshot of the counters.
@@ -36,24 +31,24 @@ pub struct Reading {
 
 impl Counters {
     pub(crate) fn new() -> Self {
-        Self { opened: Instant::now(), crowds: Default::default() }
+        Self { opened: Instant::now(), requests: Default::default(), cpu_ns: Default::default() }
     }
 
     pub(crate) fn begin(&self, crowd: Crowd) {
-        self.crowds[crowd as usize].requests.fetch_add(1, Relaxed);
+        self.requests[crowd as usize].fetch_add(1, Relaxed);
     }
 
     pub(crate) fn spend(&self, crowd: Crowd, cpu: Duration) {
         let cpu_ns = u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
-        self.crowds[crowd as usize].cpu_ns.fetch_add(cpu_ns, Relaxed);
+        self.cpu_ns[crowd as usize].fetch_add(cpu_ns, Relaxed);
     }
 
     pub(crate) fn read(&self) -> Reading {
         Reading {
             uptime: self.opened.elapsed(),
             process_cpu: cpu::process_time(),
-            requests: Crowd::ALL.map(|crowd| self.crowds[crowd as usize].requests.load(Relaxed)),
-            cpu: Crowd::ALL.map(|crowd| Duration::from_nanos(self.crowds[crowd as usize].cpu_ns.load(Relaxed))),
+            requests: Crowd::ALL.map(|crowd| self.requests[crowd as usize].load(Relaxed)),
+            cpu: Crowd::ALL.map(|crowd| Duration::from_nanos(self.cpu_ns[crowd as usize].load(Relaxed))),
         }
     }
 }

@@ -12,7 +12,7 @@
 //! let phases = Phases { calm: second * 10, storm: second * 60, recovery: second * 20 };
 //! let plan = Arc::new(Plan::new(1, phases, Origin::Networks(20)));
 //! let (target, tally) = (Arc::new(Target::of_url("http://127.0.0.1:8888", None)?), Arc::new(Tally::default()));
-//! storm::play_at(plan, target, Instant::now(), Arc::clone(&tally)).await;
+//! storm::play(plan, target, Instant::now(), Arc::clone(&tally)).await;
 //! println!("{} page views", tally.views().len());
 //! # Ok(())
 //! # }

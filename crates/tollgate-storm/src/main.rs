@@ -90,7 +90,7 @@ struct RunOptions {
     random: bool,
     /// How the server tells clients apart
     #[arg(long, value_enum, default_value = "source")]
-    identity: IdentityOption,
+    identity: Identity,
     /// Seconds with people alone, before the storm
     #[arg(long, value_name = "S", default_value_t = 10)]
     calm: u64,
@@ -121,15 +121,6 @@ struct RunOptions {
     /// Write a picture of the results to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-}
-
-/// How the server tells clients apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum IdentityOption {
-    /// By source addresses in 127.0.0.0/8, on loopback only
-    Source,
-    /// By X-Forwarded-For
-    XForwardedFor,
 }
 
 /// Wrong arguments.
@@ -163,7 +154,7 @@ fn serve(options: &SiteOptions) -> Outcome {
 
 fn run(options: &RunOptions) -> Outcome {
     let target = target(options)?;
-    let (plan, storm) = plan(options, &target);
+    let (plan, storm) = plan(options);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| (1, format!("cannot start: {error}")))?;
     runtime.block_on(check(options, &target))?;
@@ -178,15 +169,11 @@ fn run(options: &RunOptions) -> Outcome {
 
 fn target(options: &RunOptions) -> Result<Target, (u8, String)> {
     let target = Target::of_url(&options.target, options.certificates.as_deref()).map_err(|error| (WRONG, error))?;
-    let identity = match options.identity {
-        IdentityOption::Source if !target.address.ip().is_loopback() || !target.address.is_ipv4() => {
-            let message = "clients have their own source addresses on 127.0.0.0/8 only: use --identity x-forwarded-for, \
-                           and let the server under test trust this machine";
-            return Err((WRONG, message.to_string()));
-        }
-        IdentityOption::Source => Identity::Source,
-        IdentityOption::XForwardedFor => Identity::ForwardedFor,
-    };
+    if options.identity == Identity::Source && !(target.address.ip().is_loopback() && target.address.is_ipv4()) {
+        let message = "clients have their own source addresses on 127.0.0.0/8 only: use --identity x-forwarded-for, \
+                       and let the server under test trust this machine";
+        return Err((WRONG, message.to_string()));
+    }
     let paths = match (&options.article_path, &options.archive_path, &options.asset_path) {
         (Some(article), Some(archive), Some(asset)) => {
             let is_path = |path: &&String| path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
@@ -197,13 +184,13 @@ fn target(options: &RunOptions) -> Result<Target, (u8, String)> {
         }
         _ => None,
     };
-    Ok(Target { identity, paths, assets: options.assets, ..target })
+    Ok(Target { identity: options.identity, paths, assets: options.assets, ..target })
 }
 
 /// Keeps the numbers of the crawler apart from those of the visits, which the same seed draws.
 const SALT: u64 = 0x5eed_0f57_0000_0002;
 
-fn plan(options: &RunOptions, target: &Target) -> (Arc<Plan>, StormParameters) {
+fn plan(options: &RunOptions) -> (Arc<Plan>, StormParameters) {
     let (mut networks, mut connections, mut round_trip_ms) =
         (options.networks, options.connections, options.round_trip_ms);
     if options.random {
@@ -222,7 +209,7 @@ fn plan(options: &RunOptions, target: &Target) -> (Arc<Plan>, StormParameters) {
     let storm = StormParameters {
         target: options.target.clone(),
         seed: options.seed,
-        identity: if target.identity == Identity::Source { "source" } else { "x-forwarded-for" }.to_string(),
+        identity: options.identity.to_possible_value().expect("no identity is hidden").get_name().to_string(),
         networks,
         connections,
         round_trip_ms: round_trip_ms as f64,
@@ -257,7 +244,7 @@ async fn play(
 ) -> (Vec<tollgate_storm::tally::Crawled>, Vec<Reading>) {
     let start = Instant::now();
     let phases = plan.phases;
-    let playing = tokio::spawn(storm::play_at(plan, Arc::new(target), start, Arc::clone(tally)));
+    let playing = tokio::spawn(storm::play(plan, Arc::new(target), start, Arc::clone(tally)));
     let (mut crawled, mut readings) = (Vec::new(), Vec::new());
     let seconds = phases.end_at().as_secs();
     let at = |second: u64| tokio::time::Instant::from_std(start + Duration::from_secs(second));

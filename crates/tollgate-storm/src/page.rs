@@ -64,16 +64,20 @@ impl FromStr for Cost {
     }
 }
 
-/// The cost of each kind of page.
+/// One value for each kind of page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Costs {
-    /// Cost of an article: 20 ms of CPU time by default.
-    pub article: Cost,
-    /// Cost of an archive page: 300 ms of CPU time by default.
-    pub archive: Cost,
-    /// Cost of an asset: half a millisecond of CPU time by default.
-    pub asset: Cost,
+pub struct PerKind<T> {
+    /// Of articles.
+    pub article: T,
+    /// Of archive pages.
+    pub archive: T,
+    /// Of assets.
+    pub asset: T,
 }
+
+/// The cost of each kind of page. By default, an article costs 20 ms of CPU time, an archive page 300 ms, and an asset
+/// half a millisecond.
+pub type Costs = PerKind<Cost>;
 
 impl Default for Costs {
     fn default() -> Self {
@@ -85,13 +89,13 @@ impl Default for Costs {
     }
 }
 
-impl Costs {
-    /// The cost of one page of this kind.
-    pub const fn of(&self, kind: Kind) -> Cost {
+impl<T> PerKind<T> {
+    /// The value of this kind.
+    pub const fn of(&self, kind: Kind) -> &T {
         match kind {
-            Kind::Article => self.article,
-            Kind::Archive => self.archive,
-            Kind::Asset => self.asset,
+            Kind::Article => &self.article,
+            Kind::Archive => &self.archive,
+            Kind::Asset => &self.asset,
         }
     }
 }

@@ -20,10 +20,7 @@ use std::{
     fmt::Write as _,
     io::{self, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -56,17 +53,12 @@ struct Site {
     settings: Settings,
     worker_slots: WorkerSlots,
     counters: Counters,
-    connections: AtomicUsize,
 }
 
 /// Serves until the process ends. All threads run on the cores to which the calling thread is bound.
 pub fn serve(listener: &TcpListener, settings: Settings) -> ! {
-    let site = Arc::new(Site {
-        settings,
-        worker_slots: WorkerSlots::new(settings.workers),
-        counters: Counters::new(),
-        connections: AtomicUsize::new(0),
-    });
+    let worker_slots = WorkerSlots::new(settings.workers);
+    let site = Arc::new(Site { settings, worker_slots, counters: Counters::new() });
     loop {
         let (stream, _) = match listener.accept() {
             Ok(accepted) => accepted,
@@ -76,19 +68,13 @@ pub fn serve(listener: &TcpListener, settings: Settings) -> ! {
                 continue;
             }
         };
-        if site.connections.fetch_add(1, Relaxed) >= CONNECTIONS_MAX {
-            site.connections.fetch_sub(1, Relaxed);
+        // Each connection has a reference to the site.
+        if Arc::strong_count(&site) > CONNECTIONS_MAX {
             continue;
         }
         let server = Arc::clone(&site);
-        let thread = thread::Builder::new().stack_size(THREAD_STACK_BYTES).spawn(move || {
-            // An error ends only this connection.
-            let _ = server.converse(stream);
-            server.connections.fetch_sub(1, Relaxed);
-        });
-        if thread.is_err() {
-            site.connections.fetch_sub(1, Relaxed);
-        }
+        // An error ends only this connection.
+        let _ = thread::Builder::new().stack_size(THREAD_STACK_BYTES).spawn(move || server.converse(stream));
     }
 }
 
@@ -135,7 +121,7 @@ impl Site {
         let start = cpu::thread_time();
         let _slot = self.worker_slots.enter();
         self.counters.begin(request.crowd);
-        let cost = self.settings.costs.of(kind);
+        let cost = *self.settings.costs.of(kind);
         if cost.sleep > Duration::ZERO {
             thread::sleep(cost.sleep);
         }

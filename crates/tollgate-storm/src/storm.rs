@@ -11,27 +11,21 @@ use crate::{
     tally::{Failure, PATIENCE, Tally, View},
     target::Target,
 };
-use std::{net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, sleep_until, timeout_at},
 };
 
-/// Plays `plan` against the site at `target`, or a proxy in front of it: see [`play_at`].
-pub async fn play(plan: Arc<Plan>, target: SocketAddr, start: std::time::Instant, tally: Arc<Tally>) {
-    play_at(plan, Arc::new(Target::new(target)), start, tally).await;
-}
-
 /// Plays `plan` against `target` and records the results in `tally`. Ends when the last visitor has a
 /// response or has given up.
-pub async fn play_at(plan: Arc<Plan>, target: Arc<Target>, start: std::time::Instant, tally: Arc<Tally>) {
+pub async fn play(plan: Arc<Plan>, target: Arc<Target>, start: std::time::Instant, tally: Arc<Tally>) {
     let start = Instant::from_std(start);
     let mut clients = JoinSet::new();
     if let Some(origin) = plan.origin {
         for index in 0..plan.crawler_connections {
-            let client = Client::of(Crowd::Crawler, origin.address(index), Arc::clone(&target));
-            let crawl = crawl(Arc::clone(&plan), Arc::clone(&target), index, client, start, Arc::clone(&tally));
-            clients.spawn(crawl);
+            let client = Client::new(Crowd::Crawler, origin.address(index), Arc::clone(&target));
+            clients.spawn(crawl(Arc::clone(&plan), index, client, start, Arc::clone(&tally)));
         }
     }
     for &visit in &plan.visits {
@@ -50,9 +44,8 @@ pub async fn play_at(plan: Arc<Plan>, target: Arc<Target>, start: std::time::Ins
 /// One page view: the page, then all its assets at once.
 async fn look(visit: Visit, alike: bool, target: Arc<Target>, start: Instant) -> View {
     let due = start + visit.at;
-    let mut client = Client::of(visit.crowd, visit.source, Arc::clone(&target));
-    let path = target.path(visit.kind, visit.id, alike);
-    let page = patiently(due + PATIENCE, client.ask(&path)).await.map(|()| due.elapsed());
+    let mut client = Client::new(visit.crowd, visit.source, Arc::clone(&target));
+    let page = patiently(due + PATIENCE, client.ask_page(visit.kind, visit.id, alike)).await.map(|()| due.elapsed());
     let whole = match page {
         Ok(_) => load_assets(visit, client, target).await.map(|()| due.elapsed()),
         Err(failure) => Err(failure),
@@ -66,14 +59,13 @@ async fn load_assets(visit: Visit, mut client: Client, target: Arc<Target>) -> R
         return Ok(());
     }
     let deadline = Instant::now() + PATIENCE;
-    let path = |number| target.path(Kind::Asset, visit.id % 100 * 4 + number, false);
+    let first_id = visit.id % 100 * 4;
     let mut others = JoinSet::new();
     for number in 1..u64::from(target.assets) {
-        let mut other = Client::of(visit.crowd, visit.source, Arc::clone(&target));
-        let path = path(number);
-        others.spawn(async move { patiently(deadline, other.ask(&path)).await });
+        let mut other = Client::new(visit.crowd, visit.source, Arc::clone(&target));
+        others.spawn(async move { patiently(deadline, other.ask_page(Kind::Asset, first_id + number, false)).await });
     }
-    let mut outcome = patiently(deadline, client.ask(&path(0))).await;
+    let mut outcome = patiently(deadline, client.ask_page(Kind::Asset, first_id, false)).await;
     while let Some(other) = others.join_next().await {
         outcome = outcome.and(other.unwrap_or(Err(Failure::Broken)));
     }
@@ -85,20 +77,13 @@ async fn patiently(deadline: Instant, asking: impl Future<Output = Result<(), Fa
 }
 
 /// One connection of the crawler: requests continuously and ignores the responses.
-async fn crawl(
-    plan: Arc<Plan>,
-    target: Arc<Target>,
-    index: u16,
-    mut client: Client,
-    start: Instant,
-    tally: Arc<Tally>,
-) {
+async fn crawl(plan: Arc<Plan>, index: u16, mut client: Client, start: Instant, tally: Arc<Tally>) {
     let first_id = u64::from(index) * 10_000;
     sleep_until(start + plan.phases.storm_at()).await;
     let crawling = async {
         for id in first_id.. {
             sleep(plan.crawler_round_trip).await;
-            tally.crawl(client.ask(&target.path(Kind::Archive, id, plan.alike)).await);
+            tally.crawl(client.ask_page(Kind::Archive, id, plan.alike).await);
         }
     };
     // It abandons its request when the storm ends.
@@ -129,7 +114,7 @@ mod tests {
         let plan = Arc::new(Plan::new(1, phases, Origin::Network));
         let tally = Arc::new(Tally::default());
         let start = std::time::Instant::now();
-        let playing = tokio::spawn(play(Arc::clone(&plan), address, start, Arc::clone(&tally)));
+        let playing = tokio::spawn(play(Arc::clone(&plan), Arc::new(Target::new(address)), start, Arc::clone(&tally)));
         sleep_until(Instant::from_std(start) + Duration::from_millis(850)).await;
         assert_eq!(site::read_counters(address).unwrap().requests[Crowd::Crawler as usize], 0);
         playing.await.unwrap();

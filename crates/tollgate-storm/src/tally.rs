@@ -3,10 +3,7 @@
 use crate::{crowd::Crowd, page::Kind};
 use serde::{Deserialize, Serialize};
 use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -63,9 +60,7 @@ pub struct Crawled {
 #[derive(Debug, Default)]
 pub struct Tally {
     views: Mutex<Vec<View>>,
-    answered: AtomicU64,
-    refused: AtomicU64,
-    broken: AtomicU64,
+    crawled: Mutex<Crawled>,
 }
 
 impl Tally {
@@ -76,20 +71,20 @@ impl Tally {
 
     /// The crawler's results.
     pub fn crawled(&self) -> Crawled {
-        Crawled {
-            answered: self.answered.load(Relaxed),
-            refused: self.refused.load(Relaxed),
-            broken: self.broken.load(Relaxed),
-        }
+        *self.lock_crawled()
     }
 
     pub(crate) fn crawl(&self, outcome: Result<(), Failure>) {
-        let count = match outcome {
-            Ok(()) => &self.answered,
-            Err(Failure::Refused(_)) => &self.refused,
-            Err(Failure::Late | Failure::Broken) => &self.broken,
-        };
-        count.fetch_add(1, Relaxed);
+        let mut crawled = self.lock_crawled();
+        *match outcome {
+            Ok(()) => &mut crawled.answered,
+            Err(Failure::Refused(_)) => &mut crawled.refused,
+            Err(Failure::Late | Failure::Broken) => &mut crawled.broken,
+        } += 1;
+    }
+
+    fn lock_crawled(&self) -> MutexGuard<'_, Crawled> {
+        self.crawled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

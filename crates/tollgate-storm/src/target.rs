@@ -1,6 +1,9 @@
 //! The server under test: its address, its pages, and how it identifies clients.
 
-use crate::{crowd::Crowd, page::Kind};
+use crate::{
+    crowd::Crowd,
+    page::{Kind, PerKind},
+};
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr, ToSocketAddrs},
@@ -10,25 +13,18 @@ use std::{
 pub use crate::tls::TargetTls;
 
 /// How the server tells clients apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Identity {
-    /// By the source address of the connection. Works on loopback only, where a client may bind any address of
-    /// 127.0.0.0/8.
+    // A client may bind any address of 127.0.0.0/8.
+    /// By source addresses in 127.0.0.0/8, on loopback only
     Source,
-    /// By `X-Forwarded-For`, as behind a load balancer. The server must trust this machine.
-    ForwardedFor,
+    // As behind a load balancer. The server must trust this machine.
+    /// By X-Forwarded-For
+    XForwardedFor,
 }
 
 /// The paths of the pages, each with `{id}` for the number of the page.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Paths {
-    /// The page that people read.
-    pub article: String,
-    /// The expensive page that the crawler requests.
-    pub archive: String,
-    /// A file that a page includes.
-    pub asset: String,
-}
+pub type Paths = PerKind<String>;
 
 /// A server under test.
 #[derive(Clone, Debug)]
@@ -90,11 +86,9 @@ impl Target {
 
     /// The path of page number `id`.
     pub(crate) fn path(&self, kind: Kind, id: u64, alike: bool) -> String {
-        match (&self.paths, kind) {
-            (None, kind) => kind.path(id, alike),
-            (Some(paths), Kind::Article) => fill(&paths.article, id),
-            (Some(paths), Kind::Archive) => fill(&paths.archive, id),
-            (Some(paths), Kind::Asset) => fill(&paths.asset, id),
+        match &self.paths {
+            None => kind.path(id, alike),
+            Some(paths) => paths.of(kind).replace("{id}", &id.to_string()),
         }
     }
 
@@ -103,7 +97,7 @@ impl Target {
         let agent = if crowd == Crowd::Crawler { "crawler/1.0" } else { "Mozilla/5.0 (X11; Linux x86_64)" };
         let forwarded = match self.identity {
             Identity::Source => String::new(),
-            Identity::ForwardedFor => format!("X-Forwarded-For: {}\r\n", forwarded_address(source)),
+            Identity::XForwardedFor => format!("X-Forwarded-For: {}\r\n", forwarded_address(source)),
         };
         format!(
             "GET {path} HTTP/1.1\r\nHost: {}\r\nUser-Agent: {agent}\r\nAccept: */*\r\n{forwarded}{}: {}\r\n\r\n",
@@ -112,10 +106,6 @@ impl Target {
             crowd.name()
         )
     }
-}
-
-fn fill(template: &str, id: u64) -> String {
-    template.replace("{id}", &id.to_string())
 }
 
 /// The address of a client in `X-Forwarded-For`: in 100.64.0.0/10, which is neither loopback nor private, so that no
@@ -167,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_request_names_its_client_where_the_server_looks() {
-        let target = Target { identity: Identity::ForwardedFor, ..Target::new("127.0.0.1:1".parse().unwrap()) };
+        let target = Target { identity: Identity::XForwardedFor, ..Target::new("127.0.0.1:1".parse().unwrap()) };
         let request = target.request("/x", Crowd::Crawler, Origin::Networks(9).address(3));
         assert!(request.contains("\r\nX-Forwarded-For: 100.104.3.1\r\n"), "{request}");
         let paths = Paths { article: "/a?p={id}".into(), archive: "/b".into(), asset: "/c/{id}".into() };

@@ -5,7 +5,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        mpsc::{SyncSender, sync_channel},
+    },
 };
 
 pub(crate) struct WorkerSlots {
@@ -14,13 +17,8 @@ pub(crate) struct WorkerSlots {
 
 struct Queue {
     free: usize,
-    waiting: VecDeque<Arc<Turn>>,
-}
-
-#[derive(Default)]
-struct Turn {
-    come: Mutex<bool>,
-    changed: Condvar,
+    /// One channel per waiting request, which admits it.
+    waiting: VecDeque<SyncSender<()>>,
 }
 
 /// A worker slot. Dropping it admits the next request.
@@ -33,37 +31,29 @@ impl WorkerSlots {
 
     /// Waits for a worker, in the order of arrival.
     pub(crate) fn enter(&self) -> WorkerSlot<'_> {
-        let turn = {
-            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            if queue.free > 0 {
-                queue.free -= 1;
-                return WorkerSlot(self);
-            }
-            let turn = Arc::new(Turn::default());
-            queue.waiting.push_back(Arc::clone(&turn));
-            turn
-        };
-        let mut come = turn.come.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*come {
-            come = turn.changed.wait(come).unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.lock();
+        if queue.free > 0 {
+            queue.free -= 1;
+            return WorkerSlot(self);
         }
+        let (begin, begun) = sync_channel(1);
+        queue.waiting.push_back(begin);
+        drop(queue);
+        begun.recv().expect("a channel stays in the queue until it is used");
         WorkerSlot(self)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for WorkerSlot<'_> {
     fn drop(&mut self) {
-        let next = {
-            let mut queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            let next = queue.waiting.pop_front();
-            if next.is_none() {
-                queue.free += 1;
-            }
-            next
-        };
-        if let Some(turn) = next {
-            *turn.come.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            turn.changed.notify_one();
+        let mut queue = self.0.lock();
+        match queue.waiting.pop_front() {
+            Some(begin) => begin.send(()).expect("a waiting request waits until it begins"),
+            None => queue.free += 1,
         }
     }
 }

@@ -3,13 +3,12 @@
 use std::io::{BufReader, Write};
 use std::net::SocketAddr;
 use std::ops::Deref;
-use std::process::Command;
 
 use serde_json::Value;
 
 use super::backend::read_request;
 use super::simple_http::{HttpAnswer, ask};
-use super::{Backend, Gate, binary};
+use super::{Backend, Gate};
 
 /// A backend that answers every request with 200, and returns its `traceparent`.
 pub fn backend() -> SocketAddr {
@@ -50,23 +49,9 @@ impl AdminGate {
 
     /// Starts a gate through another program.
     pub fn start_by(wrapper: &[&str], folder: tempfile::TempDir, config: &str) -> Self {
-        let file = folder.path().join("tollgate.toml");
-        let gate = format!("[gate]\nworkers = 1\nbackend = \"http://{}\"\n", backend());
         let config = config.replace("FOLDER", &folder.path().display().to_string());
-        std::fs::write(&file, format!("{gate}{config}")).unwrap();
-        let binary = binary();
-        let mut command = Command::new(wrapper.first().map_or(binary.as_os_str(), std::ffi::OsStr::new));
-        command.args(wrapper.iter().skip(1));
-        if !wrapper.is_empty() {
-            command.arg(&binary);
-        }
-        command.arg("gate").arg("--config").arg(&file);
-        command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-        Self(Gate::spawn(command, folder))
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.process()
+        let gate = format!("[gate]\nworkers = 1\nbackend = \"http://{}\"\n", backend());
+        Self(Gate::start_by(wrapper, folder, &format!("{gate}{config}")))
     }
 
     /// Sends a GET to the admin address.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::PATIENCE;
+use super::client::{Fields, read_chunks, read_fields};
 
 /// A request as the backend received it.
 #[derive(Clone, Debug)]
@@ -13,7 +14,7 @@ pub struct Request {
     /// The request line.
     pub line: String,
     /// Names as received.
-    pub fields: Vec<(String, String)>,
+    pub fields: Fields,
     pub body: Vec<u8>,
     /// Trailers, as text.
     pub trailers: String,
@@ -110,17 +111,9 @@ pub fn read_request(reader: &mut impl BufRead) -> Option<Request> {
     let mut request = read_head(reader)?;
     if request.field("transfer-encoding").is_some() {
         assert_eq!(request.field("content-length"), None, "an ambiguous request");
-        loop {
-            let size = usize::from_str_radix(&read_line(reader)?, 16).unwrap();
-            if size == 0 {
-                request.trailers =
-                    read_fields(reader)?.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
-                break;
-            }
-            let mut chunk = vec![0; size + 2];
-            reader.read_exact(&mut chunk).ok()?;
-            request.body.extend_from_slice(&chunk[..size]);
-        }
+        let (body, trailers) = read_chunks(reader, read_line)?;
+        request.body = body;
+        request.trailers = trailers.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
     } else if let Some(length) = request.field("content-length") {
         let mut body = vec![0; length.parse().unwrap()];
         reader.read_exact(&mut body).ok()?;
@@ -132,7 +125,7 @@ pub fn read_request(reader: &mut impl BufRead) -> Option<Request> {
 /// Reads the head of a request.
 pub fn read_head(reader: &mut impl BufRead) -> Option<Request> {
     let line = read_line(reader)?;
-    let fields = read_fields(reader)?;
+    let fields = read_fields(reader, read_line)?;
     Some(Request { line, fields, body: Vec::new(), trailers: String::new() })
 }
 
@@ -142,17 +135,5 @@ fn read_line(reader: &mut impl BufRead) -> Option<String> {
     match reader.read_until(b'\n', &mut line) {
         Ok(1..) => Some(String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned()),
         _ => None,
-    }
-}
-
-fn read_fields(reader: &mut impl BufRead) -> Option<Vec<(String, String)>> {
-    let mut fields = Vec::new();
-    loop {
-        let line = read_line(reader)?;
-        if line.is_empty() {
-            return Some(fields);
-        }
-        let (name, value) = line.split_once(':').unwrap();
-        fields.push((name.to_owned(), value.trim().to_owned()));
     }
 }

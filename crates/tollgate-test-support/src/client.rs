@@ -5,14 +5,17 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 
 use super::PATIENCE;
 
+/// Names and values of header fields or trailers, in the order received.
+pub type Fields = Vec<(String, String)>;
+
 /// A response.
 #[derive(Debug, Clone)]
 pub struct Response {
     pub status: u16,
     /// Names in lower case.
-    pub fields: Vec<(String, String)>,
+    pub fields: Fields,
     pub body: Vec<u8>,
-    pub trailers: Vec<(String, String)>,
+    pub trailers: Fields,
 }
 
 impl Response {
@@ -50,7 +53,8 @@ pub fn read_response_to(reader: &mut impl BufRead, to_head: bool) -> Option<Resp
 pub fn read_any_response(reader: &mut impl BufRead, to_head: bool) -> Option<Response> {
     let line = read_line(reader)?;
     let status = line.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
-    let fields = read_fields(reader)?;
+    let mut fields = read_fields(reader, read_line)?;
+    lower_names(&mut fields);
     let mut response = Response { status, fields, body: Vec::new(), trailers: Vec::new() };
     if to_head || status < 200 || status == 204 || status == 304 {
         return Some(response);
@@ -61,17 +65,10 @@ pub fn read_any_response(reader: &mut impl BufRead, to_head: bool) -> Option<Res
             reader.read_exact(&mut body).ok()?;
             response.body = body;
         }
-        (None, Some("chunked")) => loop {
-            let size = usize::from_str_radix(&read_line(reader)?, 16).unwrap();
-            if size == 0 {
-                response.trailers = read_fields(reader)?;
-                break;
-            }
-            let mut chunk = vec![0; size + 2];
-            reader.read_exact(&mut chunk).ok()?;
-            assert!(chunk.ends_with(b"\r\n"));
-            response.body.extend_from_slice(&chunk[..size]);
-        },
+        (None, Some("chunked")) => {
+            (response.body, response.trailers) = read_chunks(reader, read_line)?;
+            lower_names(&mut response.trailers);
+        }
         (None, None) => {
             reader.read_to_end(&mut response.body).ok()?;
         }
@@ -90,7 +87,12 @@ fn read_line(reader: &mut impl BufRead) -> Option<String> {
     }
 }
 
-fn read_fields(reader: &mut impl BufRead) -> Option<Vec<(String, String)>> {
+fn lower_names(fields: &mut [(String, String)]) {
+    fields.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
+}
+
+/// Reads header fields or trailers with the empty line after them; `read_line` reads one line.
+pub(super) fn read_fields<R: BufRead>(reader: &mut R, read_line: impl Fn(&mut R) -> Option<String>) -> Option<Fields> {
     let mut fields = Vec::new();
     loop {
         let line = read_line(reader)?;
@@ -98,7 +100,25 @@ fn read_fields(reader: &mut impl BufRead) -> Option<Vec<(String, String)>> {
             return Some(fields);
         }
         let (name, value) = line.split_once(':').unwrap();
-        fields.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        fields.push((name.to_owned(), value.trim().to_owned()));
+    }
+}
+
+/// Reads a body in chunks and its trailers.
+pub(super) fn read_chunks<R: BufRead>(
+    reader: &mut R,
+    read_line: impl Fn(&mut R) -> Option<String>,
+) -> Option<(Vec<u8>, Fields)> {
+    let mut body = Vec::new();
+    loop {
+        let size = usize::from_str_radix(&read_line(reader)?, 16).unwrap();
+        if size == 0 {
+            return Some((body, read_fields(reader, read_line)?));
+        }
+        let mut chunk = vec![0; size + 2];
+        reader.read_exact(&mut chunk).ok()?;
+        assert!(chunk.ends_with(b"\r\n"));
+        body.extend_from_slice(&chunk[..size]);
     }
 }
 

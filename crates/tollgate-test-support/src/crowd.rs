@@ -40,7 +40,6 @@ impl Crowd {
     ) {
         let request = format!("{}\r\nHost: site\r\n\r\n", request.replace('\n', "\r\n"));
         let mut stream = connect_from(from.into(), gate.address);
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         scope.spawn(move || {
             let mut reader = BufReader::new(stream.try_clone().unwrap());
             // The time is bounded, because a test that fails does not end its crowd.

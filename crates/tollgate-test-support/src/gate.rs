@@ -1,5 +1,6 @@
 //! A gate for tests of requests.
 
+use std::ffi::OsStr;
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Deref;
 use std::process::Command;
@@ -37,11 +38,18 @@ impl Gate {
 
     /// A gate with these settings, on free ports.
     pub fn start(config: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::start_by(&[], tempfile::tempdir().unwrap(), config)
+    }
+
+    /// A gate with these settings, on free ports, started in this folder and through another program if one is given.
+    pub fn start_by(wrapper: &[&str], folder: tempfile::TempDir, config: &str) -> Self {
         let file = folder.path().join("tollgate.toml");
         std::fs::write(&file, config).unwrap();
-        let mut command = Command::new(binary());
-        command.arg("gate").arg("--config").arg(&file).args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        let binary = binary();
+        let mut words = wrapper.iter().map(OsStr::new).chain([binary.as_os_str()]);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).arg("gate").arg("--config").arg(&file);
+        command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
         Self::spawn(command, folder)
     }
 
@@ -68,11 +76,11 @@ impl Gate {
 
     /// Limits the file descriptors to those that are open and this many more.
     pub fn leave_descriptors(&self, spare: u64) {
-        let open = std::fs::read_dir(format!("/proc/{}/fd", self.process())).unwrap();
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap();
         let numbers = open.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse::<u64>().unwrap());
         let bound = numbers.max().unwrap() + 1 + spare;
         let limit = Rlimit { current: Some(bound), maximum: Some(bound) };
-        prlimit(Pid::from_raw(self.process().cast_signed()), Resource::Nofile, limit).unwrap();
+        prlimit(Pid::from_raw(self.id().cast_signed()), Resource::Nofile, limit).unwrap();
     }
 
     /// The value of a metric.
@@ -102,11 +110,6 @@ impl Gate {
     /// Sends a GET of a client on a new connection.
     pub fn get(&self, path: &str) -> Response {
         roundtrip(self.connect(), format!("GET {path} HTTP/1.1\r\nHost: site\r\nConnection: close\r\n\r\n").as_bytes())
-    }
-
-    /// The ID of the process.
-    pub fn process(&self) -> u32 {
-        self.process.id()
     }
 }
 

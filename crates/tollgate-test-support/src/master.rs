@@ -40,27 +40,22 @@ impl Master {
 
     /// With these lines in `[master]`, these rules, and the state on disk.
     pub fn start_with_link(name: &str, link: &str, rules: &str) -> Self {
-        let directory = tempfile::Builder::new().prefix(&format!("master-{name}-")).tempdir().unwrap();
-        let [accounting, control, admin] = free_addresses();
-        let settings = format!(
-            "[master]\naccounting = \"{accounting}\"\ncontrol = \"{control}\"\nstate_dir = \"{}\"\n{link}\
-             [admin]\nlisten = \"{admin}\"\n{rules}",
-            directory.path().display()
-        );
-        Self::launch_in(directory, &settings, [accounting, control, admin])
+        Self::start_file(name, |[accounting, control, admin]| {
+            format!(
+                "[master]\naccounting = \"{accounting}\"\ncontrol = \"{control}\"\nstate_dir = \"FOLDER\"\n{link}\
+                 [admin]\nlisten = \"{admin}\"\n{rules}"
+            )
+        })
     }
 
-    /// With the settings that `settings` makes of its addresses for accounting, control and administration.
+    /// With the settings that `settings` makes of its addresses for accounting, control and administration; `FOLDER` is
+    /// the path of its directory.
     pub fn start_file(name: &str, settings: impl FnOnce([SocketAddr; 3]) -> String) -> Self {
         let directory = tempfile::Builder::new().prefix(&format!("master-{name}-")).tempdir().unwrap();
-        let addresses = free_addresses();
-        Self::launch_in(directory, &settings(addresses), addresses)
-    }
-
-    fn launch_in(directory: tempfile::TempDir, settings: &str, addresses: [SocketAddr; 3]) -> Self {
+        let addresses @ [accounting, control, admin] = free_addresses();
+        let settings = settings(addresses).replace("FOLDER", &directory.path().display().to_string());
         std::fs::write(directory.path().join("tollgate.toml"), settings).unwrap();
         let process = launch(directory.path());
-        let [accounting, control, admin] = addresses;
         Self { process, accounting, control, admin, directory }
     }
 
@@ -78,11 +73,6 @@ impl Master {
 
     pub fn start_again(&mut self) {
         self.process = launch(self.directory.path());
-    }
-
-    /// Makes it reload its settings.
-    pub fn hang_up(&self) {
-        self.process.signal("HUP");
     }
 
     pub fn settings_file(&self) -> PathBuf {
@@ -105,11 +95,6 @@ impl Master {
             std::thread::sleep(Duration::from_millis(50));
         }
         panic!("{name} did not reach {least}");
-    }
-
-    /// Resident memory in kilobytes.
-    pub fn memory_kib(&self) -> u64 {
-        self.process.rss_kb()
     }
 }
 

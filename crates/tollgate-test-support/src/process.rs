@@ -60,8 +60,7 @@ impl TollgateProcess {
 
     /// Sends a signal by name, such as TERM.
     pub fn signal(&self, name: &str) {
-        let sent = Command::new("kill").arg(format!("-{name}")).arg(self.id.to_string()).status();
-        assert!(sent.unwrap().success());
+        signal(self.id, name);
     }
 
     /// Waits for the end of the process; returns its exit code.
@@ -104,4 +103,10 @@ impl Drop for TollgateProcess {
             eprintln!("the log of the process: {log:#?}");
         }
     }
+}
+
+/// Sends a process a signal by name.
+pub(crate) fn signal(process: u32, name: &str) {
+    let sent = Command::new("kill").arg(format!("-{name}")).arg(process.to_string()).status();
+    assert!(sent.unwrap().success());
 }

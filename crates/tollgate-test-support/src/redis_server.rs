@@ -1,22 +1,21 @@
-//! A Redis server for a test: on a free port, without a file, stopped when dropped.
+//! A Redis server for a test: on a free port, in a directory of its own, stopped when dropped.
 
 use std::net::{Ipv4Addr, TcpListener};
-use std::ops::Range;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::eventually;
+use tempfile::TempDir;
 
-/// Ports below those that the system assigns to connections (from 32,768 on), even 10,000 higher, where a
-/// Cluster has its bus.
-const PORTS: Range<u16> = 10_240..22_760;
+use super::process::signal;
+use super::{eventually, free_port};
 
 /// A running server.
 pub struct RedisServer {
     process: Child,
     port: u16,
+    /// A replica writes the data of its master to a file.
+    _directory: TempDir,
 }
 
 impl RedisServer {
@@ -27,39 +26,27 @@ impl RedisServer {
 
     /// Starts a server on this port.
     pub fn start_on(port: u16, options: &[&str]) -> Self {
-        // A replica writes the data of its master to a file.
-        let (directory, name) = (std::env::temp_dir(), copy_name(port));
-        let copy = ["--dir", directory.to_str().unwrap(), "--dbfilename", &name];
-        Self::run(port, &[&["--save", "", "--appendonly", "no"], &copy[..], options].concat())
+        Self::run(port, tempfile::tempdir().unwrap(), &[&["--save", "", "--appendonly", "no"], options].concat())
     }
 
-    /// Starts a Sentinel with the settings in `file`.
-    pub fn start_sentinel(file: &str) -> Self {
-        Self::run(free_port(), &[file, "--sentinel"])
-    }
-
-    /// Runs a server and waits until it answers.
-    fn run(port: u16, options: &[&str]) -> Self {
+    /// Runs a server in this directory and waits until it answers.
+    fn run(port: u16, directory: TempDir, options: &[&str]) -> Self {
         let process = Command::new(program())
             .args(options)
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir", directory.path().to_str().unwrap()])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("redis-server must be installed (Debian package redis-server)");
-        let mut server = Self { process, port };
+        let mut server = Self { process, port, _directory: directory };
         let itself = format!("process_id:{}\r", server.process.id());
-        let deadline = Instant::now() + Duration::from_secs(60);
-        // A server with a password does not answer INFO.
-        while !server
-            .command_or_error(&["INFO", "server"])
-            .map_or_else(|error| error.code() == Some("NOAUTH"), |info| info.contains(&itself))
-        {
+        eventually(&format!("redis-server answers on port {port}"), || {
             let ended = server.process.try_wait().unwrap();
             assert!(ended.is_none(), "redis-server on port {port} has ended: {ended:?}");
-            assert!(Instant::now() < deadline, "redis-server does not answer on port {port}");
-            sleep(Duration::from_millis(5));
-        }
+            // A server with a password does not answer INFO.
+            let info = server.command_or_error(&["INFO", "server"]);
+            info.map_or_else(|error| error.code() == Some("NOAUTH"), |info| info.contains(&itself))
+        });
         server
     }
 
@@ -86,8 +73,7 @@ impl RedisServer {
 
     /// Sends the process a signal by name.
     pub fn signal(&self, name: &str) {
-        let sent = Command::new("kill").args([&format!("-{name}"), &self.process.id().to_string()]).status();
-        assert!(sent.is_ok_and(|status| status.success()));
+        signal(self.process.id(), name);
     }
 
     /// Sends a command on a separate connection and returns the answer as text.
@@ -118,13 +104,7 @@ impl Drop for RedisServer {
     fn drop(&mut self) {
         drop(self.process.kill());
         drop(self.process.wait());
-        drop(std::fs::remove_file(std::env::temp_dir().join(copy_name(self.port))));
     }
-}
-
-/// The file of the server on `port`, if it needs one.
-fn copy_name(port: u16) -> String {
-    format!("tollgate-test-{port}.rdb")
 }
 
 /// The server program: Redis, or the one that `TOLLGATE_TEST_SERVER` names, such as `valkey-server`.
@@ -132,34 +112,20 @@ fn program() -> std::ffi::OsString {
     std::env::var_os("TOLLGATE_TEST_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 
-/// A free port that stays free for some time: outside of the system's range for connections, and unique in
-/// this process. Other processes start elsewhere.
-pub fn free_port() -> u16 {
-    static GIVEN: AtomicU32 = AtomicU32::new(0);
-    let begin = std::process::id().wrapping_mul(641);
-    (0..PORTS.len() as u32)
-        .map(|_| PORTS.start + (begin.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)) % PORTS.len() as u32) as u16)
-        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
-        .expect("some port is free")
-}
-
 /// A Cluster of three masters, with optional replicas.
 pub struct Cluster {
     pub nodes: Vec<RedisServer>,
-    directory: std::path::PathBuf,
 }
 
 impl Cluster {
     /// Starts three masters that share all slots.
     pub fn start() -> Self {
-        let directory = std::env::temp_dir().join(format!("tollgate-cluster-{}-{}", std::process::id(), free_port()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let nodes: Vec<_> = (0..3).map(|node| start_node(&directory, node)).collect();
+        let nodes: Vec<_> = (0..3).map(|_| start_node()).collect();
         for (node, (first, last)) in nodes.iter().zip([(0, 5_460), (5_461, 10_922), (10_923, 16_383)]) {
             node.command(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
             node.command(&["CLUSTER", "MEET", "127.0.0.1", &nodes[0].port().to_string()]);
         }
-        let cluster = Self { nodes, directory };
+        let cluster = Self { nodes };
         eventually("the cluster forms", || {
             cluster.nodes.iter().all(|node| {
                 let info = node.command(&["CLUSTER", "INFO"]);
@@ -171,7 +137,7 @@ impl Cluster {
 
     /// Adds a replica of a node, and waits until it is synchronized.
     pub fn replicate(&mut self, node: usize) -> usize {
-        let replica = start_node(&self.directory, self.nodes.len());
+        let replica = start_node();
         replica.command(&["CLUSTER", "MEET", "127.0.0.1", &self.nodes[0].port().to_string()]);
         let id = self.nodes[node].command(&["CLUSTER", "MYID"]);
         eventually("the node becomes a replica", || replica.command_or_error(&["CLUSTER", "REPLICATE", &id]).is_ok());
@@ -190,19 +156,11 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        self.nodes.clear();
-        drop(std::fs::remove_dir_all(&self.directory));
-    }
-}
-
 /// A master with a replica, and three Sentinels.
 pub struct Watched {
     master: Option<RedisServer>,
     pub replica: RedisServer,
     sentinels: Vec<RedisServer>,
-    directory: std::path::PathBuf,
 }
 
 impl Watched {
@@ -212,16 +170,14 @@ impl Watched {
         let master = RedisServer::start(&[]);
         let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &master.port().to_string()]);
         replica.eventually(&["INFO", "replication"], |info| info.contains("master_link_status:up"));
-        let directory = std::env::temp_dir().join(format!("tollgate-sentinel-{}-{}", std::process::id(), free_port()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let sentinels: Vec<_> = (0..3).map(|number| start_sentinel(&directory, number, master.port())).collect();
+        let sentinels: Vec<_> = (0..3).map(|_| start_sentinel(master.port())).collect();
         for sentinel in &sentinels {
             sentinel.eventually(&["SENTINEL", "MASTER", "gatekeepers"], |master| {
                 master.contains("num-other-sentinels\"'), bulk-string('\"2")
                     && master.contains("num-slaves\"'), bulk-string('\"1")
             });
         }
-        Self { master: Some(master), replica, sentinels, directory }
+        Self { master: Some(master), replica, sentinels }
     }
 
     /// Waits until the replica is synchronized.
@@ -241,29 +197,21 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
-    fn drop(&mut self) {
-        self.sentinels.clear();
-        drop(std::fs::remove_dir_all(&self.directory));
-    }
-}
-
-fn start_sentinel(directory: &std::path::Path, number: usize, master: u16) -> RedisServer {
-    let file = directory.join(format!("{number}.conf"));
+fn start_sentinel(master: u16) -> RedisServer {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("sentinel.conf");
     let text = format!(
         "sentinel monitor gatekeepers 127.0.0.1 {master} 2\nsentinel down-after-milliseconds gatekeepers 500\n\
-         sentinel failover-timeout gatekeepers 3000\ndir {}\n",
-        directory.display()
+         sentinel failover-timeout gatekeepers 3000\n"
     );
     std::fs::write(&file, text).unwrap();
-    RedisServer::start_sentinel(file.to_str().unwrap())
+    RedisServer::run(free_port(), directory, &[file.to_str().unwrap(), "--sentinel"])
 }
 
-fn start_node(directory: &std::path::Path, node: usize) -> RedisServer {
-    let file = format!("nodes-{node}.conf");
-    let options = ["--cluster-enabled", "yes", "--cluster-config-file", &file, "--dir", directory.to_str().unwrap()];
-    let more = ["--cluster-require-full-coverage", "no", "--cluster-node-timeout", "1000"];
-    RedisServer::start_on(free_cluster_port(), &[&options[..], &more[..]].concat())
+fn start_node() -> RedisServer {
+    let options =
+        ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "1000"];
+    RedisServer::start_on(free_cluster_port(), &options)
 }
 
 /// A free port whose companion for the Cluster bus, 10,000 higher, is free, too.

@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::free_addresses;
+use super::{PATIENCE, free_addresses};
 
 /// Forwards connections to a server and records their bytes.
 pub struct Tap {
@@ -18,8 +18,6 @@ pub struct Tap {
 #[derive(Clone, Default)]
 pub struct Said(Arc<Mutex<Vec<u8>>>);
 
-/// The timeout for expected bytes.
-const PATIENCE: Duration = Duration::from_secs(20);
 const PONG: &[u8] = b"\x04\x05\x04PONG";
 
 impl Tap {

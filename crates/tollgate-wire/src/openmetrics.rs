@@ -74,8 +74,7 @@ impl<'a> Sample<'a> {
             Some(rest) => read_labels(rest)?,
             None => (Vec::new(), rest),
         };
-        let value = rest.trim_start().split(' ').next()?;
-        let value = if value == "+Inf" { f64::INFINITY } else { value.parse().ok()? };
+        let value = rest.trim_start().split(' ').next()?.parse().ok()?;
         Some(Self { name, labels, value })
     }
 }
@@ -111,7 +110,7 @@ impl<'a> Family<'a> {
         let Some(part) = sample.name.strip_prefix(self.name) else { return };
         let Sample { mut labels, value, .. } = sample;
         let bound = labels.iter().position(|(name, _)| *name == "le").map(|place| labels.remove(place).1);
-        let bound = bound.and_then(|bound| if bound == "+Inf" { Some(f64::INFINITY) } else { bound.parse().ok() });
+        let bound = bound.and_then(|bound| bound.parse().ok());
         // The lines of one label set are adjacent.
         if self.series.last().is_none_or(|last| last.labels != labels) {
             self.series.push(Series { labels, ..Series::default() });

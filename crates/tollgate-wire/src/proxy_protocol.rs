@@ -12,20 +12,6 @@ const V1_BYTES_MAX: usize = 107;
 const V2_BYTES_MAX: usize = 4096;
 const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// The result of parsing the first bytes of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ParsedHeader {
-    /// A complete header.
-    Header {
-        /// The length of the header in bytes; the client's data follows.
-        length: usize,
-        /// The origin of the connection.
-        source: Source,
-    },
-    /// An incomplete header.
-    More,
-}
-
 /// The origin of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -42,8 +28,9 @@ pub enum Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidHeader;
 
-/// Parses the header at the start of a connection.
-pub fn parse(bytes: &[u8]) -> Result<ParsedHeader, InvalidHeader> {
+/// Parses the header at the start of a connection. Returns its length in bytes, after which the client's data follows,
+/// and the origin of the connection; `None` if the header is incomplete.
+pub fn parse(bytes: &[u8]) -> Result<Option<(usize, Source)>, InvalidHeader> {
     let signature_seen = bytes.len().min(V2_SIGNATURE.len());
     if bytes[..signature_seen] == V2_SIGNATURE[..signature_seen] {
         return parse_v2(bytes);
@@ -52,10 +39,10 @@ pub fn parse(bytes: &[u8]) -> Result<ParsedHeader, InvalidHeader> {
     if bytes[..name_seen] == b"PROXY "[..name_seen] { parse_v1(bytes) } else { Err(InvalidHeader) }
 }
 
-fn parse_v1(bytes: &[u8]) -> Result<ParsedHeader, InvalidHeader> {
+fn parse_v1(bytes: &[u8]) -> Result<Option<(usize, Source)>, InvalidHeader> {
     let seen = &bytes[..bytes.len().min(V1_BYTES_MAX)];
     let Some(newline) = memchr::memchr(b'\n', seen) else {
-        return if seen.len() == V1_BYTES_MAX { Err(InvalidHeader) } else { Ok(ParsedHeader::More) };
+        return if seen.len() == V1_BYTES_MAX { Err(InvalidHeader) } else { Ok(None) };
     };
     let line = seen[..newline].strip_suffix(b"\r").ok_or(InvalidHeader)?;
     let line = core::str::from_utf8(line).map_err(|_| InvalidHeader)?;
@@ -67,7 +54,7 @@ fn parse_v1(bytes: &[u8]) -> Result<ParsedHeader, InvalidHeader> {
         Some("TCP6") => Source::Client(v1_source::<Ipv6Addr>(words)?),
         _ => return Err(InvalidHeader),
     };
-    Ok(ParsedHeader::Header { length: newline + 1, source })
+    Ok(Some((newline + 1, source)))
 }
 
 fn v1_source<'a, A: core::str::FromStr + Into<IpAddr>>(
@@ -91,14 +78,14 @@ fn port(word: &str) -> Result<u16, InvalidHeader> {
     if plain { word.parse().map_err(|_| InvalidHeader) } else { Err(InvalidHeader) }
 }
 
-fn parse_v2(bytes: &[u8]) -> Result<ParsedHeader, InvalidHeader> {
-    let Some(fixed) = bytes.first_chunk::<16>() else { return Ok(ParsedHeader::More) };
+fn parse_v2(bytes: &[u8]) -> Result<Option<(usize, Source)>, InvalidHeader> {
+    let Some(fixed) = bytes.first_chunk::<16>() else { return Ok(None) };
     let (command, family) = (fixed[12], fixed[13]);
     let after = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
     if after > V2_BYTES_MAX || command >> 4 != 2 {
         return Err(InvalidHeader);
     }
-    let Some(body) = bytes.get(16..16 + after) else { return Ok(ParsedHeader::More) };
+    let Some(body) = bytes.get(16..16 + after) else { return Ok(None) };
     let source = match (command & 0xf, family >> 4) {
         // The proxy itself: a health check.
         (0, _) => Source::Direct,
@@ -117,7 +104,7 @@ fn parse_v2(bytes: &[u8]) -> Result<ParsedHeader, InvalidHeader> {
         (1, 0 | 3) => Source::Unknown,
         _ => return Err(InvalidHeader),
     };
-    Ok(ParsedHeader::Header { length: 16 + after, source })
+    Ok(Some((16 + after, source)))
 }
 
 #[cfg(test)]
@@ -128,13 +115,13 @@ mod tests {
 
     fn source(bytes: &[u8]) -> Result<Source, InvalidHeader> {
         for cut in 0..bytes.len() {
-            if let Ok(ParsedHeader::Header { length, .. }) = parse(&bytes[..cut]) {
+            if let Ok(Some((length, _))) = parse(&bytes[..cut]) {
                 assert!(length <= cut);
             }
         }
         match parse(bytes)? {
-            ParsedHeader::Header { source, .. } => Ok(source),
-            ParsedHeader::More => panic!("not whole: {bytes:?}"),
+            Some((_, source)) => Ok(source),
+            None => panic!("not whole: {bytes:?}"),
         }
     }
 
@@ -210,7 +197,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read_or_refused(start in 0usize..3, bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let start: &[u8] = [&b""[..], b"PROXY TCP4 ", V2_SIGNATURE][start];
-            if let Ok(ParsedHeader::Header { length, .. }) = parse(&[start, &bytes].concat()) {
+            if let Ok(Some((length, _))) = parse(&[start, &bytes].concat()) {
                 prop_assert!(length <= start.len() + bytes.len());
             }
         }

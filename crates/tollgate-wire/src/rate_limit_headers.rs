@@ -31,32 +31,28 @@ pub struct LimitStatus<'a> {
 }
 
 /// Writes the value of `RateLimit-Policy`: `"api";q=100;w=60`.
-pub fn write_policies<'a>(out: &mut Vec<u8>, limits: impl Iterator<Item = LimitStatus<'a>>) {
-    for (place, limit) in limits.enumerate() {
-        write_name(out, place, limit.policy);
-        write_parameter(out, "q", limit.quota);
-        if let Some(unit) = limit.unit {
-            out.extend_from_slice(b";qu=");
-            write_string(out, unit);
-        }
-        // The draft has whole seconds only. A shorter window is written as one second, for which the quota is
-        // still correct.
-        if let Some(window) = limit.window {
-            write_parameter(out, "w", window.as_secs_ceil().max(1));
-        }
+pub fn write_policy(out: &mut Vec<u8>, limit: LimitStatus<'_>) {
+    write_string(out, limit.policy);
+    write_parameter(out, "q", limit.quota);
+    if let Some(unit) = limit.unit {
+        out.extend_from_slice(b";qu=");
+        write_string(out, unit);
+    }
+    // The draft has whole seconds only. A shorter window is written as one second, for which the quota is
+    // still correct.
+    if let Some(window) = limit.window {
+        write_parameter(out, "w", window.as_secs_ceil().max(1));
     }
 }
 
 /// Writes the value of `RateLimit`: `"api";r=50;t=30`.
-pub fn write_limits<'a>(out: &mut Vec<u8>, limits: impl Iterator<Item = LimitStatus<'a>>) {
-    for (place, limit) in limits.enumerate() {
-        write_name(out, place, limit.policy);
-        write_parameter(out, "r", limit.remaining);
-        // The time within which at most `r` can be used: until one more request fits, or until the full quota
-        // is available.
-        let effective = if limit.reset.is_zero() { limit.clear } else { limit.reset };
-        write_parameter(out, "t", effective.as_secs_ceil());
-    }
+pub fn write_limit(out: &mut Vec<u8>, limit: LimitStatus<'_>) {
+    write_string(out, limit.policy);
+    write_parameter(out, "r", limit.remaining);
+    // The time within which at most `r` can be used: until one more request fits, or until the full quota
+    // is available.
+    let effective = if limit.reset.is_zero() { limit.clear } else { limit.reset };
+    write_parameter(out, "t", effective.as_secs_ceil());
 }
 
 /// Seconds with three decimals, as in Sharkey's `X-RateLimit-Clear` and `-Reset`.
@@ -65,13 +61,6 @@ pub fn write_seconds(out: &mut Vec<u8>, span: Span) {
     decimal::put(out, millis / 1000);
     let digit = |place: u64| b'0' + (millis / place % 10) as u8;
     out.extend_from_slice(&[b'.', digit(100), digit(10), digit(1)]);
-}
-
-fn write_name(out: &mut Vec<u8>, place: usize, name: &str) {
-    if place > 0 {
-        out.extend_from_slice(b", ");
-    }
-    write_string(out, name);
 }
 
 fn write_parameter(out: &mut Vec<u8>, name: &str, value: u64) {
@@ -124,17 +113,16 @@ mod tests {
             reset: Span::from_millis(1),
             ..API
         };
-        assert_eq!(
-            text(|out| write_policies(out, [API, cpu].into_iter())),
-            r#""api";q=100;w=60, "c\"pu?";q=999999999999999;qu="cpu-ms""#
-        );
-        assert_eq!(text(|out| write_limits(out, [API, cpu].into_iter())), r#""api";r=50;t=31, "c\"pu?";r=50;t=1"#);
+        assert_eq!(text(|out| write_policy(out, API)), r#""api";q=100;w=60"#);
+        assert_eq!(text(|out| write_policy(out, cpu)), r#""c\"pu?";q=999999999999999;qu="cpu-ms""#);
+        assert_eq!(text(|out| write_limit(out, API)), r#""api";r=50;t=31"#);
+        assert_eq!(text(|out| write_limit(out, cpu)), r#""c\"pu?";r=50;t=1"#);
     }
 
     #[test]
     fn a_window_shorter_than_a_second_is_written_as_one() {
         let limit = LimitStatus { window: Some(Span::from_millis(10)), ..API };
-        assert_eq!(text(|out| write_policies(out, [limit].into_iter())), r#""api";q=100;w=1"#);
+        assert_eq!(text(|out| write_policy(out, limit)), r#""api";q=100;w=1"#);
     }
 
     #[test]

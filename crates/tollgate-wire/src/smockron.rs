@@ -38,37 +38,24 @@ const TALLY_MARK: &[u8] = b"tollgate1";
 /// Fifteen digits of milliseconds last until the year 33658.
 const TIME_DIGITS_MAX: usize = 15;
 
-/// The reason why a message is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum MessageError {
-    /// Too few or too many frames.
-    FrameCount,
-    /// The domain is empty, contains a NUL, or is too long.
-    Domain,
-    /// The identifier is empty or too long.
-    Identifier,
-    /// The status or command is unknown.
-    Word,
-    /// A time is not a number of milliseconds since 1970.
-    Time,
-    /// The log info is too long.
-    Note,
-    /// A Tollgate addition is invalid.
-    Addition,
-}
-
-impl MessageError {
-    /// The name in metrics and logs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::FrameCount => "frame-count",
-            Self::Domain => "domain",
-            Self::Identifier => "identifier",
-            Self::Word => "word",
-            Self::Time => "time",
-            Self::Note => "note",
-            Self::Addition => "addition",
-        }
+tollgate_core::named_enum! {
+    /// The reason why a message is dropped.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum MessageError {
+        /// Too few or too many frames.
+        FrameCount = "frame-count",
+        /// The domain is empty, contains a NUL, or is too long.
+        Domain = "domain",
+        /// The identifier is empty or too long.
+        Identifier = "identifier",
+        /// The status or command is unknown.
+        Word = "word",
+        /// A time is not a number of milliseconds since 1970.
+        Time = "time",
+        /// The log info is too long.
+        Note = "note",
+        /// A Tollgate addition is invalid.
+        Addition = "addition",
     }
 }
 
@@ -261,13 +248,8 @@ fn put_tally(output: &mut Vec<u8>, tally: &Tally) {
         tally.last.as_nanos(),
         tally.clear.as_nanos(),
     ];
-    let mut body = [0; TALLY_MARK.len() + 12 * 8];
-    let (mark, numbers) = body.split_at_mut(TALLY_MARK.len());
-    mark.copy_from_slice(TALLY_MARK);
-    for (place, value) in numbers.chunks_exact_mut(8).zip(values) {
-        place.copy_from_slice(&value.to_be_bytes());
-    }
-    frame::put(output, false, &body);
+    let numbers = values.map(u64::to_be_bytes);
+    frame::put_parts(output, false, &[TALLY_MARK, numbers.as_flattened()]);
 }
 
 fn read_tollgate_command(word: &[u8], data: &[u8]) -> Result<Command, MessageError> {
@@ -316,11 +298,8 @@ impl NumberReader<'_> {
 }
 
 fn put_domain(output: &mut Vec<u8>, prefix: &[u8], domain: &[u8]) {
-    let mut topic = [0; TOLLGATE_TOPIC.len() + DOMAIN_BYTES_MAX + 1];
-    let length = prefix.len() + domain.len().min(DOMAIN_BYTES_MAX) + 1;
-    topic[..prefix.len()].copy_from_slice(prefix);
-    topic[prefix.len()..length - 1].copy_from_slice(&domain[..length - 1 - prefix.len()]);
-    frame::put(output, true, &topic[..length]);
+    let domain = &domain[..domain.len().min(DOMAIN_BYTES_MAX)];
+    frame::put_parts(output, true, &[prefix, domain, b"\0"]);
 }
 
 fn put_time(output: &mut Vec<u8>, more: bool, millis: Option<u64>) {

@@ -20,20 +20,17 @@ impl TraceParent {
     /// Parses a value of the field; `None` if it is invalid. The receiver then starts a new trace.
     pub fn read(value: &[u8]) -> Option<Self> {
         let (head, rest) = value.split_at_checked(TEXT_LENGTH)?;
-        let mut version = [0];
-        parse_hex(&head[..2], &mut version)?;
+        let [version] = parse_hex(&head[..2])?;
         // Later versions may append data; version 255 is invalid.
-        if version[0] == 255 || (version[0] == 0 && !rest.is_empty()) || !matches!(rest, [] | [b'-', ..]) {
+        if version == 255 || (version == 0 && !rest.is_empty()) || !matches!(rest, [] | [b'-', ..]) {
             return None;
         }
         if head[2] != b'-' || head[35] != b'-' || head[52] != b'-' {
             return None;
         }
-        let (mut trace, mut span, mut flags) = ([0; 16], [0; 8], [0]);
-        parse_hex(&head[3..35], &mut trace)?;
-        parse_hex(&head[36..52], &mut span)?;
-        parse_hex(&head[53..55], &mut flags)?;
-        (trace != [0; 16] && span != [0; 8]).then_some(Self { trace, span, sampled: flags[0] & 1 == 1 })
+        let (trace, span) = (parse_hex(&head[3..35])?, parse_hex(&head[36..52])?);
+        let [flags] = parse_hex(&head[53..55])?;
+        (trace != [0; 16] && span != [0; 8]).then_some(Self { trace, span, sampled: flags & 1 == 1 })
     }
 
     /// The value of the field.
@@ -46,16 +43,17 @@ impl TraceParent {
     }
 }
 
-fn parse_hex(text: &[u8], bytes: &mut [u8]) -> Option<()> {
+fn parse_hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),
         _ => None,
     };
-    for (pair, byte) in text.chunks_exact(2).zip(bytes) {
+    let mut bytes = [0; N];
+    for (pair, byte) in text.chunks_exact(2).zip(&mut bytes) {
         *byte = digit(pair[0])? << 4 | digit(pair[1])?;
     }
-    Some(())
+    Some(bytes)
 }
 
 #[cfg(test)]

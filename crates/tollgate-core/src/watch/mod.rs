@@ -283,13 +283,8 @@ impl<S: BuildHasher + Clone> Watch<S> {
         if threshold == NEVER || count < threshold || self.flags.contains_key(account) {
             return None;
         }
-        if self.flags.len() >= self.settings.flags_max {
-            self.omitted.flags_dropped = self.omitted.flags_dropped.saturating_add(1);
-            return None;
-        }
         let flag = Flag { at: self.latest, count };
-        self.flags.insert(account.into(), flag.clone());
-        Some(flag)
+        self.restore(account, flag.clone()).then_some(flag)
     }
 }
 

@@ -3,28 +3,17 @@
 use proptest::prelude::*;
 use tollgate_core::band::Band;
 use tollgate_core::class::Class;
-use tollgate_core::condition::Condition;
 use tollgate_core::decide::{Claim, decide};
 use tollgate_core::decision::Decision;
 use tollgate_core::escalation::{Escalation, Multiplier};
 use tollgate_core::limit::{Bucket, Budget, Limit, Rate, Window};
 use tollgate_core::record::PlainRecord;
-use tollgate_core::rule::{Mode, Rule, Situation};
+use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
 pub(crate) fn rule(limit: Limit) -> Rule {
-    Rule {
-        name: "rule".into(),
-        when: Condition::default(),
-        unless: Vec::new(),
-        class: Class::parse("ip/32").unwrap(),
-        limit,
-        escalation: None,
-        warmup: None,
-        hold_max: Span::ZERO,
-        mode: Mode::Enforce,
-    }
+    Rule::new("rule", Class::parse("ip/32").unwrap(), limit)
 }
 
 pub(crate) fn fresh(rule: &Rule) -> PlainRecord {

@@ -90,7 +90,7 @@ impl Dispatcher {
             .flat_map(|(master, settings)| (0..).zip(&settings.rules).map(move |(domain, _)| (master, domain)));
         let masters = settings.masters.iter().zip(metrics).map(|(master, metrics)| Master {
             gate: RefCell::new(gate(master, settings)),
-            identity: master.identity(settings.keys.as_ref()),
+            identity: settings.keys.clone().zip(master.key).map(|(keys, server)| Identity::Client { keys, server }),
             settings: master.clone(),
             metrics: metrics.clone(),
             outbox: RefCell::default(),

@@ -22,7 +22,6 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::LocalSet;
 use tollgate_core::fleet::Instruction;
 use tollgate_core::time::Moment;
-use tollgate_wire::zmtp::Identity;
 pub use tollgate_wire::zmtp::{KeyError, KeyPair, PublicKey};
 
 pub use connect::{Endpoint, EndpointError, draw_entropy};
@@ -58,13 +57,6 @@ pub struct MasterSettings {
     pub key: Option<PublicKey>,
     /// The rules.
     pub rules: Vec<LinkedRule>,
-}
-
-impl MasterSettings {
-    /// The identity of this process on an authenticated connection to this master.
-    fn identity(&self, keys: Option<&Arc<KeyPair>>) -> Option<Identity> {
-        Some(Identity::Client { keys: keys?.clone(), server: self.key? })
-    }
 }
 
 impl LinkSettings {

@@ -11,7 +11,6 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use redis::{Connection, Value};
 use tollgate_core::band::Band;
 use tollgate_core::class::Class;
-use tollgate_core::condition::Condition;
 use tollgate_core::decide::{Claim, decide};
 use tollgate_core::decision::Decision;
 use tollgate_core::escalation::{Escalation, Multiplier};
@@ -273,17 +272,7 @@ impl<'store> Both<'store> {
 }
 
 fn rule(limit: Limit) -> Rule {
-    Rule {
-        name: "rule".into(),
-        when: Condition::default(),
-        unless: Vec::new(),
-        class: Class::parse("ip/32").unwrap(),
-        limit,
-        escalation: None,
-        warmup: None,
-        hold_max: Span::ZERO,
-        mode: Mode::Enforce,
-    }
+    Rule::new("rule", Class::parse("ip/32").unwrap(), limit)
 }
 
 fn limits() -> impl Strategy<Value = Limit> {

@@ -209,24 +209,17 @@ async fn sweep(leases: Weak<Leases>) {
 #[cfg(test)]
 mod tests {
     use tollgate_core::class::Class;
-    use tollgate_core::condition::Condition;
     use tollgate_core::limit::Bucket;
 
     use super::*;
     use crate::shared::{Address, Options};
 
     fn rule() -> Arc<SharedRule> {
-        let rule = Rule {
-            name: "rule".into(),
-            when: Condition::default(),
-            unless: Vec::new(),
-            class: Class::parse("ip/32").unwrap(),
-            limit: Limit::Bucket(Bucket::new(100, 1, Span::from_secs(1)).unwrap()),
-            escalation: None,
-            warmup: None,
-            hold_max: Span::ZERO,
-            mode: Mode::Enforce,
-        };
+        let rule = Rule::new(
+            "rule",
+            Class::parse("ip/32").unwrap(),
+            Limit::Bucket(Bucket::new(100, 1, Span::from_secs(1)).unwrap()),
+        );
         Arc::new(SharedRule::new("test:", "default", rule).unwrap())
     }
 

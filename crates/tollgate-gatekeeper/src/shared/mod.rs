@@ -53,33 +53,21 @@ pub use sharing::{Authority, Explained, OnTimeout, Share, Sharing};
 pub use store::{AskedRule, Options, Store};
 pub use store_ticket::StoreTicket;
 
-/// The reason why the store did not decide, so that the local state must.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unanswered {
-    /// The deadline has passed.
-    Late,
-    /// The store is down.
-    Down,
-    /// Too many calls are waiting.
-    Busy,
-    /// The store returned an error: it is full or read-only, or the user lacks permission.
-    Failed,
-    /// The slot of a key has a value of other software.
-    Foreign,
-    /// The reply is invalid.
-    Garbled,
-}
-
-impl Unanswered {
-    /// The name in logs, metrics and APIs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Late => "late",
-            Self::Down => "down",
-            Self::Busy => "busy",
-            Self::Failed => "failed",
-            Self::Foreign => "foreign",
-            Self::Garbled => "garbled",
-        }
+tollgate_core::named_enum! {
+    /// The reason why the store did not decide, so that the local state must.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Unanswered {
+        /// The deadline has passed.
+        Late = "late",
+        /// The store is down.
+        Down = "down",
+        /// Too many calls are waiting.
+        Busy = "busy",
+        /// The store returned an error: it is full or read-only, or the user lacks permission.
+        Failed = "failed",
+        /// The slot of a key has a value of other software.
+        Foreign = "foreign",
+        /// The reply is invalid.
+        Garbled = "garbled",
     }
 }

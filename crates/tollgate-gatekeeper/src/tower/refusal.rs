@@ -11,11 +11,11 @@ use crate::limit_status::{self, Field};
 
 // The names of the fields, in their order. Created once, because parsing a header name costs more than the decision.
 static NAMES: [HeaderName; 5] = [
-    HeaderName::from_static(Field::Policy.name()),
-    HeaderName::from_static(Field::Limit.name()),
-    HeaderName::from_static(Field::Remaining.name()),
-    HeaderName::from_static(Field::Clear.name()),
-    HeaderName::from_static(Field::Reset.name()),
+    HeaderName::from_static(Field::Policy.as_str()),
+    HeaderName::from_static(Field::Limit.as_str()),
+    HeaderName::from_static(Field::Remaining.as_str()),
+    HeaderName::from_static(Field::Clear.as_str()),
+    HeaderName::from_static(Field::Reset.as_str()),
 ];
 
 /// The content type of a gRPC request, whose refusals have a gRPC status; `None` for other requests.

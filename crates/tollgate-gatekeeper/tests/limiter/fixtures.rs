@@ -5,11 +5,10 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 use tollgate_core::band::Band;
 use tollgate_core::class::Class;
-use tollgate_core::condition::Condition;
 use tollgate_core::decision::Verdict;
 use tollgate_core::limit::{Bucket, Budget, InFlight, Limit, Rate, Window};
 use tollgate_core::request::Request;
-use tollgate_core::rule::{Mode, Rule};
+use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::hash::Seed;
@@ -42,17 +41,7 @@ impl Request for Caller<'_> {
 }
 
 pub(crate) fn rule(name: &str, class: &str, limit: Limit) -> Rule {
-    Rule {
-        name: name.into(),
-        when: Condition::default(),
-        unless: Vec::new(),
-        class: Class::parse(class).unwrap(),
-        limit,
-        escalation: None,
-        warmup: None,
-        hold_max: Span::ZERO,
-        mode: Mode::Enforce,
-    }
+    Rule::new(name, Class::parse(class).unwrap(), limit)
 }
 
 pub(crate) fn rate(count: u64, period_s: u64, burst: u64) -> Limit {

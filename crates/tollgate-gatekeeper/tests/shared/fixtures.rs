@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use tollgate_core::band::Band;
 use tollgate_core::class::Class;
-use tollgate_core::condition::Condition;
 use tollgate_core::decide::{Claim, decide};
 use tollgate_core::limit::{Bucket, Budget, InFlight, Limit, Rate, Window};
 use tollgate_core::record::PlainRecord;
-use tollgate_core::rule::{Mode, Rule, Situation};
+use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::shared::{Address, AskedRule, Options, SharedRule, Store, StoreTicket, Unanswered};
@@ -27,17 +26,7 @@ pub(crate) const PATIENT: Options =
     Options { deadline: Duration::from_secs(30), wait: Duration::from_secs(30), waiting_max: 8_192, connections: 2 };
 
 pub(crate) fn rule(name: &str, limit: Limit) -> Rule {
-    Rule {
-        name: name.into(),
-        when: Condition::default(),
-        unless: Vec::new(),
-        class: Class::parse("ip/32").unwrap(),
-        limit,
-        escalation: None,
-        warmup: None,
-        hold_max: Span::ZERO,
-        mode: Mode::Enforce,
-    }
+    Rule::new(name, Class::parse("ip/32").unwrap(), limit)
 }
 
 /// Limits of about `size` that do not refill within a test, by name.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tollgate_gatekeeper::shared::{AskedRule, Options, SharedRule, Store, Unanswered};
+use tollgate_test_support::free_port;
 
 use crate::fixtures::*;
 use crate::load::answers;
-use crate::redis_server::{RedisServer, free_port};
+use crate::redis_server::RedisServer;
 
 /// A store with one connection, once it answers.
 async fn connected(server: &RedisServer, options: Options) -> (Store, Arc<SharedRule>) {

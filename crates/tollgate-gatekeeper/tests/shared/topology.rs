@@ -4,10 +4,11 @@ use core::time::Duration;
 use std::path::PathBuf;
 
 use tollgate_gatekeeper::shared::{Address, Store};
+use tollgate_test_support::free_port;
 
 use crate::fixtures::*;
 use crate::load::*;
-use crate::redis_server::{RedisServer, Watched, free_port};
+use crate::redis_server::{RedisServer, Watched};
 
 /// A directory that is removed when it is dropped.
 struct Directory(PathBuf);

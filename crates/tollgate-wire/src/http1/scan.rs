@@ -4,6 +4,8 @@
 //! at little cost for the client. [`Scan`] keeps its position, so each byte is scanned once and only a
 //! complete head is parsed.
 
+use core::ops::Range;
+
 use super::Fault;
 
 /// The maximum number of bytes in empty lines before a head, which are skipped.
@@ -29,25 +31,12 @@ pub struct Scan {
     lines: usize,
 }
 
-/// The result of a scan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// The head starts at `start`, after optional empty lines, and ends before `end`.
-    Head {
-        /// The start of the first line.
-        start: usize,
-        /// The first byte after the head.
-        end: usize,
-    },
-    /// The head is incomplete.
-    More,
-}
-
 impl Scan {
-    /// Scans the bytes that arrived since the last call. `bytes` must start with the same bytes as before.
+    /// Scans the bytes that arrived since the last call. `bytes` must start with the same bytes as before. Returns the
+    /// range of the head, after optional empty lines; `None` if it is incomplete.
     ///
     /// With `strict`, a line that ends in a bare LF is an error, because two parsers may disagree about it.
-    pub fn look(&mut self, bytes: &[u8], bounds: Bounds, strict: bool) -> Result<Found, Fault> {
+    pub fn look(&mut self, bytes: &[u8], bounds: Bounds, strict: bool) -> Result<Option<Range<usize>>, Fault> {
         while let Some(found) = memchr::memchr(b'\n', &bytes[self.seen..]) {
             let newline = self.seen + found;
             let carriage_return = newline > self.line_start && bytes[newline - 1] == b'\r';
@@ -61,7 +50,7 @@ impl Scan {
                     return if self.seen - self.head_start > bounds.head_bytes_max {
                         Err(Fault::HeadTooLarge)
                     } else {
-                        Ok(Found::Head { start: self.head_start, end: self.seen })
+                        Ok(Some(self.head_start..self.seen))
                     };
                 }
                 self.head_start = self.seen;
@@ -76,7 +65,7 @@ impl Scan {
         }
         self.seen = bytes.len();
         self.check(bounds)?;
-        Ok(Found::More)
+        Ok(None)
     }
 
     fn check(&self, bounds: Bounds) -> Result<(), Fault> {
@@ -98,13 +87,13 @@ mod tests {
 
     const BOUNDS: Bounds = Bounds { line_bytes_max: 40, head_bytes_max: 100 };
 
-    fn look_in_pieces(bytes: &[u8], piece: usize, strict: bool) -> Result<Found, Fault> {
+    fn look_in_pieces(bytes: &[u8], piece: usize, strict: bool) -> Result<Option<Range<usize>>, Fault> {
         let mut scan = Scan::default();
         let mut end = 0;
         loop {
             end = (end + piece).min(bytes.len());
             match scan.look(&bytes[..end], BOUNDS, strict)? {
-                Found::More if end < bytes.len() => {}
+                None if end < bytes.len() => {}
                 found => return Ok(found),
             }
         }
@@ -114,7 +103,7 @@ mod tests {
     fn a_head_is_found_for_any_segmentation() {
         for piece in 1..20 {
             let found = look_in_pieces(b"\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\nbody", piece, true);
-            assert_eq!(found, Ok(Found::Head { start: 4, end: 31 }), "in pieces of {piece}");
+            assert_eq!(found, Ok(Some(4..31)), "in pieces of {piece}");
         }
     }
 
@@ -122,7 +111,7 @@ mod tests {
     fn a_bare_lf_is_an_error_only_in_strict_mode() {
         let bytes = b"GET / HTTP/1.1\nhost: a\n\n";
         assert!(matches!(look_in_pieces(bytes, 3, true), Err(Fault::Malformed(_))));
-        assert_eq!(look_in_pieces(bytes, 3, false), Ok(Found::Head { start: 0, end: bytes.len() }));
+        assert_eq!(look_in_pieces(bytes, 3, false), Ok(Some(0..bytes.len())));
     }
 
     #[test]

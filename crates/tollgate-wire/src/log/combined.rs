@@ -258,6 +258,7 @@ impl<'a> Cursor<'a> {
 
 /// Decodes `\"`, `\\`, `\xhh` and the C escapes, and keeps other backslashes.
 fn unescape(mut raw: &[u8], bytes: &mut Vec<u8>) {
+    let hex = |digit: u8| char::from(digit).to_digit(16).unwrap_or_default() as u8;
     while let Some(slash) = raw.iter().position(|byte| *byte == b'\\') {
         bytes.extend_from_slice(&raw[..slash]);
         let (byte, length) = match &raw[slash + 1..] {
@@ -277,13 +278,6 @@ fn unescape(mut raw: &[u8], bytes: &mut Vec<u8>) {
         raw = &raw[slash + length..];
     }
     bytes.extend_from_slice(raw);
-}
-
-const fn hex(digit: u8) -> u8 {
-    match digit {
-        b'0'..=b'9' => digit - b'0',
-        _ => (digit | 0x20) - b'a' + 10,
-    }
 }
 
 #[cfg(test)]

@@ -2,33 +2,23 @@
 
 use super::{LINE_BYTES_MAX, Parser};
 
-/// The format of a recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
-    /// A Tollgate trace, in JSON Lines.
-    Trace,
-    /// Apache's and nginx's combined or common log format.
-    Combined,
-    /// An access log with one JSON object per line.
-    Json,
+tollgate_core::named_enum! {
+    /// The format of a recording. The most specific format is the first.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Format {
+        /// A Tollgate trace, in JSON Lines.
+        Trace = "trace",
+        /// Apache's and nginx's combined or common log format.
+        Combined = "combined",
+        /// An access log with one JSON object per line.
+        Json = "json",
+    }
 }
 
 /// The maximum number of lines that are tried.
 const LINES_MAX: usize = 32;
 
 impl Format {
-    /// All formats, the most specific first.
-    pub const ALL: [Self; 3] = [Self::Trace, Self::Combined, Self::Json];
-
-    /// The name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Trace => "trace",
-            Self::Combined => "combined",
-            Self::Json => "json",
-        }
-    }
-
     /// The format in which most of the first lines are valid, if any. `head` is the start of the recording;
     /// its last line may be incomplete.
     pub fn detect(head: &[u8]) -> Option<Self> {

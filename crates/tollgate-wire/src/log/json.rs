@@ -165,9 +165,7 @@ enum Scalar {
 impl Findings {
     fn object(&mut self, scanner: &mut Scanner<'_>, scratch: &mut Scratch, parent: &Path) -> Result<(), LineError> {
         scanner.enter_object()?;
-        let mut first = true;
-        while let Some(name) = scanner.next_field(first, scratch)? {
-            first = false;
+        while let Some(name) = scanner.next_field(scratch)? {
             let path = parent.join(scratch.bytes(name, scanner.line));
             let Some(meaning) = path.as_ref().and_then(|path| meaning(path.bytes())) else {
                 self.other(name, scanner, scratch)?;

@@ -15,11 +15,13 @@ pub(super) struct Scanner<'a> {
     pub(super) line: &'a [u8],
     /// The index of the next byte.
     pub(super) at: usize,
+    /// Whether no field of the current object has been read.
+    is_before_first: bool,
 }
 
 impl<'a> Scanner<'a> {
     pub(super) const fn new(line: &'a [u8]) -> Self {
-        Self { line, at: 0 }
+        Self { line, at: 0, is_before_first: false }
     }
 
     /// An error at this position.
@@ -60,19 +62,20 @@ impl<'a> Scanner<'a> {
 
     /// Enters an object.
     pub(super) fn enter_object(&mut self) -> Result<(), LineError> {
+        self.is_before_first = true;
         self.require(b'{', Expected::Object)
     }
 
-    /// The name of the next field, with its colon consumed; `None` at the end of the object. `first` marks
-    /// the first field.
+    /// The name of the next field, with its colon consumed; `None` at the end of the object.
     #[inline(always)]
-    pub(super) fn next_field(&mut self, first: bool, scratch: &mut Scratch) -> Result<Option<Text>, LineError> {
+    pub(super) fn next_field(&mut self, scratch: &mut Scratch) -> Result<Option<Text>, LineError> {
+        let is_first = core::mem::take(&mut self.is_before_first);
         let mut next = self.peek();
         if next == Some(b'}') {
             self.at += 1;
             return Ok(None);
         }
-        if !first {
+        if !is_first {
             if next != Some(b',') {
                 return Err(self.error(Expected::CommaOrEnd));
             }
@@ -121,33 +124,34 @@ impl<'a> Scanner<'a> {
     #[cold]
     #[inline(never)]
     fn decoded_string(&mut self, start: usize, scratch: &mut Scratch) -> Result<Text, LineError> {
+        self.at = start;
         let mut outcome = Ok(());
-        let text = scratch.decode(|bytes| outcome = self.decode(start, bytes));
+        let text = scratch.decode(|bytes| outcome = self.decode(&mut |part| bytes.extend_from_slice(part)));
         outcome.map(|()| text)
     }
 
-    fn decode(&mut self, start: usize, bytes: &mut Vec<u8>) -> Result<(), LineError> {
-        bytes.extend_from_slice(&self.line[start..self.at]);
+    /// Passes the parts of a string to `write`, after its opening quote.
+    fn decode(&mut self, write: &mut impl FnMut(&[u8])) -> Result<(), LineError> {
         loop {
+            let start = self.at;
+            self.at += plain_length(&self.line[start..]);
+            write(&self.line[start..self.at]);
             match self.line.get(self.at) {
                 Some(b'"') => {
                     self.at += 1;
                     return Ok(());
                 }
-                Some(b'\\') => self.escape(bytes)?,
+                Some(b'\\') => self.escape(write)?,
                 Some(_) => return Err(self.error(Expected::Escape)),
                 None => return Err(self.error(Expected::String)),
             }
-            let start = self.at;
-            self.at += plain_length(&self.line[start..]);
-            bytes.extend_from_slice(&self.line[start..self.at]);
         }
     }
 
-    fn escape(&mut self, bytes: &mut Vec<u8>) -> Result<(), LineError> {
+    fn escape(&mut self, write: &mut impl FnMut(&[u8])) -> Result<(), LineError> {
         let error = self.error(Expected::Escape);
         self.at += 2;
-        bytes.push(match self.line.get(self.at - 1) {
+        let byte = match self.line.get(self.at - 1) {
             Some(b'n') => b'\n',
             Some(b't') => b'\t',
             Some(b'r') => b'\r',
@@ -156,11 +160,12 @@ impl<'a> Scanner<'a> {
             Some(plain @ (b'"' | b'\\' | b'/')) => *plain,
             Some(b'u') => {
                 let symbol = self.symbol().ok_or(error)?;
-                bytes.extend_from_slice(symbol.encode_utf8(&mut [0; 4]).as_bytes());
+                write(symbol.encode_utf8(&mut [0; 4]).as_bytes());
                 return Ok(());
             }
             _ => return Err(error),
-        });
+        };
+        write(&[byte]);
         Ok(())
     }
 
@@ -185,31 +190,10 @@ impl<'a> Scanner<'a> {
         digits.iter().try_fold(0, |value, digit| Some(value * 16 + char::from(*digit).to_digit(16)?))
     }
 
-    /// Skips a string without decoding it, but validates it.
+    /// Skips a string without storing it, but validates it.
     fn skip_string(&mut self) -> Result<(), LineError> {
         self.at += 1;
-        loop {
-            self.at += plain_length(&self.line[self.at..]);
-            match self.line.get(self.at) {
-                Some(b'"') => {
-                    self.at += 1;
-                    return Ok(());
-                }
-                Some(b'\\') => self.skip_escape()?,
-                Some(_) => return Err(self.error(Expected::Escape)),
-                None => return Err(self.error(Expected::String)),
-            }
-        }
-    }
-
-    fn skip_escape(&mut self) -> Result<(), LineError> {
-        let error = self.error(Expected::Escape);
-        self.at += 2;
-        match self.line.get(self.at - 1) {
-            Some(b'n' | b't' | b'r' | b'b' | b'f' | b'"' | b'\\' | b'/') => Ok(()),
-            Some(b'u') => self.hex().map(|_| ()).ok_or(error),
-            _ => Err(error),
-        }
+        self.decode(&mut |_| {})
     }
 
     /// Skips any value.

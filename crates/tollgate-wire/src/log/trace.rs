@@ -26,9 +26,7 @@ pub(super) fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line
     let mut draft = Draft { is_measured: true, ..Draft::default() };
     let mut band = None;
     scanner.enter_object()?;
-    let mut first = true;
-    while let Some(name) = scanner.next_field(first, scratch)? {
-        first = false;
+    while let Some(name) = scanner.next_field(scratch)? {
         match scratch.bytes(name, line) {
             b"at_ms" => draft.at = millis(&mut scanner, Expected::AtMs)?.map(Moment::from_nanos),
             b"client" => draft.client = string(&mut scanner, scratch)?,
@@ -76,8 +74,11 @@ fn named_band(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option
     let Some(name) = string(scanner, scratch).map_err(|_| error)? else {
         return Ok(None);
     };
-    let bands = [Band::Normal, Band::Elevated, Band::Critical];
-    bands.into_iter().find(|band| band.as_str().as_bytes() == scratch.bytes(name, scanner.line)).map(Some).ok_or(error)
+    Band::ALL
+        .into_iter()
+        .find(|band| band.as_str().as_bytes() == scratch.bytes(name, scanner.line))
+        .map(Some)
+        .ok_or(error)
 }
 
 /// Adds the fields of an object. Values are strings, or arrays of strings for repeated headers, which are
@@ -87,9 +88,7 @@ pub(super) fn fields(list: List, scanner: &mut Scanner<'_>, scratch: &mut Scratc
         return Ok(());
     }
     scanner.enter_object()?;
-    let mut first = true;
-    while let Some(name) = scanner.next_field(first, scratch)? {
-        first = false;
+    while let Some(name) = scanner.next_field(scratch)? {
         if scanner.take(b'[') {
             let mut values = 0;
             while !scanner.take(b']') {

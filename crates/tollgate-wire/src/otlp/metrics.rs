@@ -9,17 +9,11 @@ const CUMULATIVE: u64 = 2;
 
 /// Encodes an export of metrics counted from `start_ns` to `now_ns`, in nanoseconds since 1970.
 pub fn write_metrics(sender: &Sender, families: &[Family<'_>], start_ns: u64, now_ns: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    Writer::new(&mut bytes).message(1, |resource_metrics| {
-        sender.write_resource(resource_metrics);
-        resource_metrics.message(2, |scope_metrics| {
-            sender.write_scope(scope_metrics);
-            for family in families {
-                scope_metrics.message(2, |metric| write_family(metric, family, start_ns, now_ns));
-            }
-        });
-    });
-    bytes
+    sender.export(|metrics| {
+        for family in families {
+            metrics.message(2, |metric| write_family(metric, family, start_ns, now_ns));
+        }
+    })
 }
 
 fn write_family(metric: &mut Writer<'_>, family: &Family<'_>, start_ns: u64, now_ns: u64) {

@@ -33,17 +33,22 @@ pub struct Sender {
 }
 
 impl Sender {
-    fn write_resource(&self, writer: &mut Writer<'_>) {
-        writer.message(1, |resource| {
-            self.attributes.iter().for_each(|(name, value)| write_attribute(resource, 1, name, value));
+    /// Encodes an export; `write` writes the metrics or spans. Both kinds have the same envelope.
+    fn export(&self, write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        Writer::new(&mut bytes).message(1, |export| {
+            export.message(1, |resource| {
+                self.attributes.iter().for_each(|(name, value)| write_attribute(resource, 1, name, value));
+            });
+            export.message(2, |scoped| {
+                scoped.message(1, |scope| {
+                    scope.bytes(1, b"tollgate");
+                    scope.bytes(2, self.version.as_bytes());
+                });
+                write(scoped);
+            });
         });
-    }
-
-    fn write_scope(&self, writer: &mut Writer<'_>) {
-        writer.message(1, |scope| {
-            scope.bytes(1, b"tollgate");
-            scope.bytes(2, self.version.as_bytes());
-        });
+        bytes
     }
 }
 

@@ -39,15 +39,7 @@ pub struct Span {
 
 /// Encodes an export of spans.
 pub fn write_spans<'a>(sender: &Sender, spans: impl IntoIterator<Item = &'a Span>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    Writer::new(&mut bytes).message(1, |resource_spans| {
-        sender.write_resource(resource_spans);
-        resource_spans.message(2, |scope_spans| {
-            sender.write_scope(scope_spans);
-            spans.into_iter().for_each(|span| scope_spans.message(2, |writer| span.write(writer)));
-        });
-    });
-    bytes
+    sender.export(|writer| spans.into_iter().for_each(|span| writer.message(2, |writer| span.write(writer))))
 }
 
 impl Span {

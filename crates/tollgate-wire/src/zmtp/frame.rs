@@ -35,7 +35,12 @@ impl<'a> Frames<'a> {
 
 /// Appends a frame to `output`.
 pub fn put(output: &mut Vec<u8>, more: bool, body: &[u8]) {
-    put_flagged(output, if more { MORE } else { 0 }, &[body]);
+    put_parts(output, more, &[body]);
+}
+
+/// Appends a frame to `output` whose body consists of these parts.
+pub(crate) fn put_parts(output: &mut Vec<u8>, more: bool, parts: &[&[u8]]) {
+    put_flagged(output, if more { MORE } else { 0 }, parts);
 }
 
 /// Appends a message of these frames to `output`.

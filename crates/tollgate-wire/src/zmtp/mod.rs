@@ -23,39 +23,25 @@ pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// The maximum number of frames in a message. A peer that sends more is disconnected.
 pub const FRAMES_MAX: usize = 16;
 
-/// The reason why a peer is disconnected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ZmtpError {
-    /// The peer does not use ZMTP 3.
-    Greeting,
-    /// The peer uses another authentication mechanism.
-    Mechanism,
-    /// The handshake is invalid.
-    Handshake,
-    /// The peer's socket type is incompatible.
-    SocketType,
-    /// A frame header is invalid.
-    Frame,
-    /// Authentication failed: the peer is unknown, or a message was forged, changed or replayed.
-    Unauthenticated,
-    /// The peer rejected this side.
-    Refused,
-    /// A message exceeds [`MESSAGE_BYTES_MAX`] or [`FRAMES_MAX`].
-    TooLong,
-}
-
-impl ZmtpError {
-    /// The name in metrics and logs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Greeting => "greeting",
-            Self::Mechanism => "mechanism",
-            Self::Handshake => "handshake",
-            Self::SocketType => "socket-type",
-            Self::Frame => "frame",
-            Self::Unauthenticated => "unauthenticated",
-            Self::Refused => "refused",
-            Self::TooLong => "too-long",
-        }
+tollgate_core::named_enum! {
+    /// The reason why a peer is disconnected.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum ZmtpError {
+        /// The peer does not use ZMTP 3.
+        Greeting = "greeting",
+        /// The peer uses another authentication mechanism.
+        Mechanism = "mechanism",
+        /// The handshake is invalid.
+        Handshake = "handshake",
+        /// The peer's socket type is incompatible.
+        SocketType = "socket-type",
+        /// A frame header is invalid.
+        Frame = "frame",
+        /// Authentication failed: the peer is unknown, or a message was forged, changed or replayed.
+        Unauthenticated = "unauthenticated",
+        /// The peer rejected this side.
+        Refused = "refused",
+        /// A message exceeds [`MESSAGE_BYTES_MAX`] or [`FRAMES_MAX`].
+        TooLong = "too-long",
     }
 }

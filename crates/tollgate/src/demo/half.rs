@@ -10,6 +10,7 @@ use tollgate_storm::child::{Child, free_address};
 use tollgate_storm::counters::Reading;
 use tollgate_storm::plan::Plan;
 use tollgate_storm::tally::Tally;
+use tollgate_storm::target::Target;
 use tollgate_storm::{site, storm};
 
 use super::picture::{StormSample, StormSnapshot};
@@ -54,6 +55,7 @@ fn start_gate(site: SocketAddr) -> io::Result<(SocketAddr, Option<Child>)> {
 
 /// Runs until the end of the plan. Requests that still wait then have not been served.
 fn play_storm(plan: Arc<Plan>, target: SocketAddr, start: Instant, tally: Arc<Tally>) -> io::Result<()> {
+    let target = Arc::new(Target::new(target));
     let end = tokio::time::Instant::from_std(start + plan.phases.end_at());
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         let _ = tokio::time::timeout_at(end, storm::play(plan, target, start, tally)).await;

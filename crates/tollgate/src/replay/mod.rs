@@ -257,7 +257,7 @@ impl Reading<'_> {
         let nothing_read = self.lines > 0 && self.unreadable.lines == self.lines;
         let recording = Recording {
             file: terminal_text::shown(self.options.file.as_os_str().as_encoded_bytes()),
-            format: self.format.name(),
+            format: self.format.as_str(),
             gzip: self.input.packed,
             configured: self.options.config.is_some(),
             lines: self.lines,

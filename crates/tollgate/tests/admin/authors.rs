@@ -45,7 +45,7 @@ fn a_reporter_can_only_send_reports() {
     }
     assert_eq!(by_token(&gate, REPORTER, "GET", "/healthz", &json!({})).status, 200);
     let login = ask(gate.admin, "POST", "/login", &[], &format!("token={REPORTER}&name=eve"));
-    assert!(login.status == 403 && login.header("set-cookie").is_none(), "{}", login.head);
+    assert!(login.status == 403 && login.header("set-cookie").is_none(), "{:?}", login.fields);
     assert_eq!(by_token(&gate, OPERATOR, "GET", "/api/v1/flags", &json!({})).json()["total"], 1);
 }
 

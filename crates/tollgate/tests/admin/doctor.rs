@@ -334,7 +334,7 @@ fn the_doctor_reports_a_backend_that_is_down_and_a_reload_that_failed() {
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let reload = |text: &str, is_ok: bool| {
         std::fs::write(&file, text).unwrap();
-        assert!(Command::new("kill").args(["-HUP", &gate.pid().to_string()]).status().unwrap().success());
+        assert!(Command::new("kill").args(["-HUP", &gate.id().to_string()]).status().unwrap().success());
         eventually("the reload", || gate.json("/api/v1/status")["reload"]["ok"] == is_ok);
     };
     let moved: String =

@@ -121,7 +121,7 @@ fn a_connection_that_never_reads_is_closed() {
 
 /// File descriptors of the gate.
 fn open_files(gate: &Gate) -> usize {
-    std::fs::read_dir(format!("/proc/{}/fd", gate.pid())).unwrap().count()
+    std::fs::read_dir(format!("/proc/{}/fd", gate.id())).unwrap().count()
 }
 
 #[test]

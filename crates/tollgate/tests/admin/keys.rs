@@ -169,7 +169,7 @@ fn status_history_and_settings_are_returned() {
     assert_eq!(tables, ["[gate]", "[[rule]]", "[[rule]]"]);
     assert_eq!(config["reload"], Value::Null);
     std::fs::write(gate.path().join("tollgate.toml"), "nonsense = 1\n").unwrap();
-    let hang_up = std::process::Command::new("kill").arg("-HUP").arg(gate.pid().to_string()).status().unwrap();
+    let hang_up = std::process::Command::new("kill").arg("-HUP").arg(gate.id().to_string()).status().unwrap();
     assert!(hang_up.success());
     eventually("the reload is reported", || gate.json("/api/v1/status")["reload"]["ok"] == json!(false));
     assert!(gate.json("/api/v1/config")["reload"]["faults"].as_str().unwrap().contains("nonsense"));

@@ -204,8 +204,7 @@ fn a_report_that_cannot_be_written_is_rejected_and_no_acknowledged_one_is_lost()
     assert_eq!(gate.json("/api/v1/status")["watch"]["kept"], false);
     assert_eq!(gate.request("/", &[]).status, 200, "requests flow");
     // Raise the limit again.
-    let raised =
-        Command::new("prlimit").args(["--fsize=unlimited", "--pid", &gate.pid().to_string()]).status().unwrap();
+    let raised = Command::new("prlimit").args(["--fsize=unlimited", "--pid", &gate.id().to_string()]).status().unwrap();
     assert!(raised.success());
     assert_eq!(report(&gate, "r59", &[("user", "late", 1000)]), 202);
     let again = Gate::start_in(gate.kill(), DURABLE);
@@ -218,7 +217,7 @@ fn a_clearing_that_cannot_be_written_has_no_effect() {
     let gate = Gate::start_by(&unharmed, tempfile::tempdir().unwrap(), DURABLE);
     let may_write = |bytes: &str| {
         let limit = format!("--fsize={bytes}:unlimited");
-        assert!(Command::new("prlimit").args([&limit, "--pid", &gate.pid().to_string()]).status().unwrap().success());
+        assert!(Command::new("prlimit").args([&limit, "--pid", &gate.id().to_string()]).status().unwrap().success());
     };
     assert_eq!(report(&gate, "r1", &[("user", "u1", 1000)]), 202);
     let (before, changes) = (gate.json("/api/v1/flags?history=1"), gate.json("/api/v1/audit"));

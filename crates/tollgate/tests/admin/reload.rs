@@ -38,7 +38,7 @@ fn accept(listener: &TcpListener) -> TcpStream {
 fn hang_up(gate: &Gate, headers: &[(&str, &str)]) -> Value {
     let last = || ask(gate.admin, "GET", "/api/v1/status", headers, "").json()["reload"].clone();
     let before = last();
-    assert!(Command::new("kill").args(["-HUP", &gate.pid().to_string()]).status().unwrap().success());
+    assert!(Command::new("kill").args(["-HUP", &gate.id().to_string()]).status().unwrap().success());
     eventually("the reload is told", || last() != before);
     last()
 }
@@ -68,7 +68,7 @@ fn a_reload_that_hangs_blocks_nothing_else() {
     assert!(told["faults"].as_str().unwrap().contains("is not a regular file"), "{told}");
     replace_by_pipe("tollgate.toml");
     let before = ask(gate.admin, "GET", "/api/v1/status", &authorization, "").json()["reload"].clone();
-    assert!(Command::new("kill").args(["-HUP", &gate.pid().to_string()]).status().unwrap().success());
+    assert!(Command::new("kill").args(["-HUP", &gate.id().to_string()]).status().unwrap().success());
     let (mut last, mut slowest) = (before.clone(), Duration::ZERO);
     eventually("the reload fails", || {
         let began = Instant::now();
@@ -79,7 +79,7 @@ fn a_reload_that_hangs_blocks_nothing_else() {
     });
     assert!(last["faults"].as_str().unwrap().contains("the disk may hang"), "{last}");
     assert!(slowest < Duration::from_secs(4), "{slowest:?}");
-    assert!(Command::new("kill").args(["-TERM", &gate.pid().to_string()]).status().unwrap().success());
+    assert!(Command::new("kill").args(["-TERM", &gate.id().to_string()]).status().unwrap().success());
     gate.logged("stopping");
 }
 
@@ -173,7 +173,7 @@ fn a_reload_replaces_tokens_and_ends_sessions_and_streams_of_the_old_ones() {
         });
     };
     write(tokens[1]);
-    assert!(Command::new("kill").args(["-HUP", &gate.pid().to_string()]).status().unwrap().success());
+    assert!(Command::new("kill").args(["-HUP", &gate.id().to_string()]).status().unwrap().success());
     eventually("the new token is asked for", || status(&second) == 200);
     assert_eq!((status(&first), status(&[("Cookie", &cookie)])), (401, 401));
     looking.iter_mut().for_each(&mut end_of);

@@ -36,7 +36,7 @@ fn eventful_gate() -> Gate {
     let note = json!({ "name": "Bob", "note": "a load test of ours" }).to_string();
     assert_eq!(ask(gate.admin, "DELETE", "/api/v1/flags/ann", &[], &note).status, 200);
     std::fs::write(gate.path().join("tollgate.toml"), "[gate]\nnonsense = 1\n").unwrap();
-    let hang_up = Command::new("kill").arg("-HUP").arg(gate.pid().to_string()).status().unwrap();
+    let hang_up = Command::new("kill").arg("-HUP").arg(gate.id().to_string()).status().unwrap();
     assert!(hang_up.success());
     eventually("the reload is refused", || gate.json("/api/v1/status")["reload"]["ok"] == json!(false));
     gate

@@ -315,7 +315,7 @@ fn the_overview_shows_a_notice_with_the_setting_to_write() {
     let file = gate.path().join("tollgate.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, format!("{text}nonsense = 1\n")).unwrap();
-    assert!(std::process::Command::new("kill").args(["-HUP", &gate.pid().to_string()]).status().unwrap().success());
+    assert!(std::process::Command::new("kill").args(["-HUP", &gate.id().to_string()]).status().unwrap().success());
     browser.part_says(".notice p", "Settings not reloaded: ");
 }
 

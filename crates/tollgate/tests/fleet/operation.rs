@@ -59,13 +59,13 @@ fn a_reload_changes_rules_and_keeps_debts_under_unchanged_ones() {
     master.metric("tollgate_master_delays_in_force", 1);
     let file = std::fs::read_to_string(master.settings_file()).unwrap();
     std::fs::write(master.settings_file(), format!("{file}{other}")).unwrap();
-    master.hang_up();
+    master.signal("HUP");
     // The new rule has metrics now.
     master.metric("tollgate_master_over_admission_bound{domain=\"default/other\"}", 1);
     master.metric("tollgate_master_delays_in_force", 1);
     // An invalid file changes nothing.
     std::fs::write(master.settings_file(), "[mster]\n").unwrap();
-    master.hang_up();
+    master.signal("HUP");
     let late = Gate::start(&format!("{}{}", rule(), link(&master)));
     late.until_linked(master.accounting);
     let mut client = late.client();

@@ -127,7 +127,7 @@ fn a_hung_file_system_blocks_only_the_responses_on_it() {
     let gate = gate(two_workers(), &format!("buffer = {{ memory = \"{MEMORY_MAX}B\" }}"));
     let spooled = not_reading(&gate, 1, "/big");
     eventually("the spool is used", || buffered(&gate).1 > 20_000_000);
-    let stopped = StoppedThread::of(gate.process(), "gate-spool");
+    let stopped = StoppedThread::of(gate.id(), "gate-spool");
     let late = not_reading(&gate, 2, "/big");
     gate.logged(LOGGED);
     assert_others_are_served(&gate);

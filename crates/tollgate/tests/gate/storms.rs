@@ -30,10 +30,10 @@ fn people_are_served_in_a_storm_from_many_networks_named_by_a_proxy() {
     let mut plan = Plan::new(1, phases, Origin::Networks(20));
     plan.crawler_connections = 60;
     let plan = Arc::new(plan);
-    let target = Target { identity: Identity::ForwardedFor, ..Target::new(gate.address) };
+    let target = Target { identity: Identity::XForwardedFor, ..Target::new(gate.address) };
     let tally = Arc::new(Tally::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(storm::play_at(plan.clone(), Arc::new(target), Instant::now(), tally.clone()));
+    runtime.block_on(storm::play(plan.clone(), Arc::new(target), Instant::now(), tally.clone()));
     let parameters = StormParameters {
         target: format!("http://{}", gate.address),
         seed: 1,

@@ -29,8 +29,8 @@ async fn storm_at(gate: &Gate, seed: u64, phases: Phases) -> Results {
     let mut plan = Plan::new(seed, phases, Origin::Network);
     plan.crawler_connections = 32;
     let (plan, tally) = (Arc::new(plan), Arc::new(Tally::default()));
-    let target = Target { identity: Identity::ForwardedFor, ..Target::new(gate.address) };
-    storm::play_at(plan.clone(), Arc::new(target), Instant::now(), tally.clone()).await;
+    let target = Target { identity: Identity::XForwardedFor, ..Target::new(gate.address) };
+    storm::play(plan.clone(), Arc::new(target), Instant::now(), tally.clone()).await;
     let parameters = StormParameters {
         target: format!("http://{}", gate.address),
         seed,

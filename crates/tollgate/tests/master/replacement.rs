@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::libzmq::{Gate, connected};
+use tollgate_test_support::free_port;
 use tollgate_test_support::master::Master;
 use tollgate_test_support::python::Libzmq;
-use tollgate_test_support::redis_server::{RedisServer, free_port};
+use tollgate_test_support::redis_server::RedisServer;
 use tollgate_test_support::wall_ms;
 
 const RULE: &str = "[[rule]]\nname = \"each\"\nclass = \"identifier\"\nrate = { rate = \"1/s\", burst = 10 }\n";

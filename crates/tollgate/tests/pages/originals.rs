@@ -226,8 +226,7 @@ fn logrotate_rotates_the_access_log_as_documented() {
     let signal = "systemctl kill --signal=USR1 --kill-whom=main tollgate.service";
     let config = blocks("log.md", "logrotate")[0].replace("/var/log/tollgate/access.log", &log.display().to_string());
     assert!(config.contains(signal), "{config}");
-    std::fs::write(folder.path().join("rotate"), config.replace(signal, &format!("kill -USR1 {}", gate.process())))
-        .unwrap();
+    std::fs::write(folder.path().join("rotate"), config.replace(signal, &format!("kill -USR1 {}", gate.id()))).unwrap();
     let state = folder.path().join("state").display().to_string();
     accepts("logrotate", &["--force", "--state", &state], &folder.path().join("rotate"));
     eventually("a line in the new file", || gate.get("/after").status == 200 && lines(&log) > 0);

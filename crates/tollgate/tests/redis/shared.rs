@@ -240,7 +240,7 @@ fn a_reload_keeps_state_and_connection_and_a_changed_address_is_followed() {
 #[test]
 fn a_gate_starts_without_redis_and_decides_alone_until_it_is_up() {
     let _among_others = among_others();
-    let (backend, port) = (Backend::saying("ok"), tollgate_test_support::redis_server::free_port());
+    let (backend, port) = (Backend::saying("ok"), tollgate_test_support::free_port());
     let config = format!(
         "[gate]\nworkers = 1\nbackend = \"{}\"\n[redis]\nurl = \"redis://127.0.0.1:{port}\"\n{BUCKET}",
         backend.url()

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use crate::faults::fallbacks;
 use crate::load::{alone, among_others};
 use crate::support::{Backend, Gate};
-use tollgate_test_support::redis_server::{RedisServer, free_port};
+use tollgate_test_support::free_port;
+use tollgate_test_support::redis_server::RedisServer;
 
 const BUCKET: &str =
     "[[rule]]\nname = 'api'\nclass = 'ip/32'\nstate = 'redis'\nbucket = { size = 25, drip = 1, every = '1h' }\n";

@@ -87,10 +87,10 @@ fn fault_22_a_flood_of_invented_keys_costs_no_memory_and_frees_no_offender() {
         })
     };
     flood(0);
-    let before = rss_kb(gate.pid());
+    let before = rss_kb(gate.id());
     flood(CONNECTIONS);
     flood(2 * CONNECTIONS);
-    let after = rss_kb(gate.pid());
+    let after = rss_kb(gate.id());
     // 40,000 keys of each of three classes, of a kilobyte each: 120 MB. The sample of keys for the console has a bound.
     assert!(after < before + 30_000, "{before} KB, then {after} KB");
     assert_eq!(ask("offender"), 429, "a flood of keys does not free an offender");

@@ -7,6 +7,8 @@
 
 use std::fs;
 
+use tollgate_core::decision::Reason;
+
 use crate::{files, root};
 
 /// The pages for new users, whose blocks another test lists.
@@ -249,7 +251,7 @@ fn every_reason_of_a_refusal_has_a_row_on_the_page_of_troubleshooting() {
         part.split('"').skip(1).step_by(2).map(str::to_owned).collect()
     };
     let admitted = ["no-rule", "within-limit", "warm-up", "would-hold", "would-refuse"];
-    let of_rules = strings("tollgate-core/src/decision.rs", "impl Reason {", "\n}\n");
+    let of_rules = Reason::ALL.map(|reason| reason.as_str().to_owned());
     let of_queue = strings("tollgate/src/gate/decide/refusal.rs", "let reason = match", "};");
     let reasons: Vec<_> =
         of_rules.into_iter().chain(of_queue).filter(|reason| !admitted.contains(&reason.as_str())).collect();

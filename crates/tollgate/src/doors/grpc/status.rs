@@ -140,7 +140,7 @@ pub(super) fn headers(judgements: &[Judgement], is_over: bool) -> Vec<HeaderValu
     if let Some(standing) = strictest.standing() {
         limit_status::write_fields(standing, is_over, |field, value| {
             if matches!(field, Field::Policy | Field::Limit) {
-                push(field.name(), String::from_utf8_lossy(value).into_owned());
+                push(field.as_str(), String::from_utf8_lossy(value).into_owned());
             }
         });
     }

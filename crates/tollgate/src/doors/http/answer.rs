@@ -105,7 +105,7 @@ impl CheckAnswer {
             if is_blocked {
                 standing.remaining = 0;
             }
-            limit_status::write_fields(standing, is_blocked, |field, value| headers.push(field.name(), value));
+            limit_status::write_fields(standing, is_blocked, |field, value| headers.push(field.as_str(), value));
         }
         let retry_after = decision.verdict.retry_after(now);
         if is_blocked && !retry_after.is_zero() {

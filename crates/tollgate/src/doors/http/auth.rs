@@ -128,7 +128,7 @@ fn no_ruling(why: NoRuling) -> DoorProblem {
 fn write_limit_fields(ruling: &Ruling, reply: &mut DoorReply) {
     let is_refusal = ruling.decision.verdict.is_refusal();
     let Some(standing) = ruling.standing() else { return };
-    limit_status::write_fields(standing, is_refusal, |field, value| reply.field(field.name(), value));
+    limit_status::write_fields(standing, is_refusal, |field, value| reply.field(field.as_str(), value));
 }
 
 fn refuse(

@@ -1,12 +1,13 @@
 //! Reads one call after the other from a connection.
 
 use std::future::pending;
+use std::ops::Range;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 use tollgate_wire::http1::chunked::{Decoder, Step};
-use tollgate_wire::http1::scan::{Bounds, Found, Scan};
+use tollgate_wire::http1::scan::{Bounds, Scan};
 use tollgate_wire::http1::{Fault, Length, RequestHead};
 
 use super::problem::DoorProblem;
@@ -44,8 +45,8 @@ impl CallReader {
         self.has_ended = false;
         loop {
             match self.scan.look(self.input.bytes(), BOUNDS, true) {
-                Ok(Found::Head { start, end }) => return Some(self.parse_head(start, end)),
-                Ok(Found::More) => {}
+                Ok(Some(head)) => return Some(self.parse_head(head)),
+                Ok(None) => {}
                 Err(fault) => {
                     self.head.clear();
                     return Some(Err(fault));
@@ -57,9 +58,10 @@ impl CallReader {
         }
     }
 
-    fn parse_head(&mut self, start: usize, end: usize) -> Result<(), Fault> {
+    fn parse_head(&mut self, head: Range<usize>) -> Result<(), Fault> {
         self.scan = Scan::default();
-        let parsed = self.head.parse(&self.input.bytes()[start..end]);
+        let end = head.end;
+        let parsed = self.head.parse(&self.input.bytes()[head]);
         self.input.consume(end);
         match parsed {
             Ok(()) => self.has_ended = matches!(self.head.length, Length::Empty | Length::Fixed(0)),

@@ -244,7 +244,7 @@ impl Rules {
     pub(crate) fn tell(&self, decision: &Decision, mut push: impl FnMut(&[u8], &[u8])) {
         let Some(standing) = self.standing(decision) else { return };
         limit_status::write_fields(standing, decision.verdict.is_refusal(), |field, value| {
-            push(field.name().as_bytes(), value)
+            push(field.as_str().as_bytes(), value)
         });
     }
 

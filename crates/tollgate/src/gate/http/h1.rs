@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tollgate_wire::http1::scan::{Bounds, Found, Scan};
+use tollgate_wire::http1::scan::{Bounds, Scan};
 use tollgate_wire::http1::{Fault, Length, ResponseHead, Version};
 
 use super::body::{PeerError, Sink as _};
@@ -138,8 +138,8 @@ async fn find_head(
     let mut timed = false;
     loop {
         match scan.look(buffer.bytes(), bounds, true) {
-            Ok(Found::Head { start, end }) => return Some(Ok(start..end)),
-            Ok(_) => {}
+            Ok(Some(head)) => return Some(Ok(head)),
+            Ok(None) => {}
             Err(fault) => return Some(Err(fault)),
         }
         if !timed {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tollgate_core::network::unmapped;
-use tollgate_wire::proxy_protocol::{self, ParsedHeader, Source};
+use tollgate_wire::proxy_protocol::{self, Source};
 
 use crate::gate::decide::identify::{ConnectionPeer, trusts};
 use crate::gate::http::h1;
@@ -187,12 +187,12 @@ async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<Source> {
     loop {
         let peeked = stream.peek(&mut bytes).await?;
         match proxy_protocol::parse(&bytes[..peeked]) {
-            Ok(ParsedHeader::Header { length, source }) => {
+            Ok(Some((length, source))) => {
                 stream.read_exact(&mut bytes[..length]).await?;
                 return Ok(source);
             }
-            Ok(ParsedHeader::More) if peeked > seen => seen = peeked,
-            Ok(ParsedHeader::More) => {
+            Ok(None) if peeked > seen => seen = peeked,
+            Ok(None) => {
                 // Nothing new: the peer has left, or the header comes in pieces, which is very rare.
                 if peeked == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());

@@ -1,7 +1,7 @@
 //! Requests to a backend over HTTP/1.1.
 
 use tollgate_wire::http1::chunked::Decoder;
-use tollgate_wire::http1::scan::{Bounds, Found, Scan};
+use tollgate_wire::http1::scan::{Bounds, Scan};
 use tollgate_wire::http1::{Length, ResponseHead};
 
 use crate::gate::http::body::{PeerError, Piece, Source};
@@ -67,12 +67,13 @@ impl BackendAnswer for H1Answer<'_> {
     async fn head(&mut self, head: &mut ResponseHead) -> Result<(), PeerError> {
         let end = loop {
             match self.scan.look(self.body.buffer.bytes(), HEAD_BOUNDS, false) {
-                Ok(Found::Head { start, end }) => {
-                    head.parse(&self.body.buffer.bytes()[start..end], self.to_head)
+                Ok(Some(found)) => {
+                    let end = found.end;
+                    head.parse(&self.body.buffer.bytes()[found], self.to_head)
                         .map_err(|garbage| PeerError::Malformed(garbage.0))?;
                     break end;
                 }
-                Ok(Found::More) => {}
+                Ok(None) => {}
                 Err(_) => return Err(PeerError::Malformed("the head of the answer is too large")),
             }
             if self.body.read_more().await? == 0 {
