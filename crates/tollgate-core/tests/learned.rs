@@ -140,7 +140,7 @@ fn run(backend: Backend, learned: Option<&Learned>) -> (Measured, Learned) {
         }
         served += if is_measured { ended.len() as u64 } else { 0 };
         if micros % 5_000 == 0 {
-            run.queue.tick(false, now);
+            run.queue.tick(now);
         }
         idle.extend(run.poll(now).into_iter().filter(|client| *client != VISITOR));
     }

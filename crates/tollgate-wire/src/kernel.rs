@@ -25,23 +25,20 @@ pub fn pressure_milli(text: &[u8]) -> Option<u32> {
     u32::try_from(hundredths.min(10_000) / 10).ok()
 }
 
-/// The busy time of all cores in clock ticks, from the first line of `/proc/stat`: all fields but idle and
-/// iowait.
-pub fn busy_ticks(text: &[u8]) -> Option<u64> {
+/// The idle time of all cores in clock ticks, from the first line of `/proc/stat`: idle and iowait. The kernel measures
+/// it on every core that sleeps, whereas it only samples the other fields.
+pub fn idle_ticks(text: &[u8]) -> Option<u64> {
     let line = text.split(|&byte| byte == b'\n').next()?.strip_prefix(b"cpu ")?;
-    let fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
-    // The fields are user, nice, system, idle, iowait, irq, softirq and steal. Guest time is part of user
-    // time.
-    let mut busy = Some(0u64);
-    let mut count = 0;
-    for (index, field) in fields.take(8).enumerate() {
-        let ticks = decimal::parse(field)?;
-        count += 1;
-        if index != 3 && index != 4 {
-            busy = busy.and_then(|busy| busy.checked_add(ticks));
-        }
-    }
-    busy.filter(|_| count >= 5)
+    // The fields are user, nice, system, idle and iowait, and others that only some kernels have.
+    let mut fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty()).skip(3);
+    let (idle, iowait) = (decimal::parse(fields.next()?)?, decimal::parse(fields.next()?)?);
+    idle.checked_add(iowait)
+}
+
+/// How many cores `/proc/stat` has a line for.
+pub fn core_count(text: &[u8]) -> usize {
+    let names = text.split(|&byte| byte == b'\n').filter_map(|line| line.strip_prefix(b"cpu"));
+    names.filter(|name| name.first().is_some_and(u8::is_ascii_digit)).count()
 }
 
 #[cfg(test)]
@@ -61,14 +58,15 @@ mod tests {
     }
 
     #[test]
-    fn busy_is_all_but_idle_and_iowait() {
-        let text = b"cpu  100 20 30 4000 500 6 7 8 9 10\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
-        assert_eq!(busy_ticks(text), Some(100 + 20 + 30 + 6 + 7 + 8));
+    fn idle_time_and_cores_are_in_the_first_lines() {
+        let text = b"cpu  100 20 30 4000 500 6 7 8 9 10\ncpu0 1 1 1 1 1\ncpu1 1 1 1 1 1\nintr 5 0\n";
+        assert_eq!((idle_ticks(text), core_count(text)), (Some(4500), 2));
         for text in
-            [&b""[..], b"cpu0 1 2 3 4 5", b"cpu  1 2 3", b"cpu  a b c d e f g h", b"cpu  99999999999999999999 1 1 1 1"]
+            [&b""[..], b"cpu0 1 2 3 4 5", b"cpu  1 2 3 4", b"cpu  1 2 3 d e", b"cpu  1 1 1 99999999999999999999 1"]
         {
-            assert_eq!(busy_ticks(text), None, "{:?}", String::from_utf8_lossy(text));
+            assert_eq!(idle_ticks(text), None, "{:?}", String::from_utf8_lossy(text));
         }
+        assert_eq!(core_count(b"cpu  1 2 3\nintr 1"), 0);
     }
 
     #[test]

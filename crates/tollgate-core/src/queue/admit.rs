@@ -1,10 +1,11 @@
 //! Whether a request may go to the backend now.
 
 use super::client::{Client, TAGS};
+use super::contention::Situation;
 use super::tree::Tree;
-use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Request, Slot, State, Ticket, largest};
+use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Request, Slot, State, Ticket, largest, octave};
 use crate::time::{Moment, Span};
-use crate::virtual_clock::Load;
+use crate::virtual_clock::{Cores, Load};
 
 /// Clients that are ahead yield to others, but one of their requests goes after this time.
 const YIELD_MAX: Span = Span::from_secs(1);
@@ -17,7 +18,11 @@ const EXPOSED: Load = Load::of(4);
 /// This many requests of clients behind their share may share the backend with heavier ones: four of them get four
 /// fifths of a core, one gets half of it.
 const BESIDE_HEAVIER: Load = Load::of(4);
-
+/// If fewer cores are busy, nothing on the machine computes all the time. The kernel counts in steps of 10 ms: a core
+/// that is always busy can look like 0.8 of one in 50 ms.
+const IDLE_MAX: Cores = Cores::from_milli(700);
+/// A request that costs this many times as much as a light client's is heavy.
+const HEAVY: u64 = 4;
 /// Requests in flight for longer are no part of a burst: long polls are in flight for 25 s.
 const BURST: Span = Span::from_secs(1);
 
@@ -69,7 +74,8 @@ impl Queue {
             return true;
         }
         let peers = self.in_flight.peers(slot.is_ahead, slot.octave);
-        let contended = self.contention.limit(now).filter(|_| slot.is_ahead);
+        let contended =
+            if slot.is_ahead { self.contention.limit(now) } else { self.contention.limit_of_octave(slot.octave, now) };
         let limit = contended.unwrap_or_else(|| self.limit_of(slot));
         if self.is_crowding(slot, peers.load, now) {
             return false;
@@ -107,7 +113,7 @@ impl Queue {
     /// Whether the network of a client has as much of unsettled price in flight as it may beside light clients of other
     /// networks. A backend that serves their requests at once may not serve a burst of unknown cost.
     fn is_exposing(&self, slot: &Slot, unsettled: Load, now: Moment) -> bool {
-        let is_light = |client: &Client| largest(self.tags(client)) <= self.front();
+        let is_light = |client: &Client, _| largest(self.tags(client)) <= self.front();
         unsettled >= self.exposed()
             && self.contention.has_light(slot.request.client.network, is_light, now)
             && self.of_network(slot, |other| !other.is_settled && other.is_recent(now)) >= self.exposed()
@@ -115,33 +121,51 @@ impl Queue {
 
     /// The load in flight of a request's network, of requests that are not heavier by two octaves or more.
     fn of_network(&self, slot: &Slot, counts: impl Fn(&Slot) -> bool) -> Load {
-        let in_flight = (0..self.in_flight.count()).map(|index| &self.slots[self.in_flight.get(index) as usize]);
-        let own = in_flight.filter(|other| {
+        self.load_of(|other| {
             other.request.client.network == slot.request.client.network
                 && other.octave <= slot.octave.saturating_add(1)
                 && counts(other)
-        });
-        own.fold(Load::ZERO, |sum, other| sum.plus(other.load))
+        })
+    }
+
+    /// The load in flight of some requests.
+    fn load_of(&self, counts: impl Fn(&Slot) -> bool) -> Load {
+        let in_flight = (0..self.in_flight.count()).map(|index| &self.slots[self.in_flight.get(index) as usize]);
+        in_flight.filter(|slot| counts(slot)).fold(Load::ZERO, |sum, slot| sum.plus(slot.load))
+    }
+
+    /// So many cores of the backend's machine were busy since the last call, by whatever process; `None` if that is
+    /// not known. Call it every 50 ms while requests wait.
+    pub fn machine_busy(&mut self, busy: Option<Cores>, now: Moment) {
+        self.is_idle = busy.is_some_and(|busy| busy < IDLE_MAX);
+        let Some(busy) = busy else { return self.contention.forget_machine(now) };
+        let is_heavy = |slot: &Slot| self.contention.is_heavy(slot.request.client.network, slot.octave);
+        let heavy = self.load_of(|slot| slot.is_ahead || is_heavy(slot));
+        self.contention.record_busy(busy, heavy, now);
     }
 
     /// Finds out whether light clients use the backend beside heavy ones that wait.
     pub(super) fn update_contention(&mut self, now: Moment) {
         let last = self.lanes.iter().filter_map(Tree::last).map(|end| (self.tag_of(end.request), end.request)).max();
-        let network = last.map(|(_, at)| self.slots[at as usize].request.client.network).filter(|network| {
-            let is_ahead = last.is_some_and(|(tag, _)| tag > self.front());
-            let is_only = || self.dominant_lane().is_some_and(|lane| self.lanes[lane].blocks() == 1);
-            // Light clients that have to wait, too, do not end the contention.
-            let is_light = |client: &Client| {
-                let waits = !self.contention.is_on(now) && self.owns.contains_key(&client.address);
-                largest(self.tags(client)) <= self.front() && !waits
-            };
-            (is_ahead || is_only()) && self.contention.has_light(*network, is_light, now)
-        });
+        let is_ahead = last.is_some_and(|(tag, _)| tag > self.front());
+        let is_heavy = is_ahead || self.dominant_lane().is_some_and(|lane| self.lanes[lane].blocks() == 1);
+        let dominant = self.dominant().filter(|_| self.contention.may_have_heavy(self.cores(), now));
+        let is_lighter = |cost: Span| dominant.is_some_and(|dominant| cost.times(HEAVY) <= dominant);
+        // Light clients that have to wait, too, do not end the contention.
+        let is_light = |client: &Client, cost| {
+            let waits = !self.contention.is_on(now) && self.owns.contains_key(&client.address);
+            (is_heavy || is_lighter(cost)) && largest(self.tags(client)) <= self.front() && !waits
+        };
+        let network = last.map(|(_, at)| self.slots[at as usize].request.client.network);
+        let network = network.filter(|network| self.contention.has_light(*network, is_light, now));
+        let has_lighter = |network| self.contention.has_light(network, |_, cost| is_lighter(cost), now);
+        let heavy = dominant.filter(|_| network.is_some_and(has_lighter)).map(octave);
         let is_found = self.limit.is_found() && self.dominant().is_some_and(|price| self.limit.is_proven_for(price));
         let cores = Load::of_cores(self.cores());
         let start = if is_found { self.limit.in_force() } else { cores.min(self.limit.in_force()) };
+        let situation = Situation { network, heavy, start, cores: self.settings.cores };
         let limit = &mut self.limit;
-        self.contention.update(network, start, |number| limit.has_room(number), now);
+        self.contention.update(&situation, |number| limit.has_room(number), now);
         limit.set_contended(network.is_some());
     }
 

@@ -51,6 +51,7 @@ mod log2;
 mod observe;
 mod price;
 mod response;
+mod saturation;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -280,6 +281,8 @@ pub struct Queue {
     /// When a request of a client that was ahead last went.
     ahead_at: Moment,
     contention: Contention,
+    /// Whether the backend's machine is known to have CPU time to spare.
+    is_idle: bool,
     /// The request in flight that goes first on an unseen route.
     probe: Option<u32>,
     clock: VirtualClock,
@@ -312,6 +315,7 @@ impl Queue {
             at: now,
             ahead_at: now,
             contention: Contention::new(now),
+            is_idle: false,
             probe: None,
             clock: VirtualClock::new(settings.cores),
             prices: Prices::new(ROUTES_MAX),
@@ -540,7 +544,7 @@ impl Queue {
             && !slot.is_exempt
         {
             let took = log2(stay.wall.as_nanos());
-            if slot.is_ahead {
+            if slot.is_ahead || self.contention.is_heavy(slot.request.client.network, slot.octave) {
                 self.contention.record_heavy(stay.wall);
             } else if let Some(longer) = times.longer_than_calm(took) {
                 self.contention.record_light(longer, slot.mean, stay.wall, now);
@@ -566,9 +570,8 @@ impl Queue {
         self.limit.rescale(from, to, now);
     }
 
-    /// Does what is due with time. Call it every few milliseconds while requests wait. `is_idle` says that the
-    /// backend's machine is known to have CPU time to spare.
-    pub fn tick(&mut self, is_idle: bool, now: Moment) {
+    /// Does what is due with time. Call it every few milliseconds while requests wait.
+    pub fn tick(&mut self, now: Moment) {
         self.advance(now);
         if self.waiting == 0 {
             return;
@@ -576,7 +579,7 @@ impl Queue {
         self.check_overruns(now);
         self.limit.press(now);
         self.update_contention(now);
-        self.limit.tick(is_idle, self.dominant(), now);
+        self.limit.tick(self.is_idle, self.dominant(), now);
         if now.since(self.trimmed_at) >= TRIM_EVERY {
             self.trimmed_at = now;
             self.trim();
@@ -607,10 +610,11 @@ impl Queue {
 
     /// Adds a request that goes to the backend, charges its client, and moves virtual time on.
     fn start(&mut self, at: u32, tag: u64, now: Moment) {
-        if self.slots[at as usize].is_ahead {
+        let slot = &self.slots[at as usize];
+        if slot.is_ahead {
             self.ahead_at = now;
-        } else {
-            self.contention.serve(self.slots[at as usize].request.client, now);
+        } else if slot.arrived == now {
+            self.contention.serve(slot.request.client, slot.mean, now);
         }
         // A request that goes before its turn, because it is light, does not make the turn later for others.
         if self.waiting == 0 {

@@ -195,11 +195,26 @@ fn a_request_that_costs_more_than_its_price_moves_to_a_higher_octave() {
     while let Arrival::Go(_) = queue.arrive(request(1, PAGE), now) {}
     let search = wait(&mut queue, request(400_000, SEARCH), now);
     let soon = now + Span::from_millis(25);
-    queue.tick(false, soon);
+    queue.tick(soon);
     assert_eq!(events(&mut queue, soon), [], "it may end any moment");
     let later = now + Span::from_millis(200);
-    queue.tick(false, later);
+    queue.tick(later);
     assert!(events(&mut queue, later).contains(&Event::Go(search)), "the pages in flight are not its peers any more");
+}
+
+/// The kernel counts CPU time in steps of 10 ms: one busy core can look like 0.8 of one. A limit that grows by that
+/// mistake lets a crawler of many networks take the whole backend.
+#[test]
+fn the_limit_grows_at_once_only_if_the_machine_is_certainly_idle() {
+    for (busy_milli, limit) in [(750, 8), (500, 64)] {
+        let mut queue = Queue::new(Settings::default(), at(0));
+        (0..50).for_each(|address| _ = queue.arrive(request(address * 70_000, PAGE), at(1)));
+        for millis in (50..400).step_by(50) {
+            queue.machine_busy(Some(Cores::from_milli(busy_milli)), at(millis));
+            queue.tick(at(millis));
+        }
+        assert_eq!(queue.limit(), Load::of(limit), "{busy_milli}");
+    }
 }
 
 #[test]
@@ -398,7 +413,7 @@ proptest! {
                     let (ticket, ..) = waiting.remove(cost as usize % waiting.len());
                     prop_assert!(queue.leave(ticket, now));
                 }
-                _ => queue.tick(false, now),
+                _ => queue.tick(now),
             }
             while let Some(event) = queue.poll(now) {
                 let (Event::Go(ticket) | Event::Refuse(ticket, _)) = event;

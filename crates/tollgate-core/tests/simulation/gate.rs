@@ -4,6 +4,7 @@ use crate::backend::{Backend, Work};
 use std::collections::HashMap;
 use tollgate_core::queue::{Arrival, Client, Event, Queue, Refusal, Request, RouteKey, Settings, Ticket};
 use tollgate_core::time::{Moment, Span};
+use tollgate_core::virtual_clock::Cores;
 
 /// One request on its way.
 #[derive(Clone, Copy, Debug)]
@@ -87,10 +88,17 @@ impl Gate {
         self.poll(backend, now, vec![])
     }
 
-    pub(crate) fn tick(&mut self, is_idle: bool, backend: &mut Backend, now: u64) -> Vec<Act> {
+    pub(crate) fn tick(&mut self, backend: &mut Backend, now: u64) -> Vec<Act> {
         let Some(queue) = &mut self.queue else { return vec![] };
-        queue.tick(is_idle, Moment::from_nanos(now));
+        queue.tick(Moment::from_nanos(now));
         self.poll(backend, now, vec![])
+    }
+
+    /// The gate sees how many thousandths of a core of the backend's machine were busy.
+    pub(crate) fn machine_busy(&mut self, milli: u32, now: u64) {
+        if let Some(queue) = &mut self.queue {
+            queue.machine_busy(Some(Cores::from_milli(milli)), Moment::from_nanos(now));
+        }
     }
 
     fn poll(&mut self, backend: &mut Backend, now: u64, mut acts: Vec<Act>) -> Vec<Act> {

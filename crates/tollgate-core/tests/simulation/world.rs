@@ -171,8 +171,8 @@ impl World {
             results: Results::new(self.sources.len()),
             in_flight_ns: vec![0; self.sources.len()],
             sent_by: vec![0; self.sources.len()],
-            tick_busy_ns: vec![0.0; self.backends.len()],
-            is_idle: vec![false; self.backends.len()],
+            others_ns: vec![0.0; self.backends.len()],
+            counted_ms: vec![0; self.backends.len()],
             world: self,
             events: BinaryHeap::new(),
             order: 0,
@@ -198,9 +198,9 @@ struct Run {
     /// CPU time of the requests at the backends, by source.
     in_flight_ns: Vec<u64>,
     busy_ns: f64,
-    /// By backend.
-    tick_busy_ns: Vec<f64>,
-    is_idle: Vec<bool>,
+    /// CPU time of other processes, and of all processes as the kernel has counted it, by backend.
+    others_ns: Vec<f64>,
+    counted_ms: Vec<u64>,
     /// Requests sent, by source and connection, and by source.
     sent: HashMap<(usize, u64), u64>,
     sent_by: Vec<u64>,
@@ -317,19 +317,29 @@ impl Run {
 
     fn tick(&mut self, now: u64) {
         self.ticks += 1;
-        if self.ticks.is_multiple_of(10) {
-            for (at, backend) in self.world.backends.iter().enumerate() {
-                let busy = backend.busy_ns - self.tick_busy_ns[at];
-                self.tick_busy_ns[at] = backend.busy_ns;
-                self.is_idle[at] = self.world.is_local && busy < 0.8 * backend.cores() * (10 * TICK_NS) as f64;
-            }
+        if self.world.is_local && self.ticks.is_multiple_of(10) {
+            self.look_at_machines(now);
         }
         for queue in 0..self.gates.len() {
             let backend = queue.min(self.world.backends.len() - 1);
-            let acts = self.gates[queue].tick(self.is_idle[backend], &mut self.world.backends[backend], now);
+            let acts = self.gates[queue].tick(&mut self.world.backends[backend], now);
             self.happened(acts, now);
         }
         self.schedule(now + TICK_NS, Event::Tick);
+    }
+
+    /// The kernel counts CPU time in steps of 10 ms, and other processes use some of it.
+    fn look_at_machines(&mut self, now: u64) {
+        let others = (self.world.seed % 3) as f64 * 0.05;
+        for (at, backend) in self.world.backends.iter().enumerate() {
+            let swing = 0.5 + (now as f64 / SEC as f64).sin() / 2.0;
+            self.others_ns[at] += others * swing * (10 * TICK_NS) as f64;
+            let counted = ((backend.busy_ns + self.others_ns[at]) / (10 * MS) as f64) as u64 * 10;
+            let busy = counted - self.counted_ms[at];
+            self.counted_ms[at] = counted;
+            let gates = if self.world.backends.len() == 1 { 0..self.gates.len() } else { at..at + 1 };
+            self.gates[gates].iter_mut().for_each(|gate| gate.machine_busy((busy * 20) as u32, now));
+        }
     }
 
     /// The backend has finished a request.

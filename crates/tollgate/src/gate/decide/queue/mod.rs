@@ -27,7 +27,7 @@ use tollgate_core::queue::{
 };
 use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
-use tollgate_core::virtual_clock::Load;
+use tollgate_core::virtual_clock::{Cores, Load};
 use tollgate_gatekeeper::clock::Clock;
 
 use super::claims::Claim;
@@ -290,13 +290,18 @@ impl Queue {
     }
 
     /// Does what is due with time while requests wait. Returns whether any do.
-    fn beat(&self, is_idle: bool) -> bool {
+    fn beat(&self) -> bool {
         let mut state = self.state();
         let now = self.clock.now();
-        state.core.tick(is_idle, now);
+        state.core.tick(now);
         state.dispatch(now);
         self.note_waiting(&state);
         state.core.waiting() > 0
+    }
+
+    /// So many cores of the backend's machine were busy of late; none if that is not known.
+    fn machine_busy(&self, busy: Option<Cores>) {
+        self.state().core.machine_busy(busy, self.clock.now());
     }
 
     /// Takes over other settings. Waiting requests go on waiting, and what was learned stays.

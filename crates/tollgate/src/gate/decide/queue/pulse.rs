@@ -1,8 +1,8 @@
 //! The thread that does what is due with time while requests wait.
 //!
-//! It looks every 5 ms for requests that cost more than their price, and whether the machine has CPU time to spare. A
-//! backend on this machine that is not busy is certainly not computing with all its cores, so the in-flight limit may
-//! grow at once. The test is one-sided: a busy machine proves nothing, because others may keep it busy.
+//! It looks every 5 ms for requests that cost more than their price, and every 50 ms at how busy this machine is, if
+//! the backend is on it. Where the machine is hardly busy, no backend computes, and where it is as busy with fewer
+//! requests in flight, more of them gain nothing.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,7 +12,9 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use tollgate_wire::kernel::busy_ticks;
+use rustix::time::{ClockId, clock_gettime};
+use tollgate_core::virtual_clock::Cores;
+use tollgate_wire::kernel::{core_count, idle_ticks};
 
 use super::Queue;
 use crate::settings::Gate as Settings;
@@ -22,11 +24,12 @@ const EVERY: Duration = Duration::from_millis(5);
 /// How often the thread looks whether its queue is gone.
 const IDLE: Duration = Duration::from_secs(1);
 /// The machine's CPU time is measured over at least this long; the kernel counts it in steps of 10 ms.
-const WINDOW: Duration = Duration::from_millis(40);
-/// With less than this many hundredths of one core busy, no thread on the machine computes all the time.
-const BUSY_MAX: u128 = 80;
+const WINDOW: Duration = Duration::from_millis(50);
 /// The kernel's clock ticks per second, as every Linux shows them.
-const TICKS_PER_SEC: u128 = 100;
+const TICKS_PER_SEC: u64 = 100;
+/// The length of the first line of `/proc/stat`, and of the lines with a core each: more than any machine has.
+const LINE_BYTES: u64 = 256;
+const STAT_BYTES: u64 = 1 << 16;
 
 /// Wakes the thread.
 pub(super) struct Pulse {
@@ -55,8 +58,11 @@ impl Pulse {
                 thread::park_timeout(pause);
                 let Some(queue) = queue.upgrade() else { return };
                 let is_waiting = queue.has_waiting.load(Ordering::Relaxed);
-                let is_idle = is_waiting && queue.pulse.is_local.load(Ordering::Relaxed) && machine.is_idle();
-                pause = if is_waiting && queue.beat(is_idle) { EVERY } else { IDLE };
+                let is_local = queue.pulse.is_local.load(Ordering::Relaxed);
+                if is_waiting && machine.is_due() {
+                    queue.machine_busy(machine.busy().filter(|_| is_local));
+                }
+                pause = if is_waiting && queue.beat() { EVERY } else { IDLE };
             }
         };
         match thread::Builder::new().name("tollgate-queue".to_owned()).spawn(run) {
@@ -80,49 +86,64 @@ fn is_local(settings: &Settings) -> bool {
     !backends.is_empty() && backends.iter().all(|backend| is_loopback(&backend.host))
 }
 
-/// How busy this machine is.
+/// How busy this machine is, without this process.
 struct Machine {
-    /// When the kernel's count was last read, and what it was.
-    read: Option<(Instant, u64)>,
-    is_idle: bool,
-    /// Whether this process may use less than the machine has: then an idle machine proves nothing.
-    has_quota: bool,
+    /// None if that says nothing about the backend: this process may use less than the machine has, or the kernel does
+    /// not show how many cores there are.
+    cores: Option<u32>,
+    read: Option<Counts>,
+}
+
+/// The kernel's counts at one moment.
+#[derive(Clone, Copy)]
+struct Counts {
+    at: Instant,
+    idle_ticks: u64,
+    /// CPU time of this process.
+    own: Duration,
 }
 
 impl Machine {
     fn new() -> Self {
         let quota = std::fs::read("/sys/fs/cgroup/cpu.max").unwrap_or_default();
-        Self { read: None, is_idle: false, has_quota: !quota.is_empty() && !quota.starts_with(b"max") }
+        let has_quota = !quota.is_empty() && !quota.starts_with(b"max");
+        let cores = read_stat(STAT_BYTES).and_then(|text| u32::try_from(core_count(&text)).ok());
+        Self { cores: cores.filter(|cores| *cores > 0 && !has_quota), read: None }
     }
 
-    /// Whether so little of the machine is busy that nothing on it computes all the time.
-    fn is_idle(&mut self) -> bool {
-        let now = Instant::now();
-        let elapsed = self.read.map(|(at, _)| now.duration_since(at));
-        if self.has_quota || elapsed.is_some_and(|elapsed| elapsed < WINDOW) {
-            return self.is_idle;
-        }
-        let ticks = read_stat();
-        let busy = match (self.read, ticks) {
-            (Some((_, before)), Some(ticks)) => ticks.checked_sub(before),
-            _ => None,
-        };
+    /// Whether it is time to look again.
+    fn is_due(&self) -> bool {
+        self.read.is_none_or(|read| read.at.elapsed() >= WINDOW)
+    }
+
+    /// How many cores were busy since the last call; none if that is not known.
+    fn busy(&mut self) -> Option<Cores> {
+        let (cores, before) = (self.cores?, self.read);
+        let idle_ticks = read_stat(LINE_BYTES).and_then(|text| idle_ticks(&text));
+        self.read = idle_ticks.map(|idle_ticks| Counts { at: Instant::now(), idle_ticks, own: own_cpu() });
+        let (before, now) = (before?, self.read?);
+        let elapsed = now.at.duration_since(before.at);
         // A count that is older than a few windows says nothing about now.
-        self.is_idle = match (busy, elapsed) {
-            (Some(busy), Some(elapsed)) if elapsed < 10 * WINDOW => {
-                u128::from(busy) * 1_000_000 * 100 / TICKS_PER_SEC < BUSY_MAX * elapsed.as_micros()
-            }
-            _ => false,
-        };
-        self.read = ticks.map(|ticks| (now, ticks));
-        self.is_idle
+        if elapsed > 10 * WINDOW {
+            return None;
+        }
+        let idle_ms = now.idle_ticks.checked_sub(before.idle_ticks)? * 1000 / TICKS_PER_SEC;
+        let idle = Duration::from_millis(idle_ms) + now.own.saturating_sub(before.own);
+        let busy = (elapsed * cores).saturating_sub(idle).as_micros() * 1000 / elapsed.as_micros().max(1);
+        Some(Cores::from_milli(u32::try_from(busy).unwrap_or(u32::MAX)))
     }
 }
 
-fn read_stat() -> Option<u64> {
-    let mut text = [0; 256];
-    let read = File::open("/proc/stat").ok()?.read(&mut text).ok()?;
-    busy_ticks(&text[..read])
+fn own_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// The beginning of `/proc/stat`.
+fn read_stat(bytes: u64) -> Option<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open("/proc/stat").ok()?.take(bytes).read_to_end(&mut text).ok()?;
+    Some(text)
 }
 
 #[cfg(test)]
@@ -147,13 +168,17 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_on_which_this_test_computes_is_not_idle() {
-        let mut machine = Machine { has_quota: false, ..Machine::new() };
-        assert!(!machine.is_idle(), "nothing is known yet");
+    fn the_cpu_time_of_others_is_measured_and_that_of_this_process_is_not() {
+        let mut machine = Machine { cores: Machine::new().cores.or(Some(64)), read: None };
+        assert!(machine.is_due() && machine.busy().is_none(), "there is nothing to compare with");
         let start = Instant::now();
         while start.elapsed() < 3 * WINDOW {
             std::hint::black_box(start);
         }
-        assert!(!machine.is_idle());
+        let cores = machine.cores.unwrap();
+        let busy = machine.busy().expect("a second reading");
+        // Other tests may keep the remaining cores busy; this thread has one of them.
+        assert!(machine.is_due() || busy.as_milli() <= (cores - 1) * 1000 + 400, "{busy:?} of {cores}");
+        assert!(!machine.is_due());
     }
 }

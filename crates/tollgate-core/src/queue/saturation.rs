@@ -1,0 +1,216 @@
+//! Whether a limit keeps the backend's machine busy, where the gate can see how busy that is.
+//!
+//! Times of requests show only after some hundred of them whether a backend has cores to spare. Its machine shows it
+//! within half a second: a smaller limit under which it is as busy serves as many requests, each of them sooner.
+//!
+//! | limit | machine | verdict |
+//! |---|---|---|
+//! | no trial for [`PAUSE`] | | [`Verdict::TryFewer`]: as many as cores are busy, or half |
+//! | smaller than before | less busy, now or later | [`Verdict::TooFew`] |
+//! | larger than before | no busier | [`Verdict::TooMany`] |
+//!
+//! Readings count while the limit is used, and when requests from before it was lowered have left.
+
+use crate::time::{Moment, Span};
+use crate::virtual_clock::{Cores, Load};
+
+/// Readings of the machine's CPU time that show how busy it is. The kernel counts in steps of 10 ms.
+const READINGS: u64 = 8;
+/// A machine is less busy below this part of the reading before, and busier above that one, in percent.
+const LESS: u64 = 93;
+const MORE: u64 = 105;
+/// In thousandths: with fewer busy cores, nothing on a machine computes all the time.
+const BUSY_MIN: u64 = 800;
+/// Requests from before a smaller limit have to leave within this time.
+const SETTLING_MAX: Span = Span::from_secs(2);
+/// A smaller limit that left cores idle is not tried again before this time.
+const PAUSE: Span = Span::from_secs(40);
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Verdict {
+    /// This smaller limit may do.
+    TryFewer(Load),
+    /// The limit leaves cores idle. This one did not.
+    TooFew(Load),
+    /// The limit keeps no more cores busy than this one did.
+    TooMany(Load),
+}
+
+/// How busy the machine is under the limit in force, in thousandths of a core.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Saturation {
+    sum: u64,
+    readings: u64,
+    mean: Option<u64>,
+    /// Whether the requests in flight are no more than the limit allows.
+    is_settled: bool,
+    /// The limit before, and how busy the machine was under it.
+    before: Option<(Load, u64)>,
+    changed_at: Moment,
+    next_trial: Moment,
+    /// Whether the gate can see how busy the machine is, and the mean of the last readings.
+    is_seen: bool,
+    recent: u64,
+}
+
+impl Saturation {
+    pub(super) const fn new(now: Moment) -> Self {
+        Self {
+            sum: 0,
+            readings: 0,
+            mean: None,
+            is_settled: false,
+            before: None,
+            changed_at: now,
+            next_trial: now,
+            is_seen: false,
+            recent: 0,
+        }
+    }
+
+    /// So many cores were busy since the last reading, whether or not anybody competes.
+    pub(super) fn see(&mut self, busy: Cores) {
+        let busy = u64::from(busy.as_milli());
+        self.recent = if self.is_seen { (self.recent * 7 + busy) / 8 } else { busy };
+        self.is_seen = true;
+    }
+
+    /// Whether nearly all of these cores have been busy of late.
+    pub(super) fn is_saturated(&self, cores: Cores) -> bool {
+        self.is_seen && self.recent * 10 >= u64::from(cores.as_milli()) * 9
+    }
+
+    /// Whether the gate can see how busy the machine is.
+    pub(super) const fn is_seen(&self) -> bool {
+        self.is_seen
+    }
+
+    /// How busy the machine is under this limit, if that is known by now.
+    pub(super) const fn busy_milli(&self) -> Option<u64> {
+        self.mean
+    }
+
+    /// Heavy clients compete with others from now on.
+    pub(super) const fn begin(&mut self) {
+        self.is_settled = false;
+    }
+
+    /// The limit changes. The machine is compared with what it was before if that is a trial.
+    pub(super) fn change(&mut self, from: Load, to: Load, is_trial: bool, now: Moment) {
+        self.changed_at = now;
+        self.before = self.mean.filter(|_| is_trial).map(|mean| (from, mean));
+        self.is_settled &= to >= from;
+        (self.sum, self.readings, self.mean) = (0, 0, None);
+    }
+
+    /// So many cores of the machine were busy since the last reading; this load of heavy clients is in flight.
+    pub(super) fn record(&mut self, busy: Cores, in_flight: Load, limit: Load, now: Moment) -> Option<Verdict> {
+        let (load, limit_256ths) = (in_flight.as_256ths(), limit.as_256ths());
+        // A reading is about the time before it.
+        let was_settled = self.is_settled;
+        self.is_settled = (was_settled && load <= 2 * limit_256ths) || load <= limit_256ths;
+        if !self.is_settled {
+            (self.sum, self.readings) = (0, 0);
+            return self.give_up(limit, now);
+        }
+        if !was_settled || load * 4 < limit_256ths * 3 {
+            return None;
+        }
+        self.sum += u64::from(busy.as_milli());
+        self.readings += 1;
+        let mean = self.sum / self.readings;
+        let is_less = self.before.is_some_and(|(_, before)| mean * 100 < before * LESS);
+        if self.readings < if is_less { READINGS / 2 } else { READINGS } {
+            return None;
+        }
+        (self.sum, self.readings, self.mean) = (0, 0, Some(mean));
+        self.judge(limit, mean, is_less, now)
+    }
+
+    /// Requests that do not leave, such as long polls, tell nothing.
+    fn give_up(&mut self, limit: Load, now: Moment) -> Option<Verdict> {
+        let (before, _) = self.before.filter(|(before, _)| *before > limit)?;
+        (now.since(self.changed_at) > SETTLING_MAX).then(|| {
+            self.next_trial = now + PAUSE;
+            Verdict::TooFew(before)
+        })
+    }
+
+    fn judge(&mut self, limit: Load, mean: u64, is_less: bool, now: Moment) -> Option<Verdict> {
+        match self.before {
+            Some((before, _)) if before > limit && is_less => {
+                self.next_trial = now + PAUSE;
+                Some(Verdict::TooFew(before))
+            }
+            Some((before, busy)) if before < limit && mean * 100 <= busy * MORE => Some(Verdict::TooMany(before)),
+            _ if limit > Load::ONE && now >= self.next_trial && mean >= BUSY_MIN => {
+                let busy = Load::of(u32::try_from(mean.div_ceil(1000)).unwrap_or(u32::MAX));
+                let fewer = if busy < limit { busy } else { Load::from_256ths(limit.as_256ths() / 2) };
+                Some(Verdict::TryFewer(fewer.max(Load::ONE)))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_millis(millis)
+    }
+
+    /// The verdict after readings of a machine with so many cores, of which heavy requests keep `limit` busy.
+    fn verdict(saturation: &mut Saturation, cores: u32, limit: u32, from: u64) -> Option<Verdict> {
+        let busy = Cores::whole(cores.min(limit));
+        (0..=READINGS).find_map(|n| saturation.record(busy, Load::of(limit), Load::of(limit), at(from + 50 * n)))
+    }
+
+    #[test]
+    fn a_limit_of_the_busy_cores_is_tried_and_stays_if_the_machine_is_as_busy() {
+        let mut saturation = Saturation::new(at(0));
+        let Some(Verdict::TryFewer(fewer)) = verdict(&mut saturation, 2, 8, 0) else { panic!("a trial") };
+        assert_eq!(fewer, Load::of(2));
+        saturation.change(Load::of(8), fewer, true, at(900));
+        let Some(Verdict::TryFewer(half)) = verdict(&mut saturation, 2, 2, 1000) else { panic!("another trial") };
+        assert_eq!(half, Load::ONE);
+        saturation.change(fewer, half, true, at(1900));
+        assert!(matches!(verdict(&mut saturation, 2, 1, 2000), Some(Verdict::TooFew(limit)) if limit == fewer));
+        saturation.change(half, fewer, false, at(2900));
+        assert!(verdict(&mut saturation, 2, 2, 3000).is_none(), "not again soon");
+        assert!(matches!(verdict(&mut saturation, 2, 2, 50_000), Some(Verdict::TryFewer(_))));
+    }
+
+    #[test]
+    fn a_larger_limit_that_keeps_no_more_cores_busy_is_too_large() {
+        for (cores, is_too_many) in [(2, true), (3, false)] {
+            let mut saturation = Saturation::new(at(0));
+            saturation.next_trial = at(100_000);
+            assert!(verdict(&mut saturation, cores, 2, 0).is_none());
+            saturation.change(Load::of(2), Load::of(3), true, at(900));
+            let verdict = verdict(&mut saturation, cores, 3, 1000);
+            assert_eq!(matches!(verdict, Some(Verdict::TooMany(limit)) if limit == Load::of(2)), is_too_many);
+        }
+    }
+
+    #[test]
+    fn a_trial_that_long_polls_do_not_leave_for_ends() {
+        let mut saturation = Saturation::new(at(0));
+        let Some(Verdict::TryFewer(fewer)) = verdict(&mut saturation, 1, 8, 0) else { panic!("a trial") };
+        saturation.change(Load::of(8), fewer, true, at(900));
+        let mut stays = |millis| saturation.record(Cores::whole(1), Load::of(8), fewer, at(millis)).is_none();
+        assert!(stays(1000) && stays(2900));
+        assert!(matches!(saturation.record(Cores::whole(1), Load::of(8), fewer, at(2950)), Some(Verdict::TooFew(_))));
+    }
+
+    #[test]
+    fn readings_do_not_count_while_more_is_in_flight_or_the_limit_is_not_used() {
+        let mut saturation = Saturation::new(at(0));
+        for (in_flight, limit) in [(8, 2), (1, 2)] {
+            let many =
+                (0..50).find_map(|_| saturation.record(Cores::whole(1), Load::of(in_flight), Load::of(limit), at(9)));
+            assert!(many.is_none() && saturation.busy_milli().is_none(), "{in_flight} of {limit}");
+        }
+    }
+}
