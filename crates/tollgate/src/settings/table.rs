@@ -238,6 +238,10 @@ impl<'read> Entries<'read> {
     fn refuse_unknown(&mut self, shape: &TableShape) {
         for key in self.table.keys() {
             let name: &str = key.get_ref();
+            if let Some((_, instead)) = REMOVED.iter().find(|(removed, _)| *removed == name) {
+                self.errors.report(&key.span(), format!("{} was removed: {instead}", shown(name)));
+                continue;
+            }
             let tables: Vec<_> = shape.tables_with(name).iter().map(|table| format!("`{table}`")).collect();
             let hint = match meant(name, shape) {
                 Some(known) if known == name => continue,
@@ -312,10 +316,17 @@ pub(super) fn defaults<K: Value>() -> K::Parsed {
     parse_default::<K>("{}")
 }
 
+/// Keys that were removed, and their replacements.
+const REMOVED: [(&str, &str); 1] = [(
+    "per_key",
+    "requests are refused by estimated wait (`max`) instead of by count; `total` and `memory` bound all waiting \
+     requests",
+)];
+
 /// The key of the table that `name` is, or that it resembles.
 fn meant(name: &str, shape: &TableShape) -> Option<&'static str> {
     let known = shape.fields.iter().map(|field| field.key);
-    let is_elsewhere = || !shape.tables_with(name).is_empty();
+    let is_elsewhere = || REMOVED.iter().any(|(removed, _)| *removed == name) || !shape.tables_with(name).is_empty();
     known.clone().find(|key| *key == name).or_else(|| nearest(name, known).filter(|_| !is_elsewhere()))
 }
 

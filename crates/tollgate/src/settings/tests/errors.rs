@@ -18,10 +18,10 @@ fn check_rule(line: &str, column: usize, words: &str) {
 }
 
 #[test]
-fn the_error_of_an_unknown_key_names_the_known_ones() {
+fn the_error_of_a_removed_key_names_its_replacement() {
     check(
         "[gate]\nhold = { per_key = 16 }\n",
-        &[("2:10", "unknown key `per_key`; known keys are `max`, `total`, `memory`")],
+        &[("2:10", "`per_key` was removed: requests are refused by estimated wait (`max`)")],
     );
 }
 
