@@ -1,7 +1,7 @@
 //! Whether a request may go to the backend now.
 
 use super::client::{Client, TAGS};
-use super::contention::Situation;
+use super::contention::Contenders;
 use super::tree::Tree;
 use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Request, Slot, State, Ticket, largest, octave};
 use crate::time::{Moment, Span};
@@ -134,8 +134,8 @@ impl Queue {
         in_flight.filter(|slot| counts(slot)).fold(Load::ZERO, |sum, slot| sum.plus(slot.load))
     }
 
-    /// So many cores of the backend's machine were busy since the last call, by whatever process; `None` if that is
-    /// not known. Call it every 50 ms while requests wait.
+    /// The number of cores of the backend's machine that were busy since the last call, by whatever process; `None` if
+    /// that is not known. Call it every 50 ms while requests wait.
     pub fn machine_busy(&mut self, busy: Option<Cores>, now: Moment) {
         self.is_idle = busy.is_some_and(|busy| busy < IDLE_MAX);
         let Some(busy) = busy else { return self.contention.forget_machine(now) };
@@ -163,9 +163,9 @@ impl Queue {
         let is_found = self.limit.is_found() && self.dominant().is_some_and(|price| self.limit.is_proven_for(price));
         let cores = Load::of_cores(self.cores());
         let start = if is_found { self.limit.in_force() } else { cores.min(self.limit.in_force()) };
-        let situation = Situation { network, heavy, start, cores: self.settings.cores };
+        let contenders = Contenders { network, heavy, start, cores: self.settings.cores };
         let limit = &mut self.limit;
-        self.contention.update(&situation, |number| limit.has_room(number), now);
+        self.contention.update(&contenders, |number| limit.has_room(number), now);
         limit.set_contended(network.is_some());
     }
 

@@ -7,21 +7,21 @@
 //! follows the times of the light clients, which show an error within a few requests.
 //!
 //! A client is light if it is behind its share, has nothing waiting, and its last request went at once. Heavy clients
-//! are those ahead of their share, and the network that everything that waits belongs to. If the gate can see how busy
-//! the backend's machine is, requests that cost four times as much as a light client's are heavy, too: a crawler with an
-//! address in each of 64 networks is behind its share with all of them.
+//! are those ahead of their share, and the network that everything that waits belongs to. While the backend's machine is
+//! seen to be busy with all its cores, requests that cost four times as much as a light client's are heavy, too: a
+//! crawler with an address in each of 64 networks is behind its share with all of them.
 //!
 //! | state | event | limit |
 //! |---|---|---|
 //! | off | heavy clients wait; a light one was served less than [`LASTS`] ago | the number found, at most the cores |
-//! | on | light clients' requests take clearly longer than in calm, and not all heavy ones compute | halved, down to one |
+//! | on | light clients' requests take clearly longer than in calm, and some heavy ones sleep | halved, down to one |
 //! | on | they hardly do, and the backend is known to have room or idle cores | grows by a quarter |
 //! | on | the machine is as busy with a smaller limit, or no busier with a larger one | the smaller ([`Saturation`]) |
 //! | on | no light client was served for [`LASTS`], or nothing waits for as long | off; remembered for [`REMEMBERED`] |
 
 use super::client::Client;
 use super::log2::OCTAVE;
-use super::saturation::{Saturation, Verdict};
+use super::saturation::{Advice, Saturation};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::{Cores, Load};
 
@@ -79,8 +79,8 @@ pub(super) struct Contention {
     saturation: Saturation,
 }
 
-/// What the rest of the queue knows when contention is updated.
-pub(super) struct Situation {
+/// The clients that compete for the backend.
+pub(super) struct Contenders {
     /// The network of the heaviest client that waits, if a light client uses the backend beside it.
     pub(super) network: Option<u64>,
     /// The octave of requests that are heavy whoever sends them.
@@ -161,8 +161,8 @@ impl Contention {
     }
 
     /// Turns contention on or off. `has_room` says that the backend is known to serve more than the limit.
-    pub(super) fn update(&mut self, situation: &Situation, has_room: impl Fn(Load) -> bool, now: Moment) {
-        let Situation { network, heavy, start, cores } = *situation;
+    pub(super) fn update(&mut self, contenders: &Contenders, has_room: impl Fn(Load) -> bool, now: Moment) {
+        let Contenders { network, heavy, start, cores } = *contenders;
         if network.is_some() && !self.is_on(now) {
             if self.turnaround.is_none() || now.since(self.seen_at) > REMEMBERED {
                 self.set(start.max(Load::ONE), false, now);
@@ -222,22 +222,22 @@ impl Contention {
         }
     }
 
-    /// So many cores of the backend's machine were busy of late, with this load of heavy clients in flight.
+    /// Takes a reading of the busy cores of the backend's machine, with this load of heavy clients in flight.
     pub(super) fn record_busy(&mut self, busy: Cores, in_flight: Load, now: Moment) {
         self.saturation.see(busy);
         if !self.is_on(now) {
             return;
         }
         match self.saturation.record(busy, in_flight, self.limit, now) {
-            Some(Verdict::TryFewer(limit)) => {
+            Some(Advice::TryFewer(limit)) => {
                 (self.failed, self.backoff) = (Some((self.limit, now)), BACKOFF_MAX);
                 self.set(limit, true, now);
             }
-            Some(Verdict::TooFew(limit)) => {
+            Some(Advice::TooFew(limit)) => {
                 self.failed = None;
                 self.set(limit, false, now);
             }
-            Some(Verdict::TooMany(limit)) => {
+            Some(Advice::TooMany(limit)) => {
                 (self.failed, self.backoff) = (Some((self.limit, now)), BACKOFF_MAX);
                 self.set(limit, false, now);
             }
@@ -301,8 +301,8 @@ mod tests {
         Moment::from_millis(millis)
     }
 
-    fn beside(network: Option<u64>, start: u32) -> Situation {
-        Situation { network, heavy: None, start: Load::of(start), cores: Cores::whole(1) }
+    fn beside(network: Option<u64>, start: u32) -> Contenders {
+        Contenders { network, heavy: None, start: Load::of(start), cores: Cores::whole(1) }
     }
 
     /// Contention that has begun with `cores` at 1 s, and has seen a heavy request of 100 ms.

@@ -1,9 +1,9 @@
 //! How long a request will wait until it starts.
 
 use super::tree::quantum;
-use super::{OCTAVE_BASE_NS, OCTAVES, Queue, Refusal, RefusedBy, Slot, Standing, State, largest};
+use super::{OCTAVE_BASE_NS, OCTAVES, Queue, Refusal, RefusedBy, Request, Slot, Standing, State, largest};
 use crate::time::{Moment, Span};
-use crate::virtual_clock::Cores;
+use crate::virtual_clock::{Cores, Load};
 
 /// The service rate is measured over the last 2 to 4 s in which requests waited.
 const WINDOW_NS: u64 = 2_000_000_000;
@@ -69,6 +69,18 @@ impl ServiceRate {
 }
 
 impl Queue {
+    /// The estimated time until a request that arrived now would be answered: for the choice among several backends.
+    pub fn time_to_answer(&mut self, request: Request, now: Moment) -> Span {
+        self.advance(now);
+        let slot = self.slot_for(request, self.tags(&request.client), now);
+        let wait = if self.goes_at_once(&slot, now) { Span::ZERO } else { self.standing(&slot).wait };
+        // Requests in flight share the cores, and their prices are what is left of a core for each.
+        let (load, cores) =
+            (self.in_flight().plus(slot.load).as_256ths(), Load::of_cores(self.cores()).as_256ths().max(1));
+        let crowd = u128::from(slot.cost.as_nanos()) * u128::from(load.max(cores)) / u128::from(cores);
+        wait + Span::from_nanos(u64::try_from(crowd).unwrap_or(u64::MAX))
+    }
+
     /// Where a request stands, whether it waits already or is about to.
     ///
     /// The wait ends when everything that goes before it has been served: no more than all that competes with it, and

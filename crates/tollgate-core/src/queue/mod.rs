@@ -393,18 +393,6 @@ impl Queue {
         (slot, tags, verdict)
     }
 
-    /// The estimated time until a request that arrived now would be answered: for the choice among several backends.
-    pub fn time_to_answer(&mut self, request: Request, now: Moment) -> Span {
-        self.advance(now);
-        let slot = self.slot_for(request, self.tags(&request.client), now);
-        let wait = if self.goes_at_once(&slot, now) { Span::ZERO } else { self.standing(&slot).wait };
-        // Requests in flight share the cores, and their prices are what is left of a core for each.
-        let (load, cores) =
-            (self.in_flight().plus(slot.load).as_256ths(), Load::of_cores(self.cores()).as_256ths().max(1));
-        let crowd = u128::from(slot.cost.as_nanos()) * u128::from(load.max(cores)) / u128::from(cores);
-        wait + Span::from_nanos(u64::try_from(crowd).unwrap_or(u64::MAX))
-    }
-
     fn goes_at_once(&self, slot: &Slot, now: Moment) -> bool {
         (self.is_probe(slot) || !self.has_better(slot)) && self.may_go(slot, now)
     }

@@ -3,11 +3,11 @@
 //! Times of requests show only after some hundred of them whether a backend has cores to spare. Its machine shows it
 //! within half a second: a smaller limit under which it is as busy serves as many requests, each of them sooner.
 //!
-//! | limit | machine | verdict |
+//! | limit | machine | advice |
 //! |---|---|---|
-//! | no trial for [`PAUSE`] | | [`Verdict::TryFewer`]: as many as cores are busy, or half |
-//! | smaller than before | less busy, now or later | [`Verdict::TooFew`] |
-//! | larger than before | no busier | [`Verdict::TooMany`] |
+//! | no trial for [`PAUSE`] | | [`Advice::TryFewer`]: as many as cores are busy, or half |
+//! | smaller than before | less busy, now or later | [`Advice::TooFew`] |
+//! | larger than before | no busier | [`Advice::TooMany`] |
 //!
 //! Readings count while the limit is used, and when requests from before it was lowered have left.
 
@@ -27,7 +27,7 @@ const SETTLING_MAX: Span = Span::from_secs(2);
 const PAUSE: Span = Span::from_secs(40);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Verdict {
+pub(super) enum Advice {
     /// This smaller limit may do.
     TryFewer(Load),
     /// The limit leaves cores idle. This one did not.
@@ -68,7 +68,7 @@ impl Saturation {
         }
     }
 
-    /// So many cores were busy since the last reading, whether or not anybody competes.
+    /// Takes a reading of the busy cores, whether or not anybody competes.
     pub(super) fn see(&mut self, busy: Cores) {
         let busy = u64::from(busy.as_milli());
         self.recent = if self.is_seen { (self.recent * 7 + busy) / 8 } else { busy };
@@ -103,8 +103,8 @@ impl Saturation {
         (self.sum, self.readings, self.mean) = (0, 0, None);
     }
 
-    /// So many cores of the machine were busy since the last reading; this load of heavy clients is in flight.
-    pub(super) fn record(&mut self, busy: Cores, in_flight: Load, limit: Load, now: Moment) -> Option<Verdict> {
+    /// Takes a reading of the busy cores, with this load of heavy clients in flight.
+    pub(super) fn record(&mut self, busy: Cores, in_flight: Load, limit: Load, now: Moment) -> Option<Advice> {
         let (load, limit_256ths) = (in_flight.as_256ths(), limit.as_256ths());
         // A reading is about the time before it.
         let was_settled = self.is_settled;
@@ -128,25 +128,25 @@ impl Saturation {
     }
 
     /// Requests that do not leave, such as long polls, tell nothing.
-    fn give_up(&mut self, limit: Load, now: Moment) -> Option<Verdict> {
+    fn give_up(&mut self, limit: Load, now: Moment) -> Option<Advice> {
         let (before, _) = self.before.filter(|(before, _)| *before > limit)?;
         (now.since(self.changed_at) > SETTLING_MAX).then(|| {
             self.next_trial = now + PAUSE;
-            Verdict::TooFew(before)
+            Advice::TooFew(before)
         })
     }
 
-    fn judge(&mut self, limit: Load, mean: u64, is_less: bool, now: Moment) -> Option<Verdict> {
+    fn judge(&mut self, limit: Load, mean: u64, is_less: bool, now: Moment) -> Option<Advice> {
         match self.before {
             Some((before, _)) if before > limit && is_less => {
                 self.next_trial = now + PAUSE;
-                Some(Verdict::TooFew(before))
+                Some(Advice::TooFew(before))
             }
-            Some((before, busy)) if before < limit && mean * 100 <= busy * MORE => Some(Verdict::TooMany(before)),
+            Some((before, busy)) if before < limit && mean * 100 <= busy * MORE => Some(Advice::TooMany(before)),
             _ if limit > Load::ONE && now >= self.next_trial && mean >= BUSY_MIN => {
                 let busy = Load::of(u32::try_from(mean.div_ceil(1000)).unwrap_or(u32::MAX));
                 let fewer = if busy < limit { busy } else { Load::from_256ths(limit.as_256ths() / 2) };
-                Some(Verdict::TryFewer(fewer.max(Load::ONE)))
+                Some(Advice::TryFewer(fewer.max(Load::ONE)))
             }
             _ => None,
         }
@@ -161,8 +161,8 @@ mod tests {
         Moment::from_millis(millis)
     }
 
-    /// The verdict after readings of a machine with so many cores, of which heavy requests keep `limit` busy.
-    fn verdict(saturation: &mut Saturation, cores: u32, limit: u32, from: u64) -> Option<Verdict> {
+    /// The advice after readings of a machine with so many cores, of which heavy requests keep `limit` busy.
+    fn advice(saturation: &mut Saturation, cores: u32, limit: u32, from: u64) -> Option<Advice> {
         let busy = Cores::whole(cores.min(limit));
         (0..=READINGS).find_map(|n| saturation.record(busy, Load::of(limit), Load::of(limit), at(from + 50 * n)))
     }
@@ -170,16 +170,16 @@ mod tests {
     #[test]
     fn a_limit_of_the_busy_cores_is_tried_and_stays_if_the_machine_is_as_busy() {
         let mut saturation = Saturation::new(at(0));
-        let Some(Verdict::TryFewer(fewer)) = verdict(&mut saturation, 2, 8, 0) else { panic!("a trial") };
+        let Some(Advice::TryFewer(fewer)) = advice(&mut saturation, 2, 8, 0) else { panic!("a trial") };
         assert_eq!(fewer, Load::of(2));
         saturation.change(Load::of(8), fewer, true, at(900));
-        let Some(Verdict::TryFewer(half)) = verdict(&mut saturation, 2, 2, 1000) else { panic!("another trial") };
+        let Some(Advice::TryFewer(half)) = advice(&mut saturation, 2, 2, 1000) else { panic!("another trial") };
         assert_eq!(half, Load::ONE);
         saturation.change(fewer, half, true, at(1900));
-        assert!(matches!(verdict(&mut saturation, 2, 1, 2000), Some(Verdict::TooFew(limit)) if limit == fewer));
+        assert!(matches!(advice(&mut saturation, 2, 1, 2000), Some(Advice::TooFew(limit)) if limit == fewer));
         saturation.change(half, fewer, false, at(2900));
-        assert!(verdict(&mut saturation, 2, 2, 3000).is_none(), "not again soon");
-        assert!(matches!(verdict(&mut saturation, 2, 2, 50_000), Some(Verdict::TryFewer(_))));
+        assert!(advice(&mut saturation, 2, 2, 3000).is_none(), "not again soon");
+        assert!(matches!(advice(&mut saturation, 2, 2, 50_000), Some(Advice::TryFewer(_))));
     }
 
     #[test]
@@ -187,21 +187,21 @@ mod tests {
         for (cores, is_too_many) in [(2, true), (3, false)] {
             let mut saturation = Saturation::new(at(0));
             saturation.next_trial = at(100_000);
-            assert!(verdict(&mut saturation, cores, 2, 0).is_none());
+            assert!(advice(&mut saturation, cores, 2, 0).is_none());
             saturation.change(Load::of(2), Load::of(3), true, at(900));
-            let verdict = verdict(&mut saturation, cores, 3, 1000);
-            assert_eq!(matches!(verdict, Some(Verdict::TooMany(limit)) if limit == Load::of(2)), is_too_many);
+            let advice = advice(&mut saturation, cores, 3, 1000);
+            assert_eq!(matches!(advice, Some(Advice::TooMany(limit)) if limit == Load::of(2)), is_too_many);
         }
     }
 
     #[test]
     fn a_trial_that_long_polls_do_not_leave_for_ends() {
         let mut saturation = Saturation::new(at(0));
-        let Some(Verdict::TryFewer(fewer)) = verdict(&mut saturation, 1, 8, 0) else { panic!("a trial") };
+        let Some(Advice::TryFewer(fewer)) = advice(&mut saturation, 1, 8, 0) else { panic!("a trial") };
         saturation.change(Load::of(8), fewer, true, at(900));
         let mut stays = |millis| saturation.record(Cores::whole(1), Load::of(8), fewer, at(millis)).is_none();
         assert!(stays(1000) && stays(2900));
-        assert!(matches!(saturation.record(Cores::whole(1), Load::of(8), fewer, at(2950)), Some(Verdict::TooFew(_))));
+        assert!(matches!(saturation.record(Cores::whole(1), Load::of(8), fewer, at(2950)), Some(Advice::TooFew(_))));
     }
 
     #[test]

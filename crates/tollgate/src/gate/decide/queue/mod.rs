@@ -299,7 +299,7 @@ impl Queue {
         state.core.waiting() > 0
     }
 
-    /// So many cores of the backend's machine were busy of late; none if that is not known.
+    /// The number of cores of the backend's machine that were busy of late; none if that is not known.
     fn machine_busy(&self, busy: Option<Cores>) {
         self.state().core.machine_busy(busy, self.clock.now());
     }
