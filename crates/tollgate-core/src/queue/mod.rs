@@ -60,7 +60,7 @@ mod waiting;
 pub use client::{Client, Shares};
 pub use forecast::{Fate, Forecast};
 pub use learned::{Learned, LearnedPrice};
-pub use observe::Observed;
+pub use observe::Judgement;
 pub use price::{Price, RouteKey};
 
 use crate::time::{Moment, Span};
@@ -247,13 +247,6 @@ struct Slot {
     beside: Option<Reading>,
 }
 
-/// The decision about an arriving request.
-enum Judgement {
-    Go,
-    Wait(Standing),
-    Refuse(Refusal),
-}
-
 /// The waiting requests of one client.
 #[derive(Clone, Copy, Debug, Default)]
 struct Own {
@@ -361,8 +354,8 @@ impl Queue {
 
     /// A request arrives.
     pub fn arrive(&mut self, request: Request, now: Moment) -> Arrival {
-        let (slot, tags, verdict) = self.judge(request, now);
-        match verdict {
+        let (slot, tags, judgement) = self.judge(request, now);
+        match judgement {
             Judgement::Go => Arrival::Go(self.go(slot, tags, now)),
             Judgement::Wait(standing) => Arrival::Wait(self.enter(slot, tags), standing),
             Judgement::Refuse(refusal) => Arrival::Refuse(refusal),
@@ -383,14 +376,14 @@ impl Queue {
         let standing = self.standing(&slot);
         // Nothing is refused for the price of a route that nobody knows.
         let is_certain = self.limit.is_certain_for(slot.mean) && !slot.is_unseen;
-        let verdict = if standing.wait > self.settings.hold_max && is_certain {
+        let judgement = if standing.wait > self.settings.hold_max && is_certain {
             Judgement::Refuse(self.refusal(RefusedBy::WaitTooLong, standing))
         } else if !self.make_room(&request, largest(tags)) {
             Judgement::Refuse(self.refusal(RefusedBy::Full, standing))
         } else {
             Judgement::Wait(standing)
         };
-        (slot, tags, verdict)
+        (slot, tags, judgement)
     }
 
     fn goes_at_once(&self, slot: &Slot, now: Moment) -> bool {

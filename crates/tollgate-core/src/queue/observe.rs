@@ -20,38 +20,32 @@
 //!
 //! "Beside" is [`Slot::beside`]: the request is at the backend although it would not be.
 
-use super::{Judgement, Queue, Refusal, Request, Slot, Standing, State, Ticket};
+use super::{Queue, Refusal, Request, Slot, Standing, State, Ticket};
 use crate::time::Moment;
 
-/// The decision that observe mode did not carry out.
+/// The decision about an arriving request, which observe mode does not carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Observed {
-    /// It would have gone at once.
+pub enum Judgement {
+    /// It goes at once.
     Go,
-    /// It would have waited. [`Queue::poll`] returns when it would have gone, or that it would have been refused after
-    /// all, unless the backend finishes it first.
+    /// It waits. In observe mode, [`Queue::poll`] returns when it would have gone, or that it would have been refused
+    /// after all, unless the backend finishes it first.
     Wait(Standing),
-    /// It would have been refused.
+    /// It is refused.
     Refuse(Refusal),
 }
 
 impl Queue {
     /// A request arrives and goes to the backend at once, whatever the queue would have done.
-    pub fn observe(&mut self, request: Request, now: Moment) -> (Ticket, Observed) {
-        let (slot, tags, verdict) = self.judge(request, now);
-        match verdict {
-            Judgement::Go => (self.go(slot, tags, now), Observed::Go),
-            Judgement::Wait(standing) => {
-                let ticket = self.enter(slot, tags);
-                self.run_beside(ticket.slot, now);
-                (ticket, Observed::Wait(standing))
-            }
-            Judgement::Refuse(refusal) => {
-                let ticket = self.insert(slot);
-                self.run_beside(ticket.slot, now);
-                (ticket, Observed::Refuse(refusal))
-            }
-        }
+    pub fn observe(&mut self, request: Request, now: Moment) -> (Ticket, Judgement) {
+        let (slot, tags, judgement) = self.judge(request, now);
+        let ticket = match judgement {
+            Judgement::Go => return (self.go(slot, tags, now), judgement),
+            Judgement::Wait(_) => self.enter(slot, tags),
+            Judgement::Refuse(_) => self.insert(slot),
+        };
+        self.run_beside(ticket.slot, now);
+        (ticket, judgement)
     }
 
     /// Lets a waiting request go to the backend at once, and goes on observing it. False if it does not wait any more.
@@ -117,12 +111,12 @@ mod tests {
     fn all_go_at_once_and_the_queue_computes_what_it_would_have_done() {
         let mut queue = one_at_a_time();
         let observed: [_; 4] = core::array::from_fn(|address| queue.observe(request(address as u64), at(1)));
-        let [(first, Observed::Go), (second, Observed::Wait(_)), (third, Observed::Wait(_)), (fourth, refused)] =
+        let [(first, Judgement::Go), (second, Judgement::Wait(_)), (third, Judgement::Wait(_)), (fourth, refused)] =
             observed
         else {
             panic!("{observed:?}")
         };
-        assert!(matches!(refused, Observed::Refuse(Refusal { reason: RefusedBy::Full, .. })), "{refused:?}");
+        assert!(matches!(refused, Judgement::Refuse(Refusal { reason: RefusedBy::Full, .. })), "{refused:?}");
         assert_eq!((queue.in_flight(), queue.waiting()), (crate::virtual_clock::Load::of(4), 2));
         // The backend shares its core among all four.
         assert_eq!(finish(&mut queue, first, at(41)), Span::from_millis(10));
@@ -134,7 +128,7 @@ mod tests {
         finish(&mut queue, second, at(50));
         assert_eq!((queue.poll(at(50)), queue.waiting()), (None, 0));
         assert_eq!(queue.in_flight(), crate::virtual_clock::Load::ZERO);
-        assert!(matches!(queue.observe(request(9), at(51)), (_, Observed::Go)));
+        assert!(matches!(queue.observe(request(9), at(51)), (_, Judgement::Go)));
     }
 
     #[test]

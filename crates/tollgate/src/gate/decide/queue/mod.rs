@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tollgate_core::network::Network;
 use tollgate_core::queue::{
-    self as core, Arrival, Client, Event, Forecast, Observed, Refusal, RefusedBy, Request, RouteKey, Standing, Ticket,
+    self as core, Arrival, Client, Event, Forecast, Judgement, Refusal, RefusedBy, Request, RouteKey, Standing, Ticket,
 };
 use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
@@ -195,15 +195,15 @@ impl Queue {
             let mut state = self.state();
             let now = self.clock.now();
             if state.is_observing {
-                let (ticket, observed) = state.core.observe(request, now);
-                state.observed(ticket, observed, now);
+                let (ticket, judgement) = state.core.observe(request, now);
+                state.observed(ticket, judgement, now);
                 state.dispatch(now);
                 self.note_waiting(&state);
                 drop(state);
-                match observed {
-                    Observed::Go => {}
-                    Observed::Wait(standing) => notice(Notice::WouldHold(standing)),
-                    Observed::Refuse(refusal) => notice(Notice::WouldRefuse(refusal)),
+                match judgement {
+                    Judgement::Go => {}
+                    Judgement::Wait(standing) => notice(Notice::WouldHold(standing)),
+                    Judgement::Refuse(refusal) => notice(Notice::WouldRefuse(refusal)),
                 }
                 return Ok(Permit::new(self, ticket, route, now));
             }
@@ -409,15 +409,15 @@ impl State {
         }
     }
 
-    fn observed(&mut self, ticket: Ticket, observed: Observed, now: Moment) {
+    fn observed(&mut self, ticket: Ticket, judgement: Judgement, now: Moment) {
         self.counts.observed += 1;
-        match observed {
-            Observed::Go => self.waits.dispatched += 1,
-            Observed::Wait(_) => {
+        match judgement {
+            Judgement::Go => self.waits.dispatched += 1,
+            Judgement::Wait(_) => {
                 self.counts.would_wait += 1;
                 self.add_waiter(ticket, Waiter { wake: None, since: now });
             }
-            Observed::Refuse(_) => self.counts.would_refuse += 1,
+            Judgement::Refuse(_) => self.counts.would_refuse += 1,
         }
     }
 
