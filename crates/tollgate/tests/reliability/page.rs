@@ -41,8 +41,8 @@ const LONG_RUNS: [(&str, &str, &str); 4] = [
     (
         "fuzzing",
         "fuzz/run SECONDS [TARGET...]",
-        "Every parser of untrusted input, for this many seconds each; `./test` replays the seeds, `./test full` runs a \
-         minute each. [fuzz/README.md](../fuzz/README.md) lists the targets.",
+        "Every parser of untrusted input, for this many seconds each; `./test full` replays the seeds and runs a minute \
+         each. [fuzz/README.md](../fuzz/README.md) lists the targets.",
     ),
     (
         "suites",
