@@ -54,7 +54,10 @@ impl Queue {
 
     /// The estimated cost of a request of the lane in which most CPU time waits, if that cost is known.
     pub(super) fn dominant(&self) -> Option<Span> {
-        let lane = self.dominant_lane()?;
+        self.lane_price(self.dominant_lane()?)
+    }
+
+    fn lane_price(&self, lane: usize) -> Option<Span> {
         let first = &self.slots[self.lanes[lane].first()?.request as usize];
         Some(self.prices.price(first.request.route)).filter(|price| price.is_settled).map(|price| price.usual)
     }
@@ -134,24 +137,32 @@ impl Queue {
         in_flight.filter(|slot| counts(slot)).fold(Load::ZERO, |sum, slot| sum.plus(slot.load))
     }
 
-    /// The number of cores of the backend's machine that were busy since the last call, by whatever process; `None` if
-    /// that is not known. Call it every 50 ms while requests wait.
+    /// The number of cores of the backend's machine that processes other than the gate kept busy since the last call;
+    /// `None` if the last call was long ago. Call it every 50 ms while requests wait.
     pub fn machine_busy(&mut self, busy: Option<Cores>, now: Moment) {
         self.is_idle = busy.is_some_and(|busy| busy < IDLE_MAX);
-        let Some(busy) = busy else { return self.contention.forget_machine(now) };
-        let is_heavy = |slot: &Slot| self.contention.is_heavy(slot.request.client.network, slot.octave);
+        let Some(busy) = busy else { return };
+        let is_heavy = |slot: &Slot| self.contention.is_heavy(slot.request.client.network, slot.octave, now);
         let heavy = self.load_of(|slot| slot.is_ahead || is_heavy(slot));
         self.contention.record_busy(busy, heavy, now);
+    }
+
+    /// The gate cannot see how busy the backend's machine is any more.
+    pub fn machine_unseen(&mut self, now: Moment) {
+        self.is_idle = false;
+        self.contention.forget_machine(now);
     }
 
     /// Finds out whether light clients use the backend beside heavy ones that wait.
     pub(super) fn update_contention(&mut self, now: Moment) {
         let last = self.lanes.iter().filter_map(Tree::last).map(|end| (self.tag_of(end.request), end.request)).max();
         let is_ahead = last.is_some_and(|(tag, _)| tag > self.front());
-        let is_heavy = is_ahead || self.dominant_lane().is_some_and(|lane| self.lanes[lane].blocks() == 1);
-        let dominant = self.dominant().filter(|_| self.contention.may_have_heavy(self.cores(), now));
+        let lane = self.dominant_lane();
+        let is_heavy = is_ahead || lane.is_some_and(|lane| self.lanes[lane].blocks() == 1);
+        let price = lane.and_then(|lane| self.lane_price(lane));
+        let dominant = price.filter(|_| self.contention.may_have_heavy(self.cores(), now));
         let is_lighter = |cost: Span| dominant.is_some_and(|dominant| cost.times(HEAVY) <= dominant);
-        // Light clients that have to wait, too, do not end the contention.
+        // A light client that has to wait, too, still counts while contention is on.
         let is_light = |client: &Client, cost| {
             let waits = !self.contention.is_on(now) && self.owns.contains_key(&client.address);
             (is_heavy || is_lighter(cost)) && largest(self.tags(client)) <= self.front() && !waits
@@ -160,7 +171,7 @@ impl Queue {
         let network = network.filter(|network| self.contention.has_light(*network, is_light, now));
         let has_lighter = |network| self.contention.has_light(network, |_, cost| is_lighter(cost), now);
         let heavy = dominant.filter(|_| network.is_some_and(has_lighter)).map(octave);
-        let is_found = self.limit.is_found() && self.dominant().is_some_and(|price| self.limit.is_proven_for(price));
+        let is_found = self.limit.is_found() && price.is_some_and(|price| self.limit.is_proven_for(price));
         let cores = Load::of_cores(self.cores());
         let start = if is_found { self.limit.in_force() } else { cores.min(self.limit.in_force()) };
         let contenders = Contenders { network, heavy, start, cores: self.settings.cores };

@@ -7,17 +7,17 @@
 //! follows the times of the light clients, which show an error within a few requests.
 //!
 //! A client is light if it is behind its share, has nothing waiting, and its last request went at once. Heavy clients
-//! are those ahead of their share, and the network that everything that waits belongs to. While the backend's machine is
-//! seen to be busy with all its cores, requests that cost four times as much as a light client's are heavy, too: a
+//! are those ahead of their share, and the network that everything that waits belongs to. While all cores of the
+//! backend's machine are seen to be busy, requests that cost four times as much as a light client's are heavy, too: a
 //! crawler with an address in each of 64 networks is behind its share with all of them.
 //!
 //! | state | event | limit |
 //! |---|---|---|
-//! | off | heavy clients wait; a light one was served less than [`LASTS`] ago | the number found, at most the cores |
+//! | off | heavy clients wait; a light one was seen less than [`LASTS`] ago | the number found, at most the cores |
 //! | on | light clients' requests take clearly longer than in calm, and some heavy ones sleep | halved, down to one |
 //! | on | they hardly do, and the backend is known to have room or idle cores | grows by a quarter |
 //! | on | the machine is as busy with a smaller limit, or no busier with a larger one | the smaller ([`Saturation`]) |
-//! | on | no light client was served for [`LASTS`], or nothing waits for as long | off; remembered for [`REMEMBERED`] |
+//! | on | no light client was seen for [`LASTS`], or nothing waits for as long | off; remembered for [`REMEMBERED`] |
 
 use super::client::Client;
 use super::log2::OCTAVE;
@@ -133,12 +133,12 @@ impl Contention {
     }
 
     /// Whether a request is heavy although its client is behind its share.
-    pub(super) fn is_heavy(&self, network: u64, octave: u8) -> bool {
-        self.network == Some(network) || self.is_heavy_octave(octave)
+    pub(super) fn is_heavy(&self, network: u64, octave: u8, now: Moment) -> bool {
+        self.is_on(now) && (self.network == Some(network) || self.is_heavy_octave(octave))
     }
 
     fn is_heavy_octave(&self, octave: u8) -> bool {
-        self.network.is_some() && self.heavy.is_some_and(|heavy| octave + 1 >= heavy)
+        self.heavy.is_some_and(|heavy| octave + 1 >= heavy)
     }
 
     pub(super) fn is_on(&self, now: Moment) -> bool {
@@ -203,8 +203,9 @@ impl Contention {
     /// A light client's request that costs `cost` has taken `wall` (so far), which is `longer` than in calm as a
     /// logarithm.
     pub(super) fn record_light(&mut self, longer: i32, cost: Span, wall: Span, now: Moment) {
+        let longer = longer.clamp(-2 * OCTAVE, 4 * OCTAVE);
         if cost >= COST_MIN {
-            self.recent_slowdown += (longer.clamp(-2 * OCTAVE, 4 * OCTAVE) - self.recent_slowdown) / RECENT;
+            self.recent_slowdown += (longer - self.recent_slowdown) / RECENT;
         }
         // Heavy requests that were in flight when the limit changed still slow others down.
         let settling = self.turnaround.map_or(Span::ZERO, |turnaround| turnaround.min(SETTLING_MAX));
@@ -212,7 +213,7 @@ impl Contention {
             return;
         }
         self.samples = (self.samples + 1).min(MEMORY);
-        let deviation = longer.clamp(-2 * OCTAVE, 4 * OCTAVE) - self.slowdown;
+        let deviation = longer - self.slowdown;
         self.slowdown += deviation / self.samples;
         if self.samples > 1 {
             self.spread += (deviation.abs() - self.spread) / self.samples;
@@ -229,16 +230,12 @@ impl Contention {
             return;
         }
         match self.saturation.record(busy, in_flight, self.limit, now) {
-            Some(Advice::TryFewer(limit)) => {
+            Some(advice @ (Advice::TryFewer(limit) | Advice::TooMany(limit))) => {
                 (self.failed, self.backoff) = (Some((self.limit, now)), BACKOFF_MAX);
-                self.set(limit, true, now);
+                self.set(limit, matches!(advice, Advice::TryFewer(_)), now);
             }
             Some(Advice::TooFew(limit)) => {
                 self.failed = None;
-                self.set(limit, false, now);
-            }
-            Some(Advice::TooMany(limit)) => {
-                (self.failed, self.backoff) = (Some((self.limit, now)), BACKOFF_MAX);
                 self.set(limit, false, now);
             }
             None => {}

@@ -11,7 +11,8 @@
 //! and for nothing else. Requests in flight are counted by standing (whether the client was behind or ahead of its
 //! share) and by octave of the price. A client that is behind does not wait for requests of clients that are ahead, and
 //! a light request does not wait for a heavy one ([`Queue::may_go`]). While light clients are there, heavy ones have an
-//! in-flight limit of their own, which follows the times of the light ones ([`Contention`]).
+//! in-flight limit of their own ([`Contention`]). It follows the times of the light ones, and how busy the backend's
+//! machine is where the gate sees that.
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -525,7 +526,7 @@ impl Queue {
             && !slot.is_exempt
         {
             let took = log2(stay.wall.as_nanos());
-            if slot.is_ahead || self.contention.is_heavy(slot.request.client.network, slot.octave) {
+            if slot.is_ahead || self.contention.is_heavy(slot.request.client.network, slot.octave, now) {
                 self.contention.record_heavy(stay.wall);
             } else if let Some(longer) = times.longer_than_calm(took) {
                 self.contention.record_light(longer, slot.mean, stay.wall, now);

@@ -299,16 +299,20 @@ impl Queue {
         state.core.waiting() > 0
     }
 
-    /// The number of cores of the backend's machine that were busy of late; none if that is not known.
+    /// The number of cores of the backend's machine that other processes kept busy since the last call; none if that
+    /// was long ago.
     fn machine_busy(&self, busy: Option<Cores>) {
         self.state().core.machine_busy(busy, self.clock.now());
     }
 
     /// Takes over other settings. Waiting requests go on waiting, and what was learned stays.
     fn reload(&self, settings: &Settings) {
-        self.pulse.reload(settings);
+        let sees_machine = self.pulse.reload(settings);
         let mut state = self.state();
         let now = self.clock.now();
+        if !sees_machine {
+            state.core.machine_unseen(now);
+        }
         state.core.set_settings(queue_settings(settings), now);
         state.is_observing = settings.mode == Mode::Observe;
         if state.is_observing {

@@ -43,8 +43,11 @@ impl Pulse {
         Self { thread: OnceLock::new(), is_local: AtomicBool::new(is_local(settings)) }
     }
 
-    pub(super) fn reload(&self, settings: &Settings) {
-        self.is_local.store(is_local(settings), Ordering::Relaxed);
+    /// Takes over other settings. Returns whether all backends are on this machine.
+    pub(super) fn reload(&self, settings: &Settings) -> bool {
+        let is_local = is_local(settings);
+        self.is_local.store(is_local, Ordering::Relaxed);
+        is_local
     }
 
     /// Starts the thread, which ends when the queue is gone. Without it, requests are dispatched all the same when
@@ -59,8 +62,8 @@ impl Pulse {
                 let Some(queue) = queue.upgrade() else { return };
                 let is_waiting = queue.has_waiting.load(Ordering::Relaxed);
                 let is_local = queue.pulse.is_local.load(Ordering::Relaxed);
-                if is_waiting && machine.is_due() {
-                    queue.machine_busy(machine.busy().filter(|_| is_local));
+                if is_waiting && is_local && machine.is_due() {
+                    queue.machine_busy(machine.busy());
                 }
                 pause = if is_waiting && queue.beat() { EVERY } else { IDLE };
             }
@@ -113,7 +116,7 @@ impl Machine {
 
     /// Whether it is time to look again.
     fn is_due(&self) -> bool {
-        self.read.is_none_or(|read| read.at.elapsed() >= WINDOW)
+        self.cores.is_some() && self.read.is_none_or(|read| read.at.elapsed() >= WINDOW)
     }
 
     /// How many cores were busy since the last call; none if that is not known.
@@ -121,14 +124,20 @@ impl Machine {
         let (cores, before) = (self.cores?, self.read);
         let idle_ticks = read_stat(LINE_BYTES).and_then(|text| idle_ticks(&text));
         self.read = idle_ticks.map(|idle_ticks| Counts { at: Instant::now(), idle_ticks, own: own_cpu() });
-        let (before, now) = (before?, self.read?);
-        let elapsed = now.at.duration_since(before.at);
+        before?.busy_until(self.read?, cores)
+    }
+}
+
+impl Counts {
+    /// How many of the cores other processes kept busy until `now`; none if that is too long.
+    fn busy_until(self, now: Self, cores: u32) -> Option<Cores> {
+        let elapsed = now.at.duration_since(self.at);
         // A count that is older than a few windows says nothing about now.
         if elapsed > 10 * WINDOW {
             return None;
         }
-        let idle_ms = now.idle_ticks.checked_sub(before.idle_ticks)? * 1000 / TICKS_PER_SEC;
-        let idle = Duration::from_millis(idle_ms) + now.own.saturating_sub(before.own);
+        let idle_ms = now.idle_ticks.checked_sub(self.idle_ticks)? * 1000 / TICKS_PER_SEC;
+        let idle = Duration::from_millis(idle_ms) + now.own.saturating_sub(self.own);
         let busy = (elapsed * cores).saturating_sub(idle).as_micros() * 1000 / elapsed.as_micros().max(1);
         Some(Cores::from_milli(u32::try_from(busy).unwrap_or(u32::MAX)))
     }
@@ -168,17 +177,23 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_time_of_others_is_measured_and_that_of_this_process_is_not() {
-        let mut machine = Machine { cores: Machine::new().cores.or(Some(64)), read: None };
-        assert!(machine.is_due() && machine.busy().is_none(), "there is nothing to compare with");
+    fn busy_is_what_neither_idle_time_nor_this_process_explains() {
         let start = Instant::now();
-        while start.elapsed() < 3 * WINDOW {
-            std::hint::black_box(start);
-        }
-        let cores = machine.cores.unwrap();
-        let busy = machine.busy().expect("a second reading");
-        // Other tests may keep the remaining cores busy; this thread has one of them.
-        assert!(machine.is_due() || busy.as_milli() <= (cores - 1) * 1000 + 400, "{busy:?} of {cores}");
-        assert!(!machine.is_due());
+        let ms = Duration::from_millis;
+        let counts = |at, idle_ticks, own| Counts { at: start + ms(at), idle_ticks, own: ms(own) };
+        let busy = |now: Counts| counts(0, 100, 5).busy_until(now, 2).map(Cores::as_milli);
+        assert_eq!(busy(counts(100, 105, 35)), Some(1200), "200 ms of two cores without 50 idle and 30 of its own");
+        assert_eq!(busy(counts(100, 120, 5)), Some(1), "nothing");
+        assert_eq!(busy(counts(501, 105, 5)), None, "too long ago");
+        assert_eq!(busy(counts(100, 99, 5)), None, "a count that goes backwards");
+    }
+
+    #[test]
+    fn the_kernel_shows_how_busy_this_machine_is() {
+        let mut machine = Machine { cores: Some(core_count(&read_stat(STAT_BYTES).unwrap()) as u32), read: None };
+        assert!(machine.is_due() && machine.busy().is_none(), "there is nothing to compare with");
+        thread::sleep(Duration::from_millis(20));
+        assert!(machine.busy().is_some() && machine.cores > Some(0));
+        assert!(!Machine { cores: None, read: None }.is_due(), "with a quota it says nothing about the backend");
     }
 }
