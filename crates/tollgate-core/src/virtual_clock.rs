@@ -61,12 +61,12 @@ impl Load {
         self.0
     }
 
-    /// This load if it is that of a request that computes, otherwise nothing.
+    /// This load if it is at least that of one request, otherwise zero.
     const fn full(self) -> u64 {
         if self.0 >= REQUEST { self.0 } else { 0 }
     }
 
-    /// This load if it is that of a request that computes, otherwise nothing.
+    /// This load if it is at least that of one request, which computes; otherwise zero.
     pub const fn computing(self) -> Self {
         Self(self.full())
     }
@@ -121,7 +121,7 @@ pub struct Stay {
     /// The load that was there with it, its own included: the harmonic mean over that time, because a request that
     /// shares a core gets one part of it in as many.
     pub crowd: Load,
-    /// The part of it that was of requests with a load of one or more.
+    /// The load of requests that compute (a load of one or more), its own included: the arithmetic mean over that time.
     pub computing: Load,
 }
 
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_mostly_sleeps_pays_its_part_and_slows_nobody_down() {
+    fn a_request_that_mostly_sleeps_pays_only_its_part() {
         let mut clock = VirtualClock::new(Cores::whole(1));
         let sleeper = clock.start(Load::from_256ths(16), Moment::ZERO);
         let worker = clock.start(Load::ONE, Moment::ZERO);

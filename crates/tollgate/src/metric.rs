@@ -69,9 +69,9 @@ pub(crate) fn family<L: EncodeLabelSet>(
     Ok(())
 }
 
-/// Declares the counters of one thread: an enum of them, and the type that counts them. Each is followed by the name and
-/// the help text of its metric. A thread has its own counters, so counting is an addition to memory that no other thread
-/// writes.
+/// Declares the counters of one thread: an enum of them, and the type that counts them. Each is followed by the name
+/// and the help text of its metric. A thread has its own counters, so counting is an addition to memory that no other
+/// thread writes.
 macro_rules! counters {
     ($counter:ident, $counters:ident: $($variant:ident = $name:literal: $help:literal,)+) => {
         /// A counter of one thread.

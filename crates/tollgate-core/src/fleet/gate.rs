@@ -389,7 +389,7 @@ impl<S: BuildHasher> Gate<S> {
     fn next_news(&mut self, now: Moment) -> Option<EntryId> {
         while let Some(&id) = self.news.front() {
             if self.clock.is_none() && self.counts.entry(id).is_some_and(|entry| entry.value.unreported > 1) {
-                // An original master counts messages, so it gets one per request.
+                // A Smockron master counts messages, so it gets one per request.
                 return Some(id);
             }
             self.news.pop_front();
@@ -423,7 +423,7 @@ impl<S: BuildHasher> Gate<S> {
                 continue;
             }
             self.repeats.push_back((now + self.settings.repeat_every, id));
-            // An original master would count a repeat as another request.
+            // A Smockron master would count a repeat as another request.
             if self.clock.is_some() {
                 return Some(id);
             }

@@ -4,7 +4,7 @@
 //! repaid.
 //!
 //! Three requests per second are one every 333,333,333 1/3 nanoseconds. Rounding that would make a limit too
-//! loose or too tight for as long as it runs, at a billion per second by a third. [`Gcra`] keeps the fraction
+//! loose or too tight for as long as it runs, 750 million per second (1 1/3 ns) by a third. [`Gcra`] keeps the fraction
 //! and [`FineTime`] keeps the remainder, so a limit is exact over years.
 
 use super::{Charge, LimitError, LimitInfo, Room};
@@ -98,7 +98,7 @@ impl Gcra {
         self.per != 1
     }
 
-    /// Whether `units` fit into the burst. For none, whether there is no debt beyond it.
+    /// Whether `units` fit into the burst. With no units: whether the debt is at most the burst.
     #[inline]
     pub(super) fn room(&self, record: &impl Record, units: u64, now: Moment) -> Room {
         let spent = self.spent(record, units, now);

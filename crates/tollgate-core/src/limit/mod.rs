@@ -94,7 +94,7 @@ pub struct LimitInfo {
 pub enum LimitError {
     /// A parameter that must be positive is zero.
     Zero,
-    /// The rate has more units per nanosecond than fit its counter.
+    /// The count of the rate, reduced with its period, does not fit in 32 bits.
     TooFine,
     /// A refill would take longer than 584 years.
     TooLong,
@@ -108,7 +108,7 @@ impl core::fmt::Display for LimitError {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         formatter.write_str(match self {
             Self::Zero => "a number of the limit is zero",
-            Self::TooFine => "the rate is higher than one per nanosecond",
+            Self::TooFine => "the count of the rate, reduced with its period, is larger than 32 bits",
             Self::TooLong => "the limit would take longer than 584 years to refill",
             Self::CeilingBelowMax => "the ceiling is below the maximum of the window",
             Self::LogTooLong => "the window has more than 65,535 entries",

@@ -1,13 +1,13 @@
 //! The clocks of the store, for deadlines of calls.
 //!
 //! A call may run long after it was sent: the server was paused, or packets were lost. By then its caller has decided
-//! by itself, and the connection on which the charge would be reported may be closed. Calls therefore carry a deadline
-//! on the server's clock, after which the script decides nothing. Otherwise a client could be refused for several
-//! requests that were given up seconds ago and are charged at once.
+//! by itself, and the connection on which the charge would be reported may be closed. A call whose caller waits
+//! therefore carries a deadline on the server's clock, once that is known. After it the script decides nothing.
+//! Otherwise a client could be refused for several requests that were given up seconds ago and are charged at once.
 //!
 //! Every reply contains the server's time. The difference to the local clock is taken at the time of sending, so the
 //! estimate is never behind the server's clock, and a deadline is never early, unless the server's clock was set
-//! forward. Then one call is too late, and its reply corrects the estimate.
+//! forward. Then the calls until the next reply may be too late, and that reply corrects the estimate.
 
 use core::sync::atomic::AtomicI64;
 use core::sync::atomic::Ordering::Relaxed;

@@ -42,7 +42,7 @@ impl History {
         self.samples.back()
     }
 
-    /// All samples, merged in steps of `step` seconds: the worst band and latency, and the average of rates.
+    /// All samples, merged in steps of `step` seconds: averages of rates, and the worst of the other values.
     pub(super) fn in_steps(&self, step: usize) -> Vec<Sample> {
         let samples: Vec<&Sample> = self.samples.iter().collect();
         samples.rchunks(step.max(1)).rev().filter_map(merge).collect()

@@ -74,7 +74,7 @@ impl Station {
         self.counters.threads[self.index].connections.store(now as u64, Ordering::Relaxed);
     }
 
-    /// Stores a ticket until it is settled or its deadline passes.
+    /// Stores a ticket until it is settled or its deadline passes. If there is no room, the oldest one expires.
     pub(super) fn keep(&self, ticket: Box<DoorTicket>, is_open: bool, deadline: Option<Span>) -> TicketId {
         let deadline = self.decider.now() + deadline.unwrap_or(self.ticket_deadline);
         let (id, evicted) = self.tickets.keep(self.index, ticket, is_open, deadline);
@@ -88,7 +88,7 @@ impl Station {
     /// Settles the ticket of a line in an access log. `time` is its cost if `is_measured`, and otherwise its duration.
     /// Returns whether the ticket was kept.
     pub(super) fn settle_logged(&self, name: &str, time: Option<Span>, is_measured: bool) -> bool {
-        // Itself included.
+        // Counted before the ticket is removed, so the request itself is included.
         let in_flight = self.tickets.open();
         let Some(ticket) = self.tickets.take(name) else { return false };
         let cost = match time {
@@ -101,7 +101,8 @@ impl Station {
         true
     }
 
-    /// Settles the expired tickets of this thread. Must be called several times a second.
+    /// Does the periodic work of this thread: the decider's, the date, and expired tickets. Must be called several
+    /// times a second.
     pub(super) fn tick(&self) {
         self.decider.tick();
         self.date.refresh();

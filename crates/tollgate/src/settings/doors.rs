@@ -67,7 +67,7 @@ impl Value for DoorValue {
 }
 
 table! {
-    /// A door with TLS.
+    /// A door, with its address and optionally TLS.
     pub(crate) struct DoorListener as "door" {
         /// The address and port, or a port on 127.0.0.1.
         address as "listen": DoorAddress = required,
@@ -117,10 +117,12 @@ table! {
         /// Number of threads, each with its own connections. Default: the value of `gate.workers`.
         threads: WholeNumber<usize> where ..=256 =>
             "more threads than cores are of no use: write at most 256",
-        /// Maximum number of connections of all doors together. Beyond it, the connection that has been idle the
-        /// longest is closed.
+        /// Maximum number of connections of all doors, divided evenly among the threads. At the bound of a thread, a
+        /// new connection closes one without a call in progress: first one that never sent a valid call, then the one
+        /// that has been idle the longest.
         connections_max as "connections": WholeNumber<usize> = "4096",
-        /// Maximum number of unsettled tickets. Beyond it, the oldest is settled at its expected cost.
+        /// Maximum number of tickets of requests in progress, divided evenly among the threads. Beyond it, the oldest
+        /// of the thread is settled at its expected cost.
         tickets_max as "tickets": WholeNumber<usize> = "16384",
         /// The time after which an unsettled ticket expires: its request counts as ended, at its expected cost. A check
         /// can set another time of at most one hour.

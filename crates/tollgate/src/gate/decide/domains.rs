@@ -20,7 +20,7 @@ pub(crate) fn load(
     clock: &Clock,
     before: &OtherDomains,
 ) -> Result<OtherDomains, BuildError> {
-    // Masters know the rules of the default domain only.
+    // Only the default domain is shared through masters.
     let links = RemoteLinks { masters: None, ..links };
     let rules = |domain: &Domain| {
         let before = before.iter().find(|(name, _)| *name == domain.name).map(|(_, rules)| &**rules);

@@ -34,7 +34,7 @@ pub(crate) fn undecided(trace: &mut Option<Trace>, reason: &'static str) {
     trace.decided = Decided { decision: "none", reason, rule: None };
 }
 
-/// Records that the request is forwarded, and adds the trace context to it.
+/// Records that the request is forwarded, and replaces its `traceparent`.
 pub(crate) fn goes(trace: &mut Option<Trace>, ticket: &Ticket, account: &mut PendingStats, request: &mut RequestHead) {
     let Some(trace) = trace else { return };
     let (decision, rule) = ticket.decided();

@@ -341,11 +341,12 @@ fn settled(old: &Settings, new: Settings) -> (Settings, Vec<&'static str>) {
     (Settings { listen: old.listen.clone(), workers: old.workers, buffer, state_dir, ..new }, waiting)
 }
 
-/// The TLS configuration for clients, which can negotiate HTTP/2.
+/// The TLS configuration of connections to backends.
 fn backend_tls(settings: &Settings) -> io::Result<Arc<rustls::ClientConfig>> {
     client_tls::config(settings.all_backends().iter().any(|backend| backend.tls))
 }
 
+/// The TLS configuration for clients, which can negotiate HTTP/2.
 fn server_config(certificates: &Arc<Certificates>) -> Arc<rustls::ServerConfig> {
     certificates.server_config(&["h2", "http/1.1"])
 }
