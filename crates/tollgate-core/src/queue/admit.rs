@@ -3,7 +3,7 @@
 use super::client::{Client, TAGS};
 use super::contention::Contenders;
 use super::tree::Tree;
-use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Request, Slot, State, Ticket, largest, octave};
+use super::{IN_FLIGHT_MAX, OCTAVES, Price, Queue, Request, Slot, State, Ticket, largest, octave};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::{Cores, Load};
 
@@ -52,14 +52,14 @@ impl Queue {
         (0..OCTAVES).filter(|lane| !self.lanes[*lane].is_empty()).max_by_key(waits)
     }
 
-    /// The estimated cost of a request of the lane in which most CPU time waits, if that cost is known.
-    pub(super) fn dominant(&self) -> Option<Span> {
+    /// The price of the requests that most of the waiting CPU time belongs to, if one of them has ended.
+    pub(super) fn dominant(&self) -> Option<Price> {
         self.lane_price(self.dominant_lane()?)
     }
 
-    fn lane_price(&self, lane: usize) -> Option<Span> {
+    fn lane_price(&self, lane: usize) -> Option<Price> {
         let first = &self.slots[self.lanes[lane].first()?.request as usize];
-        Some(self.prices.price(first.request.route)).filter(|price| price.is_settled).map(|price| price.usual)
+        Some(self.prices.price(first.request.route)).filter(|price| price.is_seen)
     }
 
     /// Whether a request may go to the backend now. It waits for its peers: requests of the same or a better standing
@@ -159,7 +159,8 @@ impl Queue {
         let is_ahead = last.is_some_and(|(tag, _)| tag > self.front());
         let lane = self.dominant_lane();
         let is_heavy = is_ahead || lane.is_some_and(|lane| self.lanes[lane].blocks() == 1);
-        let price = lane.and_then(|lane| self.lane_price(lane));
+        let price =
+            lane.and_then(|lane| self.lane_price(lane)).filter(|price| price.is_settled).map(|price| price.usual);
         let dominant = price.filter(|_| self.contention.may_have_heavy(self.cores(), now));
         let is_lighter = |cost: Span| dominant.is_some_and(|dominant| cost.times(HEAVY) <= dominant);
         // A light client that has to wait, too, still counts while contention is on.

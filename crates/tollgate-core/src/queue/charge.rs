@@ -3,7 +3,7 @@
 use super::client::{Client, TAGS};
 use super::log2::log2;
 use super::tree::quantum;
-use super::{Queue, SURPRISE, State, largest, octave};
+use super::{Queue, State, largest, octave};
 use crate::time::{Moment, Span};
 
 /// How far back in virtual time a key can be, and so how much credit it can save up.
@@ -49,7 +49,7 @@ impl Queue {
                 continue;
             }
             let cost = so_far.times(2);
-            let is_settled = slot.is_settled && cost < slot.mean.times(SURPRISE);
+            let is_settled = slot.is_settled && !self.prices.is_surprise(slot.request.route, cost);
             self.in_flight.change(slot.is_ahead, slot.load, (slot.octave, slot.is_settled), (octave(cost), is_settled));
             let is_new = !slot.has_overrun;
             let slot = &mut self.slots[at as usize];

@@ -31,6 +31,7 @@
 
 use super::knee::{Finding, Knee, Usual};
 use super::log2::log2;
+use super::price::Price;
 use super::response::{COMPUTES, Follows, ONLY_SHARE, Response, STILL_ROOM};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::{Cores, Load, Stay};
@@ -302,7 +303,7 @@ impl InFlightLimit {
         route: &mut Times,
         stay: Stay,
         cost: Span,
-        dominant: Option<Span>,
+        dominant: Option<Price>,
         now: Moment,
     ) -> Option<Load> {
         self.turn_to(dominant, now);
@@ -344,8 +345,8 @@ impl InFlightLimit {
     /// Turns to requests of another cost if most of the CPU time that waits is theirs: at once to more expensive ones,
     /// and to cheaper ones after a while. A finding about cheap ones does not hold for expensive ones, unless few
     /// were let in.
-    fn turn_to(&mut self, dominant: Option<Span>, now: Moment) {
-        let Some(price) = dominant else { return };
+    fn turn_to(&mut self, dominant: Option<Price>, now: Moment) {
+        let Some(price) = dominant.filter(|price| price.is_settled).map(|price| price.usual) else { return };
         if price > self.about.times(COMPARABLE) {
             let few = self.unproven(price);
             // Nothing was found yet if the number is still the first one.
@@ -372,12 +373,14 @@ impl InFlightLimit {
         let number = u128::from(self.found.as_256ths()) * to / from;
         let most = self.found.max(self.few(self.about)).as_256ths();
         self.knee = Knee::new();
+        // A request that only counts as a part of one costs that part.
+        self.about = Span::from_nanos(u64::try_from(u128::from(self.about.as_nanos()) * to / from).unwrap_or(u64::MAX));
         self.set(u64::try_from(number).unwrap_or(u64::MAX).min(most), now);
     }
 
     /// Ends a wave that lasts too long. `is_idle` says that the machine of the backend is known to have CPU time to
     /// spare.
-    pub(super) fn tick(&mut self, is_idle: bool, dominant: Option<Span>, now: Moment) {
+    pub(super) fn tick(&mut self, is_idle: bool, dominant: Option<Price>, now: Moment) {
         self.turn_to(dominant, now);
         self.is_idle = is_idle;
         if !is_idle {
@@ -430,7 +433,7 @@ impl InFlightLimit {
         lasts < shortest / 2 * 3 || u128::from(ends) * 4 >= expected
     }
 
-    fn end_wave(&mut self, dominant: Option<Span>, now: Moment) {
+    fn end_wave(&mut self, dominant: Option<Price>, now: Moment) {
         let mut finding = self.knee.finding(self.found);
         if finding == Finding::Roomy && self.near.follows(ONLY_SHARE) == Follows::Yes {
             finding = Finding::Unclear;
@@ -438,7 +441,7 @@ impl InFlightLimit {
         let (trial, tried) = (core::mem::take(&mut self.trial), self.in_force);
         self.in_force = if self.is_clear { self.filled() } else { self.found };
         self.is_roomy = finding == Finding::Roomy;
-        let price = dominant.filter(|_| self.wave.pressed_at.is_some());
+        let price = dominant.filter(|_| self.wave.pressed_at.is_some()).map(|price| price.usual);
         match (finding, price) {
             (Finding::Full(number), _) if number != self.found || !self.is_clear => self.take_over(number, now),
             _ if self.is_contended => self.next_wave(now),

@@ -53,6 +53,8 @@ pub struct Price {
     pub estimate: Span,
     /// The load that it puts on the backend.
     pub load: Load,
+    /// Whether a request of its route has ended.
+    pub is_seen: bool,
     /// Whether a request of its route has ended, and none in flight exceeds the price by far.
     pub is_settled: bool,
     /// Whether nothing is known about its route: no request has ended, and none in flight exceeds the price.
@@ -65,6 +67,8 @@ struct Cost {
     mean: u64,
     usual: u64,
     deviation: u64,
+    /// The largest of late: it decays by a 64th with every request.
+    most: u64,
     seen: u64,
 }
 
@@ -77,6 +81,13 @@ impl Cost {
         self.deviation = if self.seen > 1 { deviation } else { 0 };
         self.mean = toward(self.mean, toll, recent);
         self.usual = toward(self.usual, toll, self.seen);
+        self.most = toll.max(self.most - self.most / USUAL_MEMORY);
+    }
+
+    /// A request that costs this much shows that the price is not settled. Where costs vary, a request that costs many
+    /// times the mean shows nothing.
+    fn surprise(&self) -> Span {
+        Span::from_nanos(self.mean.saturating_mul(SURPRISE).max(self.most.saturating_mul(2)))
     }
 
     /// Whether anything is known: measured, or restored. The first measurement replaces a restored mean.
@@ -140,8 +151,9 @@ impl Prices {
             usual,
             estimate: raised.map_or(mean, |raised| raised.max(mean)),
             load: route.map_or(Load::ONE, |route| route.times.load()),
+            is_seen: seen.is_some(),
             is_unseen: seen.is_none() && raised.is_none(),
-            is_settled: raised.is_none_or(|raised| raised < mean.times(SURPRISE)) && seen.is_some(),
+            is_settled: seen.is_some_and(|route| raised.is_none_or(|raised| raised < route.cost.surprise())),
         }
     }
 
@@ -162,6 +174,11 @@ impl Prices {
             route.overruns += u32::from(is_new);
             route.raised = route.raised.max(estimate);
         }
+    }
+
+    /// Whether a request that costs this much shows that the price of its route is not settled.
+    pub(super) fn is_surprise(&self, key: RouteKey, cost: Span) -> bool {
+        self.find(key.route).is_none_or(|route| cost >= route.cost.surprise())
     }
 
     /// A request that exceeded the price is not in flight any more.
@@ -321,6 +338,19 @@ mod tests {
         assert_eq!(prices.price(key(1)).estimate, ms(200), "the other is still in flight");
         prices.lower(key(1));
         assert_eq!(prices.price(key(1)).estimate, ms(20));
+    }
+
+    #[test]
+    fn a_cost_that_the_route_had_of_late_is_no_surprise() {
+        let mut prices = Prices::new(64);
+        record(&mut prices, key(1), 10, 63);
+        record(&mut prices, key(1), 200, 1);
+        record(&mut prices, key(1), 10, 16);
+        prices.raise(key(1), ms(150), true);
+        assert!(prices.price(key(1)).is_settled, "more than four times the mean, but less than the largest");
+        prices.raise(key(1), ms(500), true);
+        let price = prices.price(key(1));
+        assert!(price.is_seen && !price.is_settled, "more than twice the largest");
     }
 
     #[test]

