@@ -255,7 +255,7 @@ impl Decider {
     /// impossible.
     pub(crate) fn return_hits(&self, domain: &str, request: &impl Request, count: u64) -> Result<bool, NoRuling> {
         let rules = self.rules(domain)?;
-        let is_local = rules.know(request);
+        let is_local = rules.is_local(request);
         if is_local {
             rules.limiter.give_back(request, count, self.now());
         }
@@ -266,7 +266,7 @@ impl Decider {
     /// Redis, where that is impossible.
     pub(crate) fn charge_rest(&self, domain: &str, request: &impl Request, count: u64) -> Result<bool, NoRuling> {
         let rules = self.rules(domain)?;
-        let is_local = rules.know(request);
+        let is_local = rules.is_local(request);
         if is_local {
             rules.limiter.charge_rest(request, count, self.now());
         }
@@ -291,7 +291,7 @@ impl Decider {
         let expected = self.expected(&rules, inquiry, request);
         let toll = Toll { count: inquiry.count, cpu: charged_cpu(inquiry.factor, expected) };
         let (band, now) = (admission.load.band(), admission.now());
-        let is_local = rules.know(request);
+        let is_local = rules.is_local(request);
         let scaled = match inquiry.factor {
             Some(_) if !is_local => return Err(NoRuling::FactorOnRedis),
             Some(factor) => Some(rules.scaled(factor).map_err(|_| NoRuling::FactorOutOfRange)?),
