@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use super::spool::{BLOCK_BYTES, Buffers};
 
 /// Unsent bytes of a connection for which nothing is borrowed: as many as the crate keeps for one stream, so that a
-/// client with one download at a time never borrows.
+/// client with one download at a time seldom borrows.
 const FREE_BYTES: usize = 64 * 1024;
 /// The part of [`FREE_BYTES`] that may be filled with last pieces of responses whose windows the client keeps closed
 /// ([`UnsentBytes::has_room_behind_window`]). They may stay for long; the other half is left for streams that can send.

@@ -10,7 +10,7 @@
 //! | [`decide`](Exchange::decide) | asks the rules, which may hold or refuse the request |
 //! | [`buffer_body`](Exchange::buffer_body) | reads a small body, so that a stalled client holds no permit |
 //! | [`queue`](Exchange::queue) | waits for an upload slot and a permit to use a backend, then checks budgets again |
-//! | [`begin_forwarding`](Exchange::begin_forwarding) | counts it as forwarded, unless its client leaves responses unread |
+//! | [`begin_forwarding`](Exchange::begin_forwarding) | counts it; fails if the client leaves many responses unread |
 //! | [`forward`](Exchange::forward) | connects to a backend and streams both bodies; retries where that is safe |
 //! | [`settle`](Exchange::settle) | charges the measured cost and releases the permit |
 //! | [`finish`](Exchange::finish) | sends the client the rest of the response, or a response of the gate's own |

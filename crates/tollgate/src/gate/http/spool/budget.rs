@@ -1,5 +1,5 @@
 //! Limits on the bytes of responses that are buffered for slow clients: in memory, in the spool file, and per client.
-//! It only counts; the bytes are elsewhere. `settings.response_buffer` sets the limits.
+//! It only counts; the bytes are elsewhere. The settings `gate.buffer` have the limits.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::BLOCK_BYTES;
 use crate::settings::ResponseBuffer as Settings;
 
-/// Where a block is.
+/// The place where a block of a response is buffered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Store {
     Memory,
@@ -36,10 +36,11 @@ const MEMORY_PARTS: u64 = 4;
 /// The limit for one client is not lower than this, in bytes: room for a few downloads that go through the spool.
 const CLIENT_MEMORY_MIN: u64 = 8 * BLOCK_BYTES as u64;
 
-/// Stalled responses of one client above which its further requests are refused. Each uses up to 84 KiB outside the
-/// budget: a buffer of the connection to the backend, and the task.
+/// The number of stalled responses of one client at which its further requests are refused. A stalled response has no
+/// room for its rest, so that its backend waits. Each uses up to 84 KiB outside the budget: a buffer of the connection
+/// to the backend, and the task.
 const STALLED_PER_ADDRESS_MAX: usize = 64;
-/// Stalled responses in total above which clients that have some get no more.
+/// The number of stalled responses in total at which clients that have some get no more.
 const STALLED_MAX: usize = 512;
 
 /// The limits and the bytes in use.
@@ -50,7 +51,7 @@ pub(crate) struct SpoolBudget {
     per_address_max: AtomicU64,
     /// The bytes in each [`Store`].
     used: [AtomicU64; 2],
-    /// Responses without room for their rest, so that their backends wait.
+    /// The number of stalled responses.
     stalled: AtomicUsize,
     /// The clients with buffered bytes or stalled responses.
     by_address: Mutex<HashMap<IpAddr, ClientBuffers>>,
