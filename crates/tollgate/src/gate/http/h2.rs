@@ -141,8 +141,8 @@ pub(crate) async fn serve(
         .max_concurrent_streams(streams_max)
         .max_header_list_size(u32::try_from(settings.bounds.head_bytes_max).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER)
-        // The streams reset by the gate that the crate remembers. Then the limits above which it disconnects the client:
-        // streams that the client resets before they are accepted, and streams with errors.
+        // The streams reset by the gate that the crate remembers, and two limits above which it disconnects the client:
+        // of streams that the client resets before they are accepted, and of streams with errors.
         .max_concurrent_reset_streams(64)
         .max_pending_accept_reset_streams(32)
         .max_local_error_reset_streams(Some(64))

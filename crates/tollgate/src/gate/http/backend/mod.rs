@@ -265,7 +265,8 @@ impl Backend {
         self.if_ailing(|health, _| health.is_reachable()).unwrap_or(true)
     }
 
-    /// Whether a request may go to this backend: `None` if not, `Some(Some(id))` if it is the probe `id`.
+    /// Whether a request may go to this backend: `None` if not, `Some(Some(id))` if it is the probe `id`, `Some(None)`
+    /// if it is an ordinary request.
     fn admit(&self, is_complete: bool) -> Option<Option<Duration>> {
         self.if_ailing(|health, now| health.admit(is_complete, now).then(|| health.probe())).unwrap_or(Some(None))
     }

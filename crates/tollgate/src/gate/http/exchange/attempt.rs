@@ -145,7 +145,7 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
             return cut_short(PeerError::Malformed("the request cannot be expressed in HTTP/2"));
         };
         if request.expects_continue() {
-            // Few backends send a 100 over HTTP/2, because flow control can hold a body back. The request was admitted,
+            // Few backends send a 100 over HTTP/2, where flow control can hold a body back. The request was admitted,
             // so the gate sends the 100.
             response.clear();
             response.status = 100;

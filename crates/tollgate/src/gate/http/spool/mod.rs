@@ -94,7 +94,7 @@ pub(crate) struct Overflow<'a> {
     is_stalled: bool,
 }
 
-/// The place of a block:
+/// A block of a response, by the place where it is. Transitions:
 ///
 /// | from | to |
 /// |---|---|
