@@ -201,7 +201,7 @@ impl Rules {
         }
     }
 
-    /// The limiter with limits multiplied by `factor`, and the same state.
+    /// The limiter with limits scaled by `factor` (2 halves them), and the same state.
     pub(crate) fn scaled(&self, factor: Factor) -> Result<Arc<Limiter>, LimitError> {
         self.scaled.of(&self.limiter, factor)
     }

@@ -1,7 +1,7 @@
 //! Limiters with scaled limits, for doors.
 //!
-//! A program that asks a door for a decision may send a factor by which the limits are multiplied, such as 2 for paying
-//! users. The limiter of a factor is created when the factor is first used.
+//! A program that asks a door for a decision may send a factor by which the limits are scaled: 2 halves them, 0.5
+//! doubles them, such as for paying users. The limiter of a factor is created when the factor is first used.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const FACTORS_MAX: usize = 64;
 pub(crate) struct ScaledLimiters(ArcSwap<Vec<(Factor, Arc<Limiter>)>>);
 
 impl ScaledLimiters {
-    /// `limiter` with its limits multiplied by `factor`.
+    /// `limiter` with its limits scaled by `factor`.
     pub(crate) fn of(&self, limiter: &Limiter, factor: Factor) -> Result<Arc<Limiter>, LimitError> {
         if let Some((_, known)) = self.0.load().iter().find(|(known, _)| *known == factor) {
             return Ok(known.clone());

@@ -1,9 +1,11 @@
-//! The log of engagements, with a bounded number of lines.
+//! The log of engagements (requests that a rule or the queue held or refused, or would have), with a bounded number of
+//! lines.
 //!
 //! The first engagement of a rule with a key is written at once. Further ones within the interval are counted, and
 //! written as one line at its end, with the last band and the largest amounts. Counting allocates nothing. The number
-//! of keys and of lines per interval is bounded; engagements beyond that are counted in a line without a key. Every
-//! refusal also goes to the watch.
+//! of keys and of lines per interval is bounded; engagements beyond that are counted in a line without a key.
+//!
+//! Every refusal also goes to the watch, and to the history of refusals that operators can search.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -22,26 +24,29 @@ use tollgate_core::decision::Act;
 
 /// The interval after which counts are written.
 const INTERVAL: Span = Span::from_secs(30);
-/// Keys that are counted separately in one interval.
+/// The number of keys that are counted separately in one interval.
 const KEYS_MAX: usize = 512;
-/// Lines that are written immediately in one interval.
+/// The number of lines that are written immediately in one interval.
 const AT_ONCE_MAX: usize = 64;
 
-/// The log of one worker. Workers share nothing, so that a refusal never waits for a lock.
+/// The log of one thread. Each has its own, so that a refusal never waits for a lock.
 pub(crate) struct EngagementLog {
     feed: Arc<Feed>,
     history: Arc<RefusalHistory>,
     collected: RefCell<Collected>,
 }
 
+/// The engagements of the current interval.
 #[derive(Default)]
 struct Collected {
+    /// The start of the interval; none before its first engagement.
     since: Option<Moment>,
     hasher: RandomState,
-    /// Unwritten engagements, by the hash of rule, key and act.
+    /// Engagements that are not written yet, by the hash of act, rule and key. A count of 0 means that all are written.
     by_key: HashMap<u64, EngagementSum, foldhash::fast::RandomState>,
+    /// The number of lines that were written immediately.
     at_once: usize,
-    /// Engagements without room, by act.
+    /// The number of engagements for which `by_key` had no room, by act.
     others: [u64; Act::ALL.len()],
 }
 
@@ -54,7 +59,7 @@ enum LogLine {
 }
 
 impl EngagementLog {
-    /// A log that sends refusals to `feed`, for the watch, and to `history`, for operators.
+    /// A log that also passes refusals to `feed`, for the watch, and to `history`, for operators.
     pub(crate) fn new(feed: Arc<Feed>, history: Arc<RefusalHistory>) -> Self {
         Self { feed, history, collected: RefCell::default() }
     }
@@ -85,6 +90,7 @@ impl Drop for EngagementLog {
 }
 
 impl Collected {
+    /// Counts an engagement. Returns the lines to write now.
     fn tell(&mut self, engagement: &Engagement<'_>, now: Moment) -> Vec<LogLine> {
         let mut lines = self.take_if_due(now);
         self.since.get_or_insert(now);
@@ -114,6 +120,7 @@ impl Collected {
         }
     }
 
+    /// Ends the interval, and returns a line for each count.
     fn take(&mut self) -> Vec<LogLine> {
         self.since = None;
         self.at_once = 0;
@@ -159,7 +166,7 @@ impl fmt::Display for LogLine {
     }
 }
 
-/// The acts in a message.
+/// The acts in a message, in the order of [`Act`].
 const DONE: [&str; Act::ALL.len()] = ["held", "refused", "would have held", "would have refused"];
 
 /// A key in printable characters, masked if it is secret: control characters would let a client forge lines.
