@@ -273,7 +273,7 @@ impl Admission {
             Some(self.exemptions.spare(&rules, request, decision, now)).filter(|d| d.verdict.is_refusal())?;
         rules.count(&decision);
         if let Some(engagement) = by_rule(&rules, request, &decision, now) {
-            log.tell(&engagement, now);
+            log.record(&engagement, now);
         }
         Some(Refusal::by_rule(&rules, decision, now))
     }
@@ -282,13 +282,13 @@ impl Admission {
     async fn begin_upload(&self, client: IpAddr, log: &EngagementLog) -> Result<Upload, Refused> {
         let (hold, status) = (self.rules.load().hold, self.queues.status());
         let at_once = status.in_flight_max;
-        let tell = |act: Act, own: bool, backoff: Span| {
+        let log_act = |act: Act, own: bool, backoff: Span| {
             let (reason, allowed) = match own {
                 true => ("own-uploads", self.uploads.per_address_max()),
                 false => ("uploads", Uploads::total_max(at_once)),
             };
             let bound = QueueBound { reason, observed: allowed, allowed };
-            self.tell_of_queue(client, log, act, bound, backoff);
+            self.log_queue_act(client, log, act, bound, backoff);
         };
         if status.is_observing {
             let (upload, would) = self.uploads.observe(client, at_once, hold);
@@ -297,18 +297,18 @@ impl Admission {
                 UploadFate::Go => {}
                 UploadFate::Wait => {
                     count(0);
-                    tell(Act::WouldHold, true, Span::ZERO);
+                    log_act(Act::WouldHold, true, Span::ZERO);
                 }
                 UploadFate::Refuse(refused) => {
                     count(1);
-                    tell(Act::WouldRefuse, refused.own, refused.retry_after);
+                    log_act(Act::WouldRefuse, refused.own, refused.retry_after);
                 }
             }
             return Ok(upload);
         }
         let begun = self.uploads.begin(client, at_once, hold).await;
         if let Err(Refused { retry_after: backoff, own, .. }) = begun {
-            tell(Act::Refuse, own, backoff);
+            log_act(Act::Refuse, own, backoff);
         }
         begun
     }
@@ -336,12 +336,12 @@ impl Admission {
                 Notice::WouldHold(standing) => {
                     let bound = QueueBound::busy(queue, standing);
                     queued = Some((Act::WouldHold, bound.reason));
-                    self.tell_of_queue(client, log, Act::WouldHold, bound, standing.wait);
+                    self.log_queue_act(client, log, Act::WouldHold, bound, standing.wait);
                 }
                 Notice::WouldRefuse(CoreRefusal { reason, standing, retry_after }) => {
                     let bound = QueueBound::refusing(queue, reason, standing, self.rules.load().hold.max);
                     queued = Some((Act::WouldRefuse, bound.reason));
-                    self.tell_of_queue(client, log, Act::WouldRefuse, bound, retry_after);
+                    self.log_queue_act(client, log, Act::WouldRefuse, bound, retry_after);
                 }
             })
             .await;
@@ -349,15 +349,15 @@ impl Admission {
             // Dropping it would log a hold, but the request was refused.
             std::mem::forget(held.take());
             let bound = QueueBound::refusing(queue, reason, standing, self.rules.load().hold.max);
-            self.tell_of_queue(client, log, Act::Refuse, bound, backoff);
+            self.log_queue_act(client, log, Act::Refuse, bound, backoff);
         }
         entered.map(|permit| (permit, queued))
     }
 
     /// Logs an act of the queue, or of the limits on uploads.
-    fn tell_of_queue(&self, client: IpAddr, log: &EngagementLog, act: Act, bound: QueueBound, backoff: Span) {
+    fn log_queue_act(&self, client: IpAddr, log: &EngagementLog, act: Act, bound: QueueBound, backoff: Span) {
         let bound = (bound.reason, bound.observed, bound.allowed);
-        log.tell(&Engagement::by_queue(client, self.load.band(), act, bound, backoff), self.clock.now());
+        log.record(&Engagement::by_queue(client, self.load.band(), act, bound, backoff), self.clock.now());
     }
 
     /// How long a request of `client` would wait in the queue now, for operators. `request` gives the route and the
@@ -427,7 +427,7 @@ impl Admission {
         }
         rules.count(&decision);
         if let Some(engagement) = by_rule(rules, request, &decision, now) {
-            log.tell(&engagement, now);
+            log.record(&engagement, now);
         }
         rules.report(request, &decision, &mut charge, now);
         if decision.verdict.is_refusal() {
@@ -483,6 +483,6 @@ struct HeldByQueue<'a> {
 impl Drop for HeldByQueue<'_> {
     fn drop(&mut self) {
         let (bound, waited) = (QueueBound::busy(self.queue, self.standing), self.admission.now().since(self.since));
-        self.admission.tell_of_queue(self.client, self.log, Act::Hold, bound, waited);
+        self.admission.log_queue_act(self.client, self.log, Act::Hold, bound, waited);
     }
 }

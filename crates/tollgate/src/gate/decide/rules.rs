@@ -245,7 +245,7 @@ impl Rules {
     }
 
     /// Passes the response headers with the state of the limit that decided to `push`, if the rule shows it.
-    pub(crate) fn tell(&self, decision: &Decision, mut push: impl FnMut(&[u8], &[u8])) {
+    pub(crate) fn write_limit_headers(&self, decision: &Decision, mut push: impl FnMut(&[u8], &[u8])) {
         let Some(standing) = self.standing(decision) else { return };
         limit_status::write_fields(standing, decision.verdict.is_refusal(), |field, value| {
             push(field.as_str().as_bytes(), value)

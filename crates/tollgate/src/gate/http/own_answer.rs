@@ -25,7 +25,7 @@ pub(crate) fn refuse(
     let retry_secs = refusal.retry_after.map(|wait| jittered_secs(wait, random));
     begin(response, refusal.status(), retry_secs);
     if let Some((rules, decision)) = &refusal.by {
-        rules.tell(decision, |name, value| response.fields.push(name, value));
+        rules.write_limit_headers(decision, |name, value| response.fields.push(name, value));
     }
     response.fields.push(b"cache-control", b"no-store");
     if let Some(content_type) = grpc_of(request) {

@@ -46,7 +46,7 @@ pub(crate) fn forwarded(
     let Some(trace) = trace else { return };
     let (decision, rule) = ticket.decided();
     trace.decided = Decided { decision: decision.verdict.as_str(), reason: decision.reason.as_str(), rule };
-    account.told = Some(trace.goes());
+    account.trace_toll_ns = Some(trace.forwarded());
     request.fields.retain(|field| field.name_bytes != TRACEPARENT);
     request.fields.push(TRACEPARENT, &trace.traceparent().write());
 }

@@ -65,12 +65,12 @@ impl EngagementLog {
     }
 
     /// Writes an engagement, or counts it.
-    pub(crate) fn tell(&self, engagement: &Engagement<'_>, now: Moment) {
+    pub(crate) fn record(&self, engagement: &Engagement<'_>, now: Moment) {
         if engagement.act == Act::Refuse {
             self.feed.refused(engagement.class, engagement.key.as_bytes());
         }
         self.history.record(engagement, now);
-        let lines = self.collected.borrow_mut().tell(engagement, now);
+        let lines = self.collected.borrow_mut().record(engagement, now);
         lines.iter().for_each(LogLine::write);
     }
 
@@ -91,7 +91,7 @@ impl Drop for EngagementLog {
 
 impl Collected {
     /// Counts an engagement. Returns the lines to write now.
-    fn tell(&mut self, engagement: &Engagement<'_>, now: Moment) -> Vec<LogLine> {
+    fn record(&mut self, engagement: &Engagement<'_>, now: Moment) -> Vec<LogLine> {
         let mut lines = self.take_if_due(now);
         self.since.get_or_insert(now);
         let id = self.hasher.hash_one((engagement.act, engagement.rule, engagement.key.as_bytes()));
@@ -204,13 +204,13 @@ mod tests {
     #[test]
     fn the_first_engagement_is_written_at_once_and_the_rest_as_one_line_with_the_largest_amounts() {
         let mut collected = Collected::default();
-        let first = collected.tell(&engagement(b"192.0.2.1"), START);
+        let first = collected.record(&engagement(b"192.0.2.1"), START);
         assert_eq!(first.len(), 1);
         assert_eq!(first[0].to_string(), "refused ip/32 192.0.2.1 by login");
         for millis in 1..1000 {
             let (backoff, level) = (Span::from_millis(millis), (millis == 500).into());
             let next = Engagement { backoff, level, observed: 1000 - millis, ..engagement(b"192.0.2.1") };
-            assert_eq!(collected.tell(&next, START + Span::from_millis(millis)), []);
+            assert_eq!(collected.record(&next, START + Span::from_millis(millis)), []);
         }
         let rest = collected.take_if_due(START + INTERVAL);
         let [LogLine::Key(sum)] = &rest[..] else { panic!("one line: {rest:?}") };
@@ -222,46 +222,46 @@ mod tests {
     #[test]
     fn a_single_engagement_is_written_once() {
         let mut collected = Collected::default();
-        assert_eq!(collected.tell(&engagement(b"192.0.2.1"), START).len(), 1);
+        assert_eq!(collected.record(&engagement(b"192.0.2.1"), START).len(), 1);
         assert_eq!(collected.take_if_due(START + INTERVAL), []);
-        assert_eq!(collected.tell(&engagement(b"192.0.2.1"), START + INTERVAL).len(), 1, "and again, later");
+        assert_eq!(collected.record(&engagement(b"192.0.2.1"), START + INTERVAL).len(), 1, "and again, later");
     }
 
     #[test]
-    fn acts_rules_and_keys_are_told_apart() {
+    fn acts_rules_and_keys_are_counted_separately() {
         let mut collected = Collected::default();
         let held = Engagement { act: Act::Hold, ..engagement(b"a") };
         let queue = Engagement { rule: None, ..engagement(b"a") };
         for one in [engagement(b"a"), engagement(b"b"), held, queue] {
-            assert_eq!(collected.tell(&one, START).len(), 1, "{one:?}");
+            assert_eq!(collected.record(&one, START).len(), 1, "{one:?}");
         }
     }
 
     #[test]
     fn spraying_keys_neither_grows_nor_floods_nor_loses_anything() {
-        let (mut collected, mut told, mut lines) = (Collected::default(), 0, 0);
-        let mut hear = |heard: Vec<LogLine>| {
-            lines += heard.len();
+        let (mut collected, mut counted, mut lines) = (Collected::default(), 0, 0);
+        let mut add = |written: Vec<LogLine>| {
+            lines += written.len();
             let count = |line: &LogLine| match line {
                 LogLine::Key(sum) => sum.count,
                 LogLine::Others(_, count) => *count,
             };
-            told += heard.iter().map(count).sum::<u64>();
+            counted += written.iter().map(count).sum::<u64>();
         };
         for number in 0..10_000u32 {
             for _ in 0..2 {
-                hear(collected.tell(&engagement(number.to_string().as_bytes()), START));
+                add(collected.record(&engagement(number.to_string().as_bytes()), START));
             }
             assert!(collected.by_key.len() <= KEYS_MAX);
         }
-        hear(collected.take());
-        assert_eq!(told, 20_000);
+        add(collected.take());
+        assert_eq!(counted, 20_000);
         assert!(lines <= AT_ONCE_MAX + KEYS_MAX + Act::ALL.len(), "{lines} lines");
     }
 
     #[test]
     fn a_key_cannot_write_the_log() {
-        let lines = Collected::default().tell(&engagement(b"a\r\nINFO fake \x1b[31m\xff"), START);
+        let lines = Collected::default().record(&engagement(b"a\r\nINFO fake \x1b[31m\xff"), START);
         assert_eq!(lines[0].to_string(), "refused ip/32 a\\r\\nINFO fake \\u{1b}[31m\u{fffd} by login");
     }
 }

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_reasons_errors_and_backends_are_told_apart() {
+    fn statuses_reasons_errors_and_backends_are_counted_separately() {
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
         let reset = io::Error::from(io::ErrorKind::ConnectionReset);
         let mut kinds = Kinds::default();

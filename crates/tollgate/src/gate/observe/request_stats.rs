@@ -43,7 +43,7 @@ pub(crate) struct PendingStats {
     /// When the request was forwarded.
     went: Moment,
     /// The place in the request's trace that gets the cost too, in nanoseconds; none without a trace.
-    pub(crate) told: Option<Arc<AtomicU64>>,
+    pub(crate) trace_toll_ns: Option<Arc<AtomicU64>>,
 }
 
 impl RequestStats {
@@ -66,16 +66,16 @@ impl RequestStats {
         let wait = went.since(since);
         self.waits.count(wait);
         let spender = self.spenders.admitted(client, agent);
-        PendingStats { stats: self.clone(), spender, wait, went, told: None }
+        PendingStats { stats: self.clone(), spender, wait, went, trace_toll_ns: None }
     }
 }
 
 impl PendingStats {
     /// Adds a request that was settled at `now`. `would` is the act that observe mode has prevented.
     pub(crate) fn settle(self, toll: Span, would: Option<Act>, now: Moment) {
-        let Self { stats, spender, wait, went, told } = self;
-        if let Some(told) = told {
-            told.store(toll.as_nanos(), Ordering::Relaxed);
+        let Self { stats, spender, wait, went, trace_toll_ns } = self;
+        if let Some(trace_toll_ns) = trace_toll_ns {
+            trace_toll_ns.store(toll.as_nanos(), Ordering::Relaxed);
         }
         stats.tolls.count(toll);
         let took = now.since(went);

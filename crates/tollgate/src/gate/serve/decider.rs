@@ -363,7 +363,7 @@ impl Decider {
         if inquiry.count > 0 {
             open.rules.count(decision);
             if let Some(engagement) = by_rule(&open.rules, request, decision, now) {
-                self.log.tell(&engagement, now);
+                self.log.record(&engagement, now);
             }
             if let Some(charge) = &mut open.charge {
                 open.rules.report(request, decision, charge, now);

@@ -235,11 +235,11 @@ impl Ticket {
     }
 
     /// Adds the headers with the state of the limit that decided to a response, if the rule shows it.
-    pub(crate) fn tell(&self, fields: &mut Fields) {
+    pub(crate) fn write_limit_headers(&self, fields: &mut Fields) {
         if self.decision.rule.is_some()
             && let Some(rules) = self.rules()
         {
-            rules.tell(&self.decision, |name, value| fields.push(name, value));
+            rules.write_limit_headers(&self.decision, |name, value| fields.push(name, value));
         }
     }
 }

@@ -83,7 +83,7 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
                 ticket.answers(response.status, has_media_type(response, b"application/grpc"));
                 ticket.reported(report::take(&mut response.fields, &settings.toll));
                 ticket.reported_load(report::take_load(&mut response.fields, settings.bands.header.as_deref()));
-                ticket.tell(&mut response.fields);
+                ticket.write_limit_headers(&mut response.fields);
             }
             let keep = *keep && is_uploaded.get() && !worker.is_draining();
             reply.begin(response, keep).map_err(SideError::Client)?;
