@@ -1,7 +1,7 @@
 //! `[doors]`: interfaces through which programs and proxies that are not behind the gate ask for its decisions.
 //!
-//! The HTTP door gives the caller a ticket for each admitted request. When the request has ended, the caller returns the
-//! ticket, or the proxy logs it ([`DoorLog`]). This settles it: the cost of the request is charged.
+//! The HTTP door gives the caller a ticket for each admitted request. When the request has ended, the caller returns
+//! the ticket, or the proxy logs it ([`DoorLog`]). This settles it: the cost of the request is charged.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};

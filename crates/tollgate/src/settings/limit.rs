@@ -1,5 +1,6 @@
 //! The limit of a rule: exactly one of `budget`, `rate`, `bucket`, `window`, `in_flight` and `legacy`. This module
-//! declares their tables and converts each to a [`Limit`] of the core; `legacy` is converted to one or two of the others.
+//! declares their tables and converts each to a [`Limit`] of the core; `legacy` is converted to one or two of the
+//! others.
 
 use tollgate_core::limit::{Bucket, Budget, Legacy, Limit, LimitError, Rate, Window};
 use tollgate_core::time::Span;

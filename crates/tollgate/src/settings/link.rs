@@ -65,9 +65,9 @@ table! {
 
 type LinkedMasters = Vec<Located<LinkedMasterTable>>;
 
-/// The connections to masters for the rules of the default domain with `state = "master"`. `master` is the `[master]` of
-/// the same file. It is used without `[link]`, if a rule needs a master and the master has no keys; otherwise there is no
-/// link without `[link]`.
+/// The connections to masters for the rules of the default domain with `state = "master"`. `master` is the `[master]`
+/// of the same file. It is used without `[link]`, if a rule needs a master and the master has no keys; otherwise there
+/// is no link without `[link]`.
 pub(super) fn resolve(
     table: Option<Located<LinkTable>>,
     master: Option<&Master>,

@@ -1,5 +1,5 @@
-//! `[[priority]]`: requests that have another weight in the fair queue than 1, or that bypass it. The gate uses the first
-//! priority that applies to a request.
+//! `[[priority]]`: requests that have another weight in the fair queue than 1, or that bypass it. The gate uses the
+//! first priority that applies to a request.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;

@@ -1,7 +1,7 @@
 //! `[[rule]]`: a limit on the requests of each key of a class, such as each client address.
 //!
-//! [`RuleTable`] is the table in the file. It is converted to [`RuleSettings`]: a [`Rule`], which the core evaluates, and
-//! the settings beside it.
+//! [`RuleTable`] is the table in the file. It is converted to [`RuleSettings`]: a [`Rule`], which the core evaluates,
+//! and the settings beside it.
 
 use std::ops::Range;
 

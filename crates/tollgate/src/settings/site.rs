@@ -291,8 +291,8 @@ impl Gate {
         if all.is_empty() { self.cores } else { sum(all.into_iter().map(|url| self.queue_at(url).cores)) }
     }
 
-    /// The gate with the queue settings (cores, in-flight limit and shares) of this backend, which those of its site may
-    /// replace. None: those of the gate.
+    /// The gate with the queue settings (cores, in-flight limit and shares) of this backend, which those of its site
+    /// may replace. None: those of the gate.
     pub(crate) fn at_backend(&self, url: Option<&BackendUrl>) -> Cow<'_, Self> {
         let queue = url.map_or(SiteQueue::of(self), |url| self.queue_at(url));
         if queue == SiteQueue::of(self) {

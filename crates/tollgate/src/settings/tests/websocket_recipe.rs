@@ -1,5 +1,5 @@
-//! The rule in the section "Websocket fleet" of docs/recipes.md, evaluated in virtual time: during and after its warm-up,
-//! and in every band.
+//! The rule in the section "Websocket fleet" of docs/recipes.md, evaluated in virtual time: during and after its
+//! warm-up, and in every band.
 
 use tollgate_core::band::Band;
 use tollgate_core::decide::{Claim, decide};
