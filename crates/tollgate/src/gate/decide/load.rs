@@ -28,7 +28,7 @@ pub(crate) struct Load {
     reported_ns_plus_one: AtomicU64,
     /// The time of the last report.
     reported_at_ns: AtomicU64,
-    /// The band that an operator has pinned; [`UNPINNED`] if none.
+    /// The band that the settings pin; [`UNPINNED`] if they pin none.
     pinned: AtomicU8,
     state: Mutex<LoadState>,
 }
@@ -84,7 +84,7 @@ impl Load {
         }
     }
 
-    /// Pins the band; none unpins it.
+    /// Pins the band, so that measurements do not change it; none unpins it.
     pub(crate) fn pin(&self, band: Option<Band>) {
         let pinned = band.map_or(UNPINNED, |band| band as u8);
         if self.pinned.swap(pinned, Ordering::Relaxed) != pinned {
