@@ -2,7 +2,7 @@
 //!
 //! Time begins with the first line, and so does warm-up. It never goes back: a line with an earlier time than the line
 //! before is processed at the current time. An admitted request is in flight for its recorded duration, or for its cost
-//! if the recording has no duration. This is tracked only if a rule limits requests in flight.
+//! if the line has a measured cost or none. This is tracked only if a rule limits requests in flight.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,7 +21,8 @@ use super::key_name::{KeyName, key_hash};
 use super::recorded_request::RecordedRequest;
 use super::replay_watch::ReplayWatch;
 
-/// The maximum number of requests in flight. Further ones end early, which is counted.
+/// The maximum number of requests in flight. When another one begins, the one that would end first ends early, which is
+/// counted.
 const IN_FLIGHT_MAX: usize = 1 << 16;
 
 /// The limiter, the clock and the band of a recording.
@@ -104,7 +105,7 @@ impl Player {
         self.band = band;
     }
 
-    /// Returns the decision about a request.
+    /// Returns the decision about a request, at the time of its line. `cost` is the one that is charged.
     #[inline]
     pub(super) fn play(&mut self, request: &RecordedRequest<'_>, cost: Span) -> Decision {
         let duration = request.line.cost.unwrap_or(cost);

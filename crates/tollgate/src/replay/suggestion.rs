@@ -106,8 +106,8 @@ pub(super) fn suggest(talkers: &Talkers, total: u64, has_costs: bool, cores: Opt
     suggestions.into_iter().reduce(more)
 }
 
-/// The suggestion for one class, given its heaviest keys. In this function, the amount of a key is a pair: the amount
-/// of its busiest minute, and its total; in milliseconds of cost, or in requests.
+/// The suggestion for one class, given its heaviest keys. `amounts` are two values of a key: that of its busiest minute
+/// and its total, both in milliseconds of cost, or in requests.
 fn suggest_for(
     class: &'static str,
     heaviest: &[(&KeyName, &Spending)],

@@ -24,7 +24,7 @@ text_value!(PublicKey, "a public key", "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7
 /// The settings of the connections from this gate to its masters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MasterLink {
-    /// The masters and their rules. The key pair is still absent: it is read from `key_file` when the gate starts.
+    /// The masters and their rules. The key pair is still absent: it is read from `key_file` at start and reload.
     pub(crate) settings: LinkSettings,
     /// The file with the key pair of this gate, which authenticates it at masters with a key.
     pub(crate) key_file: Option<PathBuf>,

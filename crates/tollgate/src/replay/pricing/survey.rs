@@ -1,4 +1,5 @@
-//! The first pass over a recording: order of its lines, requests in flight, and a sample of requests.
+//! The first pass over an access log: it finds the order of the lines, the number of requests in flight over time, and
+//! a sample of requests, and makes the [`Pricing`] from them.
 
 use tollgate_core::time::{Moment, Span};
 
@@ -74,7 +75,7 @@ impl Survey {
         self.sample(SampledRequest { at: line.at, duration, route: route(request) });
     }
 
-    /// Adds a request to the sample, or drops it, so that all requests are in the sample with the same probability.
+    /// Adds a request to the sample, or drops it, so that all have about the same probability.
     fn sample(&mut self, request: SampledRequest) {
         if self.sample.len() < SAMPLE_MAX {
             return self.sample.push(request);
