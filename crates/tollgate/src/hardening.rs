@@ -155,7 +155,7 @@ fn admin_checks(settings: &Settings) -> Vec<HardeningCheck> {
     checks
 }
 
-/// Finds enforced rules whose keys many clients share and any client can choose, such as paths. Such a rule throttles
+/// Finds enforced rules whose keys many clients share and any client can choose, such as paths: each of them throttles
 /// all clients with the same key together, and a client escapes it by choosing another key. A rule of the class
 /// `user-agent` whose `when` selects certain user agents, such as those of crawlers, is safe.
 fn rule_checks(settings: &Settings) -> Vec<HardeningCheck> {

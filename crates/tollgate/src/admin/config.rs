@@ -13,7 +13,7 @@ use crate::watch::rfc3339;
 pub(crate) struct Config {
     /// Path of the settings file, if there is one.
     pub(crate) file: Option<String>,
-    /// The tables of the file, in the format of [`crate::settings::in_force`]: an array with an element
+    /// The tables of the file, in the format of [`crate::settings::in_force()`]: an array with an element
     /// `{table, caption, keys: [{key, written, value, default, caption}]}` for each table.
     pub(crate) tables: Value,
     /// Outcome of the last reload; `None` if there was none.
