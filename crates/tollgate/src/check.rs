@@ -119,7 +119,7 @@ fn note_of_observing_rules(settings: &Settings) -> Option<String> {
     (!names.is_empty()).then(|| format!("{subject}{named} only {verb}: {effect}"))
 }
 
-/// Files of certificates, keys and tokens without which a gate does not start.
+/// Files without which a gate does not start: its certificates and keys, and the tokens of the admin address and doors.
 fn needed_files(settings: &Settings) -> impl Iterator<Item = &Path> {
     let pairs = settings.gate.iter().flat_map(|gate| gate.all_tls());
     let certificates = pairs.flat_map(|pair| [&*pair.chain, &*pair.key]);
