@@ -1,4 +1,4 @@
-//! The backends: what one request costs, and how many workers serve.
+//! The backends of the benchmark: simulated sites that differ in the cost of a request and in the number of workers.
 
 use std::time::Duration;
 use tollgate_storm::{
@@ -19,8 +19,8 @@ pub(crate) struct Backend {
     costs: Costs,
     /// Kinds of page with their share of the requests, in percent.
     mix: &'static [(Kind, u64)],
-    /// Whether requests do nothing but sleep. The law is more lenient then in the first second of a gate that has
-    /// never seen the backend. The bottleneck of a mixture is its CPU time.
+    /// Whether requests do nothing but sleep. The law is then more lenient in the first second of a gate that has
+    /// never seen the backend. A mixture does not count, because its bottleneck is CPU time.
     pub(crate) sleeps: bool,
 }
 

@@ -46,12 +46,12 @@ impl Stage {
     }
 }
 
-/// Figures of one target in one stage of one run.
+/// The measured values of one target in one stage of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Figures {
     /// Responses with status 200 per second.
     pub(crate) served_per_second: f64,
-    /// Of requests that were served; not a number if none was.
+    /// The p99 of the latency of served requests; not a number if none was served.
     pub(crate) p99_ms: f64,
     /// Responses with another status.
     pub(crate) refused: u64,

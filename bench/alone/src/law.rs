@@ -1,17 +1,18 @@
-//! The law: a client alone does not notice the gate.
+//! The law of this benchmark, the bounds that Tollgate must meet: a client alone does not notice the gate.
 
 use crate::figures::Stage;
 use serde::Serialize;
 
-/// Half of `hold.max`: the law says nothing about a load that takes the backend alone longer than this.
+/// The law does not apply if the backend alone takes longer than this. It is half of `hold.max`, the longest time that
+/// a gate holds a request.
 const DIRECT_P99_MS_MAX: f64 = 5000.0;
 
-/// A gate beside no gate, medians over the rounds.
+/// A target compared with the backend alone: medians over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Comparison {
-    /// Throughput over that without a gate.
+    /// Throughput, divided by that without a gate.
     pub(crate) throughput: f64,
-    /// p99 over that without a gate.
+    /// p99, divided by that without a gate.
     pub(crate) p99: f64,
     /// Requests that were refused or failed, of all rounds.
     pub(crate) lost: u64,
@@ -29,7 +30,7 @@ pub(crate) enum Verdict {
     Outside,
 }
 
-/// Judges one row.
+/// Judges one row; `sleeps` is that of the backend.
 pub(crate) fn judge(comparison: &Comparison, direct_p99_ms: f64, sleeps: bool, stage: Stage) -> Verdict {
     if direct_p99_ms > DIRECT_P99_MS_MAX {
         return Verdict::Outside;

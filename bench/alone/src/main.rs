@@ -1,4 +1,5 @@
-//! One client alone: direct, through Tollgate and through nginx. See `bench/README.md`.
+//! Benchmark of a single client that uses a backend alone: directly, through Tollgate and through nginx. A gate should
+//! not slow down a client that competes with nobody. See `bench/README.md`.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark writes its table to the terminal")]
@@ -28,6 +29,7 @@ use std::{
 };
 use tollgate_storm::{child::free_address, cpu};
 
+/// The loads of a complete measurement.
 const AT_ONCE: [AtOnce; 8] = [
     AtOnce::Connections(1),
     AtOnce::Connections(8),
@@ -50,9 +52,9 @@ const QUICK: [(&str, AtOnce); 7] = [
     ("250ms-sleep", AtOnce::Connections(64)),
 ];
 
-/// A gate is cold for this long.
+/// The time for which a gate that has just started counts as cold.
 const COLD: Duration = Duration::from_secs(4);
-/// The first second of a gate before a backend that sleeps has bounds of its own.
+/// The first part of that time, which is judged separately if the backend sleeps.
 const FIRST: Duration = Duration::from_secs(1);
 
 /// Compares one client's throughput, p99 and refusals through a fresh gate with those without a gate.

@@ -12,14 +12,16 @@ use tokio::{
 };
 use tollgate_storm::{client::Client, crowd::Crowd, tally::Failure, target::Target};
 
-/// Where to load from, and the connections that a browser keeps between two pages.
+/// A browser: the server that it loads from, and the connections that it keeps between two page loads.
 pub(crate) struct Page {
     target: SocketAddr,
     transport: Transport,
 }
 
 enum Transport {
+    /// One connection, which is opened by the first load.
     Http2(Option<SendRequest<Bytes>>),
+    /// One client per asset.
     Http1(Vec<Client>),
 }
 

@@ -1,4 +1,4 @@
-//! The table, and the same as JSON.
+//! The rows of the results, as a Markdown table and as JSON.
 
 use crate::{
     backend::Backend,
@@ -24,7 +24,9 @@ pub(crate) struct Row {
     at_once: String,
     stage: Stage,
     targets: Vec<Rounds>,
+    /// Each target but the first, compared with the first.
     compared: Vec<Comparison>,
+    /// That of the gate under test.
     verdict: Verdict,
 }
 

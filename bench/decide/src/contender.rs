@@ -27,7 +27,9 @@ const BURST: u32 = 10;
 pub(crate) enum Kind {
     Rate,
     Bucket,
+    /// [`Rate`](Self::Rate) with the fast hash, which is for trusted keys only.
     QuickRate,
+    /// [`Bucket`](Self::Bucket) with the fast hash.
     QuickBucket,
     Governor,
 }
@@ -101,7 +103,7 @@ impl Contender {
         }
     }
 
-    /// Its memory outside of the heap in bytes.
+    /// Its memory outside of the heap in bytes: the table of our limiter, which is mapped.
     pub(crate) fn mapped_bytes(&self) -> usize {
         match self {
             Self::Ours { limiter, .. } => limiter.table(0).map_or(0, |table| table.bytes),

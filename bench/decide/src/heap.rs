@@ -1,4 +1,4 @@
-//! Measures heap usage.
+//! An allocator that counts the bytes of the heap, to compare the memory of the limiters.
 
 #![allow(unsafe_code, reason = "an allocator is made of unsafe functions")]
 

@@ -1,4 +1,4 @@
-//! Sequences of keys.
+//! The keys of the benchmark's decisions: which ones are drawn, and their bytes.
 
 /// The distribution of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,11 +26,13 @@ struct Arguments {
     keys: Vec<u32>,
 }
 
-/// Implementations that have seen this many keys, and room for this many in ours.
+/// One size of the measurement, with all implementations.
 struct Case {
+    /// The number of keys that each implementation has seen.
     keys: u32,
+    /// The number of keys that our tables have room for.
     room: u32,
-    /// Each with its memory in bytes per key of its capacity.
+    /// Each with its memory in bytes per key of `room`.
     contenders: Vec<(Kind, Contender, f64)>,
 }
 
@@ -38,6 +40,7 @@ struct Case {
 #[derive(Clone, Default)]
 struct Times {
     nanos: Vec<f64>,
+    /// The share of admitted requests, averaged over the rounds.
     admitted: f64,
 }
 

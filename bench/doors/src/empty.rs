@@ -1,4 +1,5 @@
-//! A tonic service that admits everything without a decision.
+//! The baseline for the gRPC door: Envoy's rate limit service with tonic, which admits everything without a decision.
+//! The message types are also those of the load.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};

@@ -1,4 +1,4 @@
-//! Calls of one kind: as many as a server answers, and at a fixed rate.
+//! The load on a server: calls of one kind, as many as it answers, or at a fixed rate.
 
 use std::io::Write;
 use std::net::SocketAddr;

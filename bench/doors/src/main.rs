@@ -48,10 +48,11 @@ struct Arguments {
 /// One measurement of a server.
 #[derive(Clone, Copy, Default)]
 struct Sample {
+    /// Calls per second with many in flight.
     per_second: f64,
     /// Calls for each second of CPU time of the server: its throughput if the load were not the bound.
     per_cpu_second: f64,
-    /// Latency at half of that rate, from the due time of a call, in microseconds.
+    /// Latency at half of `per_second`, from the due time of a call, in microseconds.
     p50_us: f64,
     p99_us: f64,
     /// The shares of the time of that measurement in which other processes had the core of the server while it was
@@ -74,6 +75,7 @@ fn main() {
          p50 at half load | p99, target 1 ms | server delayed | load stalled |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
+    // `targets` has, for each server after Tollgate, the ratio of throughputs that Tollgate should reach, if any.
     for (name, call, targets, contenders) in [
         (
             "resp-16",

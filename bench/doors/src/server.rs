@@ -1,4 +1,4 @@
-//! The servers, all on one core, one thread each.
+//! The servers that are compared, all on one core with one thread each.
 
 use std::fs;
 use std::io;
@@ -20,6 +20,7 @@ const SCRIPT: &str = include_str!("gcra.lua");
 /// Limits that admit nearly all calls.
 const LIMITS: &str =
     "domain: bench\ndescriptors:\n- key: client\n  rate_limit: {unit: day, requests_per_unit: 4000000000}\n";
+/// The rule for checks by HTTP, which admits nearly all of them, too.
 const RULE: &str = "[[rule]]\nname = 'api'\nclass = 'identifier'\nrate = { rate = '1000000/s', burst = 1000000 }\n";
 
 /// A running server and one of its addresses.
@@ -42,10 +43,12 @@ impl Server {
 
 /// All servers.
 pub(crate) struct Servers {
+    /// The doors for Redis clients, HTTP and gRPC of one process.
     tollgate: [Server; 3],
     redis: Server,
-    /// The same server.
+    /// The same server, under another name in the table.
     redis_reads: Server,
+    /// The hash by which Redis calls [`SCRIPT`].
     script_hash: String,
     throttlecrab: Option<Server>,
     nginx: Server,
@@ -53,6 +56,7 @@ pub(crate) struct Servers {
     _folder: TempDir,
 }
 
+/// The servers of one table with the call that each gets; Tollgate is first.
 type Contenders<'a> = Vec<(&'a Server, Call)>;
 
 impl Servers {

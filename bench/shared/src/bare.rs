@@ -1,5 +1,5 @@
-//! The baseline of machine and server: two threads and one socket, with the same rate and the same load for
-//! the server.
+//! The baseline for latencies: the machine and the Redis server without Tollgate. Two threads write and read plain
+//! commands on one socket, at the same rate and with about the same CPU time of the server as decisions.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -12,6 +12,7 @@ use crate::{Failure, KEYS};
 
 /// The number of commands per request, which cost the server about as much as a decision.
 const COMMANDS: usize = 3;
+/// The answer to each command.
 const ANSWER: &[u8] = b"+OK\r\n";
 
 /// The latencies of requests in milliseconds, measured from their due times, at `rate` per second for `span`;

@@ -1,4 +1,5 @@
-//! The same with leased slices of each bucket.
+//! Shared decisions with leases: the gate takes a part of each bucket from Redis in advance, so that most decisions
+//! need no call.
 
 use core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,7 +22,7 @@ use crate::{Allowance, Failure, ROUND, rule};
 
 const CALLERS: u32 = 1_000;
 const SIZE: u32 = 10_000;
-/// A tenth.
+/// The part of a bucket that is leased at a time, in millionths: a tenth.
 const LEASE: u32 = 100_000;
 const TASKS: u32 = 16;
 

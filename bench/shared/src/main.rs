@@ -1,5 +1,6 @@
-//! Shared decisions per second through one Redis, compared with Sharkey's scheme and with `redis-benchmark`
-//! running a one-line script on the same server. Rounds alternate, and ratios are within one round.
+//! Benchmark of limits that several gates share through one Redis: decisions per second, compared with the scheme of
+//! Sharkey's rate limiter and with `redis-benchmark` running a one-line script on the same server. The schemes take
+//! turns in each round, and ratios are within one round.
 #![expect(clippy::print_stdout, reason = "the table is the output")]
 
 mod bare;
@@ -130,7 +131,7 @@ async fn latencies(server: &server::Server, rule: &Arc<SharedRule>, rate: f64, s
 /// A scheme with the results of each round.
 struct Scheme {
     name: &'static str,
-    /// The index of the shared scheme with the same callers.
+    /// The index of our scheme with the same limit, with which this one is compared.
     against: usize,
     rates: Vec<f64>,
     /// CPU time of the server and of the gate, in microseconds per decision.
@@ -199,7 +200,7 @@ fn median(values: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// Asks like a gate. Returns whether there was an answer.
+/// Asks Redis for a decision as a gate does. Returns whether there was an answer.
 async fn ask(store: &Store, rule: &Arc<SharedRule>, key: u64) -> bool {
     let key = format!("10.0.{}.{}", key / 256, key % 256);
     let situation = Situation { now: Moment::MAX, started: Moment::ZERO, band: Band::Normal };

@@ -1,5 +1,6 @@
-//! Sharkey's scheme, from its description: two numbers per key, a transaction to read them, one to leak, one
-//! to revert the leak if another request was faster, and one to count. Check and charge are separate steps.
+//! The scheme of Sharkey's rate limiter on Redis, from its description: two numbers per key, a transaction to read
+//! them, one to leak, one to revert the leak if another request was faster, and one to count. Check and charge are
+//! separate steps.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 

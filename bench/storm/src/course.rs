@@ -1,4 +1,4 @@
-//! The order in which people and the crawler arrive, and whether the gate is restarted.
+//! The course of a storm: the order in which people and the crawler arrive, and whether the gate is restarted.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The law for storms, and how far a run is from it.
+//! The law for storms, the bounds that Tollgate must meet, and how far a run is from it.
 //!
 //! A page is compared with calm pages of its own kind: an archive page costs many times an article, and a window of a
 //! few seconds has one archive page or none. The slowdown of a page is its time over the calm p99 of its kind.
@@ -13,12 +13,14 @@ use tollgate_storm::{
     tally::{View, percentile},
 };
 
-/// The first window after the crawler's first request, which has bounds of its own.
+/// The length of the first window, after people and the crawler have met or the gate was restarted. It has separate
+/// bounds.
 pub(crate) const FIRST: Duration = Duration::from_secs(5);
 
 /// The crawler's share of the core that people leave to it. People take 24 % in the fixed scenarios, so this is 60 %
 /// of the core there.
 const CRAWLER_SHARE_MIN: f64 = 0.79;
+/// The share of the core that must be used while a crawler has requests for all of it.
 const CORE_USED_MIN: f64 = 0.95;
 
 /// Page p99 of people without a crawler, by kind of page.
@@ -118,8 +120,11 @@ impl Windows {
 /// The bounds of one scenario in one course.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Bounds {
+    /// The largest slowdown in the first window; `None` for no bound.
     first_slowdown: Option<f64>,
+    /// The largest slowdown after it.
     later_slowdown: f64,
+    /// The smallest share of complete page views.
     served: f64,
 }
 

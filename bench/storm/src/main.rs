@@ -1,4 +1,5 @@
-//! The crawler storm and the no-storm tax, against peers in the same run: see `bench/README.md`.
+//! The storm benchmark: people and a crawler use a site through Tollgate and through other gates in the same run. The
+//! subcommand `tax` measures the overhead of gates without a crawler. See `bench/README.md`.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output is a table")]

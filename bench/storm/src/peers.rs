@@ -12,7 +12,7 @@ use std::{
 };
 use tollgate_storm::child::{Child, free_address};
 
-/// Something in front of the site.
+/// A gate in front of the site, by name: a program with its settings, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The name on the command line and in the table.
@@ -23,21 +23,26 @@ pub struct Peer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Nothing,
+    /// The fields replace the placeholders of the same names in `peers/nginx.conf`.
     Nginx {
         zones: &'static str,
         limits: &'static str,
         listen_options: &'static str,
     },
+    /// The fields replace the placeholders of the same names in `peers/haproxy.cfg`.
     HaProxy {
         tables: &'static str,
         limits: &'static str,
         server: &'static str,
     },
+    /// The field replaces the placeholder of the same name in `peers/envoy.yaml`.
     Envoy {
         filters: &'static str,
     },
     Tollgate {
+        /// Whether the site reports the CPU time of each page in `Server-Timing`.
         server_timing: bool,
+        /// The settings file; empty for none.
         config: &'static str,
     },
     /// nginx, which asks the HTTP door of a Tollgate about each request.
@@ -110,10 +115,10 @@ pub const ALL: &[Peer] = &[
     Peer { name: "tollgate-timing", kind: Kind::Tollgate { server_timing: true, config: "" } },
 ];
 
-/// Those that forward everything: what a gate costs when there is no storm.
+/// The peers that forward everything. They show the cost of a gate when there is no storm.
 pub const FORWARDING: [&str; 3] = ["nginx", "haproxy", "tollgate"];
 
-/// The same three, refusing all but the first request of an address: what a refusal costs.
+/// The same three, refusing all but the first request of an address. They show the cost of a refusal.
 pub const REFUSING: [Peer; 3] = [
     nginx("nginx", "limit_req_zone $binary_remote_addr zone=reqs:10m rate=1r/m;", "limit_req zone=reqs;"),
     haproxy("haproxy", ADDRESS_TABLE, "http-request deny deny_status 429 if { sc0_http_req_rate gt 1 }", ""),
@@ -208,7 +213,7 @@ impl Peer {
         ALL.iter().position(|peer| *peer == self)
     }
 
-    /// Whether the site tells this peer what its pages cost.
+    /// Whether the site reports the cost of its pages to this peer.
     pub const fn wants_server_timing(self) -> bool {
         matches!(self.kind, Kind::Tollgate { server_timing: true, .. })
     }
@@ -347,7 +352,7 @@ fn program(name: &str) -> io::Result<PathBuf> {
     find_program(name).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{name} is not installed")))
 }
 
-/// Finds a program where `bench/storm/setup` puts it, or on the path.
+/// Finds Envoy where `bench/storm/setup` installs it, or on the path.
 fn find_envoy() -> Option<PathBuf> {
     let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/storm/envoy/envoy/_bin/envoy");
     if installed.is_file() { installed.canonicalize().ok() } else { find_program("envoy") }

@@ -1,4 +1,5 @@
-//! Plots of storms from the journal. Nothing is smoothed or left out: one dot is one page view.
+//! The subcommand `plot`: pictures of storms from the journal. Nothing is smoothed or left out: one dot is one page
+//! view.
 
 use crate::{
     journal::{self, Played},

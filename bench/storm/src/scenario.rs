@@ -1,4 +1,4 @@
-//! The scenarios, by the crawler's networks.
+//! The scenarios of the storm benchmark, which differ in the networks of the crawler.
 
 use serde::{Deserialize, Serialize};
 use tollgate_storm::crowd::Origin;

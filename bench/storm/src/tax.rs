@@ -1,4 +1,4 @@
-//! The overhead of a gate without a storm.
+//! The subcommand `tax`: the overhead of a gate without a storm.
 //!
 //! The gate has a core of its own; a minimal backend and the load generator share the other. Absolute values
 //! on a shared machine drift by tens of percent within minutes, so gates take turns and are compared within
@@ -20,6 +20,7 @@ use std::{
 use tokio::sync::Semaphore;
 use tollgate_storm::{client::Client, cpu, crowd::Crowd, target::Target};
 
+/// The number of connections that are opened at the same time.
 const OPENING_AT_ONCE: usize = 128;
 /// The number of addresses per batch of connections.
 const BATCH: usize = 1000;
@@ -66,8 +67,10 @@ struct Pair {
 /// The results of one gate in one round.
 struct Turn {
     forwarded: Round,
+    /// CPU time of the gate per forwarded request, in microseconds.
     forwarded_cpu_us: f64,
     refused: Round,
+    /// CPU time of the gate per refused request, in microseconds.
     refused_cpu_us: f64,
 }
 

@@ -16,7 +16,8 @@ use tollgate_storm::{
 
 /// A page is slow if it exceeds its calm p99 by this factor.
 const SLOW_FROM: u32 = 2;
-/// The time without slow pages after which the storm counts as contained, or the site as recovered.
+/// The storm counts as contained, or the site as recovered, from the first moment that is followed by this much time
+/// without slow pages.
 const CLEAN_STRETCH: Duration = Duration::from_secs(1);
 /// The time that is ignored at both ends of the calm phase: cold connections, and pages that the first second
 /// of the storm affects.

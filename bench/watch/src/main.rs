@@ -47,9 +47,10 @@ struct Options {
     no_reports: bool,
 }
 
-/// A gate in one round.
+/// The results of a gate in one round.
 #[derive(Clone, Copy)]
 struct Part {
+    /// Requests per second.
     rate: f64,
     /// CPU time of its workers, per request.
     serving_us: f64,
@@ -75,7 +76,7 @@ const WARM_UP: Duration = Duration::from_millis(1200);
 /// The time for which a gate serves before the next one.
 const TURN: Duration = Duration::from_millis(100);
 
-/// A gate to compare.
+/// One of the gates that are compared.
 struct Kind<'a> {
     name: &'a str,
     binary: &'a Path,
@@ -92,7 +93,7 @@ fn main() -> io::Result<()> {
     if options.no_reports { Ok(()) } else { reports(&options) }
 }
 
-/// Forwarding or refusing.
+/// Measures and prints the cost of requests that are forwarded or refused, according to `mix`.
 fn path(options: &Options, mix: Mix) -> io::Result<()> {
     let kinds = [
         Kind { name: "base", binary: &options.base, open: false },

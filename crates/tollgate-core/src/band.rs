@@ -1,16 +1,17 @@
-//! The load band of the backend.
+//! The band of the backend: normal, elevated or critical load.
 //!
-//! Comparing each second's worst delay with a threshold follows the noise: one slow second per minute keeps a
-//! machine "elevated" for weeks, and an exit that needs a run of clean seconds never happens. A band is
-//! therefore entered on a sustained measure, the median of the last [`WINDOWS`] windows, or immediately on a
-//! catastrophic one. It is left, one step per window, when the median falls to half the threshold and none of
-//! the last [`DWELL_WINDOWS`] windows was catastrophic. Without the latter condition, a spike every few seconds would
-//! change the band three times per spike, because the median never rises and the band is left as soon as it
-//! is entered. The median is published with the band, so that a snapshot explains why the band was chosen.
+//! The gate measures a delay in each window of one second, such as the wait of its requests for the backend, and gives
+//! it to a [`Gauge`], which determines the band. Comparing each measure with a threshold would follow the noise: one
+//! slow second per minute keeps a machine "elevated" for weeks, and an exit that needs a run of clean seconds never
+//! happens. A band is therefore entered on a sustained measure, the median of the last [`WINDOWS`] windows, or
+//! immediately on a catastrophic one. It is left, one step per window, when the median falls to half the threshold and
+//! none of the last [`DWELL_WINDOWS`] windows was catastrophic. Without the latter condition, a spike every few seconds
+//! would change the band three times per spike, because the median never rises and the band is left as soon as it is
+//! entered. The median is published with the band, so that a snapshot explains why the band was chosen.
 
 use crate::time::Span;
 
-/// The number of windows of which the median is taken.
+/// The number of windows of which the median is taken: 15 seconds.
 pub const WINDOWS: usize = 15;
 /// A measure of this many times the critical threshold is catastrophic and does not wait for the median.
 const CATASTROPHE_FACTOR: u64 = 4;
@@ -19,8 +20,8 @@ const CATASTROPHE_FACTOR: u64 = 4;
 pub const DWELL_WINDOWS: u32 = 7;
 
 crate::named_enum! {
-    /// The load of the backend. It multiplies the penalty of a client over its own limit, and affects no other
-    /// client.
+    /// The load level of the backend. It lengthens the penalty of a client that exceeds its own limit, and affects no
+    /// other client.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum Band {
         /// Normal load.
@@ -60,7 +61,8 @@ impl Edges {
         latest >= self.critical.times(CATASTROPHE_FACTOR)
     }
 
-    fn next(self, band: Band, sustained: Span, latest: Span) -> Band {
+    /// The band that follows `band`, without regard to earlier catastrophic windows.
+    fn band_after(self, band: Band, sustained: Span, latest: Span) -> Band {
         if self.is_catastrophe(latest) || sustained >= self.critical {
             return Band::Critical;
         }
@@ -77,14 +79,15 @@ const fn half(edge: Span) -> Span {
     Span::from_nanos(edge.as_nanos() / 2)
 }
 
-/// Turns one measure per window (a delay, a lag, or pressure as lost time) into a band.
+/// Turns one measure per window, a length of time by which the backend is late, into a band.
 #[derive(Clone, Debug)]
 pub struct Gauge {
     edges: Edges,
     band: Band,
     /// Windows before the start count as zero, so that one bad window after a start is not sustained.
     windows: [Span; WINDOWS],
-    next: usize,
+    /// The index of the oldest window, which the next measure replaces.
+    oldest: usize,
     /// Windows since the last catastrophic one, which is included.
     since_catastrophe: u32,
 }
@@ -105,7 +108,7 @@ pub struct BandReading {
 impl Gauge {
     /// A gauge without measurements, in the normal band.
     pub const fn new(edges: Edges) -> Self {
-        Self { edges, band: Band::Normal, windows: [Span::ZERO; WINDOWS], next: 0, since_catastrophe: DWELL_WINDOWS }
+        Self { edges, band: Band::Normal, windows: [Span::ZERO; WINDOWS], oldest: 0, since_catastrophe: DWELL_WINDOWS }
     }
 
     /// The current band.
@@ -115,15 +118,15 @@ impl Gauge {
 
     /// Records the measure of one window. A window without a measurement counts as [`Span::ZERO`].
     pub fn record(&mut self, latest: Span) -> BandReading {
-        self.windows[self.next] = latest;
-        self.next = (self.next + 1) % WINDOWS;
+        self.windows[self.oldest] = latest;
+        self.oldest = (self.oldest + 1) % WINDOWS;
         let sustained = self.sustained();
         let was = self.band;
         self.since_catastrophe = self.since_catastrophe.saturating_add(1);
         if self.edges.is_catastrophe(latest) {
             self.since_catastrophe = 0;
         }
-        let next = self.edges.next(was, sustained, latest);
+        let next = self.edges.band_after(was, sustained, latest);
         self.band = if self.since_catastrophe < DWELL_WINDOWS { was.max(next) } else { next };
         BandReading { was, band: self.band, sustained, latest }
     }
@@ -165,7 +168,7 @@ mod tests {
     #[test]
     fn edges_are_inclusive_on_the_way_up_and_on_the_way_down() {
         let check = |band, sustained_ms, latest_ms, expect| {
-            let next = edges().next(band, Span::from_millis(sustained_ms), Span::from_millis(latest_ms));
+            let next = edges().band_after(band, Span::from_millis(sustained_ms), Span::from_millis(latest_ms));
             assert_eq!(next, expect, "{band:?} {sustained_ms} {latest_ms}");
         };
         check(Normal, 99, 99, Normal);
@@ -209,7 +212,7 @@ mod tests {
         assert_eq!(bands(&mut gauge, &[20, 20, 20]), [Elevated, Normal, Normal]);
     }
 
-    /// Eight changes in seven seconds were logged, all with a median of 1 ms.
+    /// Eight changes in seven seconds were logged, all with a median of 1 ms, before [`DWELL_WINDOWS`] existed.
     #[test]
     fn spikes_every_few_windows_do_not_make_the_band_flicker() {
         let mut gauge = gauge();
@@ -277,7 +280,7 @@ mod tests {
             let mut gauge = gauge();
             for ms in history {
                 let reading = gauge.record(Span::from_millis(ms));
-                let next = edges().next(reading.was, reading.sustained, reading.latest);
+                let next = edges().band_after(reading.was, reading.sustained, reading.latest);
                 let is_kept = reading.band == reading.was && next < reading.was;
                 prop_assert!(reading.band == next || is_kept);
                 // Down only one step at a time, and only from below the lower edge.

@@ -1,23 +1,24 @@
-//! A rate limit whose figures come with each call: the arithmetic of redis-cell's `CL.THROTTLE`.
+//! A rate limit whose parameters come with each call: the arithmetic of `CL.THROTTLE`, the command of the Redis module
+//! redis-cell. The door for Redis clients answers that command with it.
 //!
-//! The other limits belong to rules, and a rule's figures are fixed. Here a caller names the burst, the count and the
-//! period each time, so the only state of a key is its theoretical arrival time. Clients of redis-cell compare what
-//! they get with what they got before, so results are rounded as redis-cell rounds them: times up to whole seconds if
-//! they have a millisecond part, and the remaining count from whole microseconds.
+//! The other limits belong to rules, whose parameters are fixed. Here a caller names the burst, the count and the
+//! period each time, so the only state of a key is one moment: the time at which all its charges are paid back. Clients
+//! that move from redis-cell must get the same replies as before, so results are rounded as redis-cell rounds them:
+//! times up to whole seconds if they have a millisecond part, and the remaining count from whole microseconds.
 
 use crate::record::Record;
 use crate::time::Moment;
 
-/// The figures of one call.
+/// The parameters of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// Requests beyond the first that may come at once.
+    /// The number of requests that may come at once, less one.
     max_burst: i64,
     /// Nanoseconds in which one request is paid back. Negative if the caller gave a negative count or period.
     interval: i128,
 }
 
-/// A count or a period of zero.
+/// The error for a count or a period of zero, or for a rate above one request per nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZeroRate;
 
@@ -26,16 +27,16 @@ pub struct ZeroRate;
 pub struct CellReply {
     /// Whether the call is refused.
     pub is_limited: bool,
-    /// `max_burst` and one more.
+    /// The number of requests that may come at once: `max_burst + 1`.
     pub limit: i64,
     /// Requests that would be admitted now.
     pub remaining: i64,
     /// Whole seconds until the call would be admitted; -1 if it is admitted, or can never be.
     pub retry_after_secs: i64,
-    /// Whole seconds until everything is available again.
+    /// Whole seconds until the whole burst is available again.
     pub reset_after_secs: i64,
-    /// Whether a negative quantity gives back more than was charged. The key then has no debt, and redis-cell replies
-    /// with an error.
+    /// Whether a negative quantity gives back more than was charged. The key then has no debt, but redis-cell replies
+    /// with an error, and so does the door.
     pub is_overpaid: bool,
 }
 
@@ -44,7 +45,7 @@ const NANOS_PER_MILLI: i128 = 1_000_000;
 const NANOS_PER_MICRO: i128 = 1_000;
 
 impl Cell {
-    /// `count` requests per `period_secs` seconds, with bursts of `max_burst` and one more.
+    /// `count` requests per `period_secs` seconds, with bursts of `max_burst + 1`.
     pub fn new(max_burst: i64, count: i64, period_secs: i64) -> Result<Self, ZeroRate> {
         let interval =
             (i128::from(period_secs) * NANOS_PER_SEC).checked_div(i128::from(count)).filter(|&nanos| nanos != 0);
@@ -52,18 +53,18 @@ impl Cell {
     }
 
     /// Decides about `quantity` requests at `now`, and charges the record if they are admitted. A quantity of 0 changes
-    /// nothing; a negative one gives back.
+    /// nothing; a negative one refunds.
     pub fn throttle(&self, record: &mut impl Record, quantity: i64, now: Moment) -> CellReply {
-        let (reply, spent) = self.look(record.word(0), quantity, now);
+        let (reply, spent) = self.evaluate(record.word(0), quantity, now);
         if let Some(spent) = spent.filter(|&spent| spent != record.word(0)) {
             record.set_word(0, spent);
         }
         reply
     }
 
-    /// The reply to a call at `now`, if all that was charged is paid back at `paid_at`; and the new value of that if it
-    /// changes.
-    fn look(&self, paid_at: u64, quantity: i64, now: Moment) -> (CellReply, Option<u64>) {
+    /// The reply to a call at `now` for a key whose charges are paid back at `paid_at`, and the new value of `paid_at`
+    /// if the call is charged. Both values are nanoseconds since the origin of [`Moment`].
+    fn evaluate(&self, paid_at: u64, quantity: i64, now: Moment) -> (CellReply, Option<u64>) {
         let now = i128::from(now.as_nanos());
         let limit = i128::from(self.max_burst) + 1;
         let tolerance = self.interval.saturating_mul(limit);
@@ -72,6 +73,7 @@ impl Cell {
         let new_arrival = arrival.saturating_add(increment);
         let wait = new_arrival.saturating_sub(tolerance).saturating_sub(now);
         let is_limited = wait > 0;
+        // `ttl` is the time until all charges are paid back, after which redis-cell lets the key expire.
         let (retry_after, ttl) = match is_limited {
             true if increment <= tolerance => (wait, arrival - now),
             true => (-NANOS_PER_SEC, arrival - now),
@@ -83,7 +85,7 @@ impl Cell {
             remaining: self.remaining(tolerance.saturating_sub(ttl)),
             retry_after_secs: whole_secs(retry_after),
             reset_after_secs: whole_secs(ttl),
-            // Redis accepts an expiry of -1 ms, which means none.
+            // redis-cell fails because Redis rejects a negative expiry, except -1 ms, which means no expiry.
             is_overpaid: quantity != 0 && ttl / NANOS_PER_MILLI < -1,
         };
         let spent = new_arrival.clamp(0, i128::from(u64::MAX)) as u64;
@@ -96,13 +98,13 @@ impl Cell {
             return 0;
         }
         let (free, interval) = (free / NANOS_PER_MICRO, self.interval / NANOS_PER_MICRO);
-        // A rate above a million per second has an interval of no microsecond at all. A division of floating point
-        // numbers by zero is infinite.
+        // The interval of a rate above a million per second is 0 microseconds. redis-cell divides in floating point,
+        // which makes the quotient infinite.
         clamp(free.checked_div(interval).unwrap_or(free.signum() * i128::from(i64::MAX)))
     }
 }
 
-/// Seconds, one more if there are milliseconds beyond a whole second. Less than a millisecond does not count.
+/// Whole seconds, rounded up, except that a fraction of less than a millisecond is dropped.
 fn whole_secs(nanos: i128) -> i64 {
     clamp(nanos / NANOS_PER_SEC + i128::from(nanos % NANOS_PER_SEC >= NANOS_PER_MILLI))
 }

@@ -1,4 +1,5 @@
-//! Classes: the properties of a request that identify a caller.
+//! Classes: the properties of a request from which a rule computes a key. Each key has its own record of the rule's
+//! limit. The settings write a class as text, such as `ip/24` or `method+path`.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -10,16 +11,16 @@ use crate::network::Network;
 use crate::request::Request;
 use crate::route::write_route;
 
-/// The properties that identify a caller: one part, or several combined.
+/// The properties from which a key is computed: one part, or several combined.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Class {
     pub(crate) parts: Vec<Part>,
 }
 
-/// One property of a request that identifies callers.
+/// One property of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Part {
-    /// The client's network, by prefix length in IPv4 and in IPv6.
+    /// The client's network, with its prefix length in bits for IPv4 and for IPv6.
     Ip {
         v4: u8,
         v6: u8,
@@ -31,13 +32,13 @@ pub(crate) enum Part {
     Query(String),
     /// A value in a JSON body, by JSON pointer.
     Json(String),
-    /// The path's route.
+    /// The route of the path: the path without identifiers.
     Path,
     Host,
     Method,
-    /// An identifier from a gatekeeper or from the caller of the library.
+    /// An identifier that a gatekeeper, the caller of a door or the caller of the library supplies.
     Identifier,
-    /// A descriptor entry.
+    /// An entry of an Envoy descriptor, or another attribute that the caller of a door sends.
     Descriptor(String),
 }
 
@@ -48,7 +49,7 @@ pub enum ClassError {
     Unknown(String),
     /// An address prefix that is too long or has no IPv6 half.
     Prefix(String),
-    /// A header, cookie, query or descriptor without a name.
+    /// A header, cookie, query or descriptor without a name, or a JSON pointer that does not begin with a slash.
     Nameless(String),
 }
 
@@ -85,10 +86,10 @@ impl Class {
         })
     }
 
-    /// Writes the key of `identifier` to `sink`, as [`write_key`](Self::write_key) does for a request.
-    /// Returns `false` if it is not a key of this class. Gates and masters refer to keys by identifiers: an
-    /// address or network as text, any other part verbatim. Several parts are joined by `|`; each `|` and `\`
-    /// within a part is escaped with `\`.
+    /// Writes the key that `identifier` names to `sink`, as [`write_key`](Self::write_key) does for a request.
+    /// Returns `false` if it names no key of this class. Messages between gates and masters name a key by its
+    /// identifier: an address or network as text, any other part verbatim. Several parts are joined by `|`; each `|`
+    /// and `\` within a part is escaped with `\`.
     pub fn write_identified(&self, identifier: &[u8], sink: &mut impl KeySink) -> bool {
         if let [part] = self.parts.as_slice() {
             let present = part.write_identified(identifier, false, sink);
@@ -181,7 +182,7 @@ impl Part {
         })
     }
 
-    /// `32`, `24` and `16` stand for 64, 56 and 48 bits of IPv6. Other pairs are written in full, such as
+    /// `32`, `24` and `16` bits of IPv4 imply 64, 56 and 48 bits of IPv6. Other pairs are written in full, such as
     /// `ip/20,52`.
     fn parse_ip(prefixes: &str) -> Option<Self> {
         let (v4, v6) = match prefixes {
@@ -231,6 +232,7 @@ impl Part {
         bytes.map(|bytes| sink.write(bytes)).is_some()
     }
 
+    /// Writes this part of a key, given its text in an identifier. With `escaped`, each `\` in `text` is an escape.
     fn write_identified(&self, text: &[u8], escaped: bool, sink: &mut impl KeySink) -> bool {
         if let Self::Ip { v4, v6 } = self {
             let network = core::str::from_utf8(text).ok().and_then(Network::parse);
@@ -311,7 +313,8 @@ mod tests {
 
     #[test]
     fn a_key_determines_the_keys_of_wider_networks_and_of_its_parts() {
-        let told = |class: &str, by: &str| Class::parse(class).unwrap().is_determined_by(&Class::parse(by).unwrap());
+        let parse = |text: &str| Class::parse(text).unwrap();
+        let is_determined = |class: &str, by: &str| parse(class).is_determined_by(&parse(by));
         for (class, by) in [
             ("ip/32", "ip/32"),
             ("ip/24", "ip/32"),
@@ -319,7 +322,7 @@ mod tests {
             ("path", "method+path"),
             ("ip/16", "path+ip/32"),
         ] {
-            assert!(told(class, by), "{class} by {by}");
+            assert!(is_determined(class, by), "{class} by {by}");
         }
         for (class, by) in [
             ("ip/32", "ip/24"),
@@ -328,7 +331,7 @@ mod tests {
             ("header:a", "header:b"),
             ("ip/20,64", "ip/24"),
         ] {
-            assert!(!told(class, by), "{class} by {by}");
+            assert!(!is_determined(class, by), "{class} by {by}");
         }
     }
 

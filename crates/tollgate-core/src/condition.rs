@@ -1,4 +1,6 @@
-//! The conditions under which a rule applies.
+//! The conditions of rules. A rule applies to a request if its condition `when` holds, and none of its conditions
+//! `unless`. Servers interpret some requests in several ways, called *readings* here: `when` holds if one reading
+//! matches, and `unless` only if all do, so that no spelling of a request bypasses a rule.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -21,7 +23,7 @@ pub struct Condition {
     pub methods: Vec<String>,
     /// Paths, without the query.
     pub paths: Vec<PathPattern>,
-    /// Hosts, in lower case, without a port.
+    /// Hosts without a port, compared without regard to case.
     pub hosts: Vec<Pattern>,
     /// Headers, each with the patterns of which it must match one; the name is in lower case. The header `host` is
     /// compared like `hosts`.
@@ -29,16 +31,16 @@ pub struct Condition {
     /// Cookies, each with the patterns of which it must match one.
     pub cookies: Vec<(String, Vec<Pattern>)>,
     /// Query parameters, each with the patterns of which it must match one. A value that the backend may interpret in
-    /// two ways matches any pattern of `when` and none of `unless`.
+    /// two ways matches every pattern of `when` and none of `unless`.
     pub queries: Vec<(String, Vec<Pattern>)>,
-    /// The protocols that the client asks to upgrade to.
+    /// Protocols of the header `Upgrade`, such as `websocket`.
     pub upgrades: Vec<Pattern>,
     /// Networks; the client must be in one of them.
     pub clients: Vec<Network>,
-    /// The required flag state of the account.
+    /// Whether the account of the request must be flagged by the watch, or must not; `None`: either.
     pub flagged: Option<bool>,
-    /// Descriptors: each is a list of keys with the pattern of the value. A request matches one if it has these
-    /// attributes and no others.
+    /// Descriptors of Envoy: each is a list of keys with the pattern of the value. A request matches one if it has
+    /// these attributes and no others.
     pub descriptors: Vec<Vec<(String, Pattern)>>,
 }
 
@@ -62,6 +64,7 @@ impl Condition {
         self.holds::<false>(request)
     }
 
+    /// [`may_hold`](Self::may_hold) if `MAY`, otherwise [`must_hold`](Self::must_hold).
     #[inline]
     fn holds<const MAY: bool>(&self, request: &impl Request) -> bool {
         // A header is looked up only if a pattern needs it, because a lookup compares all headers.
@@ -129,8 +132,8 @@ impl KeySink for ComparedValue {
     }
 }
 
-/// Whether a parameter of the query matches a pattern. A parameter with two values, or one of more than 256 bytes, may
-/// match any pattern.
+/// Whether a parameter of the query matches a pattern. A parameter with two different values, or a value of more than
+/// [`COMPARED_BYTES_MAX`] bytes, may match any pattern.
 fn is_parameter<const MAY: bool>(request: &impl Request, name: &str, patterns: &[Pattern]) -> bool {
     let mut value = ComparedValue { bytes: [0; COMPARED_BYTES_MAX], length: 0 };
     if !request.write_query(name, &mut value) {
@@ -142,7 +145,7 @@ fn is_parameter<const MAY: bool>(request: &impl Request, name: &str, patterns: &
     }
 }
 
-/// Some servers decode the values of cookies, and others do not.
+/// Whether the value of a cookie matches, as it is written and as servers that decode it read it.
 fn is_cookie<const MAY: bool>(value: &[u8], matches: impl Fn(&[u8]) -> bool) -> bool {
     match other_reading(value) {
         None => matches(value),
@@ -159,7 +162,7 @@ fn header<'a>(request: &'a impl Request, name: &str) -> Option<&'a [u8]> {
 mod tests {
     use super::*;
 
-    /// A request with cookies.
+    /// A request with two cookies.
     struct Visit {
         target: &'static str,
         is_flagged: bool,
@@ -191,7 +194,7 @@ mod tests {
             ("/ws?device", "*", true, true),
             ("/ws?devices=1", "*", false, false),
             ("/ws", "*", false, false),
-            // A backend may use either value, or less of a long one.
+            // A backend may use either value, or only a part of a long one.
             ("/ws?device=1&device=2", "3", true, false),
             (long, "x*", true, false),
         ] {

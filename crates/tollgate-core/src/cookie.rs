@@ -1,4 +1,4 @@
-//! Cookies in a `Cookie` header.
+//! Cookies in a `Cookie` header, as keys and in conditions of rules.
 
 use alloc::vec::Vec;
 
@@ -21,9 +21,9 @@ pub(crate) fn pair(cookie: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((cookie[..equals].trim_ascii(), cookie[equals + 1..].trim_ascii()))
 }
 
-/// Hands the value of a cookie to `sink` as a key. PHP and Node decode escapes in values, and other servers remove
-/// quotes around them, so a client could write one value in many ways. Servers disagree about escapes within quotes:
-/// such values share one key.
+/// Hands the value of a cookie to `sink` as a key. PHP and Node decode percent-escapes in values, and other servers
+/// remove quotes around them, so a client could write one value in many ways; all of them are one key. Servers disagree
+/// about backslashes within quotes, so all values with them share one key.
 pub(crate) fn write_value(value: &[u8], sink: &mut impl KeySink) {
     if is_plain(value) {
         return sink.write(value);
@@ -34,16 +34,18 @@ pub(crate) fn write_value(value: &[u8], sink: &mut impl KeySink) {
     }
 }
 
-/// The value as servers that decode it read it. `None` if it is plain, so that all servers read it alike.
+/// The value as servers that decode it read it; `None` if all servers read it alike. A quoted value with backslashes is
+/// returned as it is.
 pub(crate) fn other_reading(value: &[u8]) -> Option<Vec<u8>> {
     (!is_plain(value)).then(|| unquoted(value).map_or_else(|| value.to_vec(), |value| decoded(value).collect()))
 }
 
+/// Whether a value has no escape and no quote, so that all servers read it alike.
 fn is_plain(value: &[u8]) -> bool {
     !value.iter().any(|byte| matches!(byte, b'%' | b'+' | b'"'))
 }
 
-/// The value without the quotes around it. `None` if it has escapes within them.
+/// The value without the quotes around it, if it has any. `None` if there is a backslash within them.
 fn unquoted(value: &[u8]) -> Option<&[u8]> {
     match value {
         [b'"', inner @ .., b'"'] if inner.contains(&b'\\') => None,

@@ -1,9 +1,10 @@
-//! Decides on several rules at once: checks all of them, then charges all or none. The strictest result wins.
+//! Decides on one request by several rules at once: checks all of them, then charges all or none. The strictest result
+//! wins.
 //!
 //! If rules were charged one by one until the first refusal, a request that the last rule refuses would be
-//! charged by all rules before it. Checking and applying are two steps so that shared records need a lock
-//! only if something changes. The requests of a client that keeps sending over its limit change nothing,
-//! except that an escalation adds one penalty per violation.
+//! charged by all rules before it. Checking and applying are two steps so that the limiter, whose records are shared by
+//! threads, locks them only if something changes. The requests of a client that keeps sending over its limit change
+//! nothing, except that an escalation adds one penalty per violation.
 
 use crate::decision::Decision;
 use crate::record::Record;
@@ -12,11 +13,12 @@ use crate::toll::Toll;
 
 /// A rule that applies to the request, with the record of the request's key.
 pub struct Claim<'rule, R> {
-    /// The index of the rule.
+    /// The index of the rule among all rules.
     pub place: usize,
     rule: &'rule Rule,
-    /// The record.
+    /// The state of the request's key.
     pub record: R,
+    /// The result of [`check_all`].
     check: Check,
     /// [`Limit::mark`](crate::limit::Limit::mark) right after the charge; `None` if the rule has nothing to settle
     /// when the request ends.

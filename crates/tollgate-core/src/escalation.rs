@@ -1,9 +1,11 @@
-//! Backoff that grows with repeated violations and heals with time.
+//! Escalation: a rule blocks a key that exceeds its limit, and blocks it for longer each time that it does so again.
 //!
-//! The state is two words of the record: the end of the block, and the level with the longest time that the limit
-//! had no room since level 0. An attempt during the block changes neither. If it extended the block, a client that
-//! retries on a timer would never be admitted again. The level falls with the time since the block ended and needs
-//! no traffic to do so.
+//! The length of a block is the *backoff*, and it doubles with each *level*: 0 for a key without violations, one more
+//! for each violation, and one less for each period without any. The state is two words after those of the limit in
+//! the record: the end of the block, and the level together with the longest time until the limit had room, of all
+//! violations since level 0. An attempt during the block changes neither. If it extended the block, a client that
+//! retries on a timer would never be admitted again. The level falls with the time since the block ended and needs no
+//! traffic to do so. [`Rule`](crate::rule::Rule) calls this module.
 
 use crate::band::Band;
 use crate::limit::LimitError;
@@ -13,22 +15,27 @@ use crate::time::{Moment, Span};
 /// The growth and recovery of a rule's penalty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Escalation {
+    /// The block of the first level, in the normal band.
     backoff: Span,
+    /// The longest block.
     backoff_max: Span,
+    /// The highest level.
     levels: u8,
+    /// The time without violations that removes one level.
     release: Span,
+    /// The multipliers of the bands.
     elevated: Multiplier,
     critical: Multiplier,
 }
 
-/// The factor of a band on a backoff, in thousandths; at least 1000.
+/// The factor by which a band lengthens a backoff, in thousandths; at least 1000.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Multiplier {
     thousandths: u32,
 }
 
 impl Multiplier {
-    /// A multiplier in thousandths.
+    /// A multiplier in thousandths; an error below 1000.
     pub fn new(thousandths: u32) -> Result<Self, LimitError> {
         if thousandths < 1000 { Err(LimitError::Zero) } else { Ok(Self { thousandths }) }
     }
@@ -39,7 +46,7 @@ impl Multiplier {
     }
 }
 
-/// The result of a violation.
+/// The new state of a key after a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Penalty {
     pub(crate) level: u8,
@@ -53,7 +60,8 @@ pub(crate) const WORDS: usize = 2;
 const NANOS_PER_MICRO: u64 = 1000;
 /// The level is in the low byte of its word, and the wait above it.
 const LEVEL_BITS: u32 = 8;
-/// The longest wait that is kept, 203 days: Redis has the word as a floating-point number, exact up to 2^53.
+/// The longest wait that is stored, 203 days. With [`LEVEL_BITS`], the word has 52 bits: the script that computes the
+/// same on Redis has only floating-point numbers, which are exact up to 2^53.
 const WAIT_US_MAX: u64 = (1 << 44) - 1;
 
 impl Escalation {
@@ -105,23 +113,24 @@ impl Escalation {
         room_from: Moment,
         now: Moment,
     ) -> Penalty {
-        let healed = self.level(record, at, now);
-        let earlier_us = if healed == 0 { 0 } else { self.wait_us(record, at) };
+        let level_before = self.level(record, at, now);
+        let earlier_us = if level_before == 0 { 0 } else { self.wait_us(record, at) };
         let wait_us = room_from.since(now).as_nanos().div_ceil(NANOS_PER_MICRO).max(earlier_us).min(WAIT_US_MAX);
-        let level = healed.saturating_add(1).min(self.levels);
+        let level = level_before.saturating_add(1).min(self.levels);
         let block = self.block(level, band, wait_us);
         // The block lasts as long as the announced wait. Otherwise an earlier attempt would count as another
         // violation.
         Penalty { level, wait_us, blocked_until: (now + block).max(room_from) }
     }
 
+    /// Stores the penalty; `at` is as in [`blocked_until`](Self::blocked_until).
     pub(crate) fn punish(&self, record: &mut impl Record, at: usize, penalty: Penalty) {
         record.set_word(at, penalty.blocked_until.as_nanos());
         record.set_word(at + 1, penalty.wait_us << LEVEL_BITS | u64::from(penalty.level));
     }
 
-    /// Keeps the block that ends later. Its level is the higher one of what both records have at the end of that block,
-    /// and its wait the longer one of those that are not forgotten by then.
+    /// Merges the state of `from` into `into`. The block that ends later is kept. The level is the higher one of those
+    /// that the two records have at the end of that block, and the wait is the longer one of those that count by then.
     pub(crate) fn absorb(&self, into: &mut impl Record, from: &impl Record, at: usize) {
         let block = |record: &dyn Record| (Moment::from_nanos(record.word(at)), record.word(at + 1));
         let (ours, theirs) = (block(into), block(from));
@@ -138,13 +147,14 @@ impl Escalation {
         self.blocked_until(record, at) + self.release.times(u64::from(level_in(record.word(at + 1))))
     }
 
-    /// The block of a level in a band, for a key whose limit had no room for up to `wait_us`; levels count from 1.
+    /// The length of the block of a level in a band, for a key whose limit had no room for up to `wait_us`
+    /// microseconds; levels count from 1.
     ///
     /// The first level must last until there is room, since a client that returned earlier would be refused
     /// again. If only the first level were prolonged, the next levels could be shorter than the time until there
-    /// is room, and would have no effect. So all levels are multiples of the first. The longest wait counts, because
-    /// a window that was filled within some milliseconds has room for one request at a time when the block ends: the
-    /// next violation is soon, and its own wait is short.
+    /// is room, and would have no effect. So all levels are multiples of the first. The longest wait counts, not the
+    /// latest: a window that was filled within some milliseconds has room for only one request at a time when the block
+    /// ends, so the next violation comes soon and its own wait is short.
     pub fn block(&self, level: u8, band: Band, wait_us: u64) -> Span {
         let scaled = |first: u64| {
             let doubled = u128::from(first) << u32::from(level.saturating_sub(1)).min(63);
@@ -166,7 +176,7 @@ impl Escalation {
     }
 }
 
-/// The level in a word of a record.
+/// The level, which is the low byte of its word.
 const fn level_in(word: u64) -> u8 {
     word as u8
 }

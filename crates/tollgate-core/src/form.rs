@@ -1,13 +1,14 @@
-//! Form-encoded text, and the names that PHP makes of it.
+//! Form-encoded text, in which `%41` is `A` and `+` is a space: the decoding that servers apply to query parameters and
+//! some of them to cookies, and the names of variables that PHP derives from both.
 
 use crate::key_sink::KeySink;
 use crate::path::escape;
 
-/// The key of all requests whose value servers may read in different ways. The byte 0 keeps it apart from values that
-/// people choose.
+/// The key of all requests whose value of a cookie, parameter or JSON field servers may read in different ways. The
+/// byte 0 keeps it apart from real values.
 pub const AMBIGUOUS: &[u8] = b"\0?";
 
-/// The bytes of a form-encoded text. An escape that is none stands for itself.
+/// The bytes of a form-encoded text. A `%` without two hexadecimal digits after it is kept.
 pub(crate) fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
     let mut rest = text;
     core::iter::from_fn(move || {
@@ -35,9 +36,9 @@ pub(crate) fn write_decoded(text: &[u8], sink: &mut impl KeySink) {
     sink.write(&piece[..length]);
 }
 
-/// Whether PHP reads the cookie or parameter `name` as `known`: a space, `.` and `[` are `_`, spaces at the beginning
-/// are dropped, what follows a `[` is the index into an array, and a NUL ends the name. Versions before 7.4.11 also
-/// decode names of cookies.
+/// Whether PHP reads the cookie or parameter `name` as the one that a rule calls `known`. In PHP, a space, `.` and `[`
+/// are `_`, spaces at the beginning are dropped, the text after a `[` is the index into an array, and a NUL ends the
+/// name. Versions before 7.4.11 also decode names of cookies.
 pub(crate) fn is_same_php_variable(known: &[u8], name: &[u8]) -> bool {
     let variable = |byte: u8| if matches!(byte, b' ' | b'.' | b'[') { b'_' } else { byte };
     let mut name = decoded(name).skip_while(|&byte| byte == b' ');

@@ -1,8 +1,9 @@
-//! The headers and cookies that rules use as keys or in conditions.
+//! The inputs of rules: the headers, cookies and JSON values that rules use as keys or in conditions.
 //!
 //! A repeated header or cookie has two values; some servers use the first, others the last. A client could
-//! show one value to the gate and another to the backend. The gate therefore reduces each input to one value
-//! before forwarding, so that both sides use the same.
+//! show one value to the gate and another to the backend. The gate therefore reduces each of these headers and cookies
+//! to one value before forwarding, and removes *look-alikes*: other names that some servers read as the same. Both
+//! sides then use the same value.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -14,12 +15,12 @@ use crate::cookie::{pair, pairs};
 use crate::form::is_same_php_variable;
 use crate::rule::Rule;
 
-/// The headers and cookies that some rules use.
+/// The names of the headers and cookies, and the JSON pointers, that some rules use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inputs {
     /// The headers, in lower case.
     pub headers: Vec<String>,
-    /// The cookies.
+    /// The cookies, by their exact names.
     pub cookies: Vec<String>,
     /// The JSON pointers into the body of a request.
     pub json_pointers: Vec<String>,
@@ -64,14 +65,15 @@ impl Inputs {
         self.headers.iter().any(|known| known.as_bytes() != name && is_same_variable(known.as_bytes(), name))
     }
 
-    /// Whether some server reads a cookie of this name as one that rules use. The cookies that rules use are none.
+    /// Whether some server reads a cookie of this name as one that rules use. `name` itself is not one of those.
     fn is_look_alike_cookie(&self, name: &[u8]) -> bool {
         self.cookies.iter().any(|known| is_same_php_variable(known.as_bytes(), name))
     }
 }
 
-/// Whether CGI and its like make the same variable of two header names in lower case. All of them read `-` as `_`, PHP
-/// reads `.` so as well, and some do it to every byte but letters and digits.
+/// Whether CGI and similar interfaces, which pass headers as variables, derive the same variable from two header names
+/// in lower case. All of them replace `-` by `_`, PHP also replaces `.`, and some replace every byte but letters and
+/// digits.
 pub fn is_same_variable(a: &[u8], b: &[u8]) -> bool {
     let is_same = |(a, b): (&u8, &u8)| a == b || !(a.is_ascii_alphanumeric() || b.is_ascii_alphanumeric());
     a.len() == b.len() && a.iter().zip(b).all(is_same)
@@ -93,13 +95,13 @@ fn add(names: &mut Vec<String>, name: &str) {
     }
 }
 
-/// The separator between the values of a repeated header (RFC 9110, 5.3; RFC 9113, 8.2.3).
+/// The separator between the values of a repeated header, whose name is in lower case (RFC 9110, 5.3; RFC 9113, 8.2.3).
 pub fn separator(name: &[u8]) -> &'static [u8] {
     if name == b"cookie" { b"; " } else { b", " }
 }
 
-/// Appends `cookies` to `out` without repeated cookies that rules use, and without cookies whose names some
-/// servers read as one that rules use. Returns `false`, and leaves `out` unchanged, if there are none.
+/// Appends the header `cookies` to `out` without repetitions of cookies that rules use, and without their look-alikes.
+/// Returns `false`, and leaves `out` unchanged, if there is nothing to remove.
 pub fn write_distinct_cookies(inputs: &Inputs, cookies: &[u8], out: &mut Vec<u8>) -> bool {
     let mut seen = SeenCookies::default();
     if !pairs(cookies).any(|pair| seen.is_dropped(inputs, pair)) {
@@ -116,21 +118,21 @@ pub fn write_distinct_cookies(inputs: &Inputs, cookies: &[u8], out: &mut Vec<u8>
     true
 }
 
-/// The cookies seen so far, one bit per cookie that rules use. Repetition is not detected beyond the first
-/// 128.
+/// The cookies seen so far in a header: one bit for each of the first 128 cookies that rules use. Repetitions of
+/// further ones are not detected.
 #[derive(Default)]
 struct SeenCookies(u128);
 
 impl SeenCookies {
-    /// Whether this cookie repeats the name of another that rules use, or only looks like one of them.
+    /// Whether the cookie `text`, such as `name=value`, is dropped: it repeats one that rules use, or is a look-alike.
     fn is_dropped(&mut self, inputs: &Inputs, text: &[u8]) -> bool {
         let Some((name, _)) = pair(text) else { return false };
-        let Some(place) = inputs.cookies.iter().position(|known| known.as_bytes() == name) else {
+        let Some(index) = inputs.cookies.iter().position(|known| known.as_bytes() == name) else {
             return inputs.is_look_alike_cookie(name);
         };
         let before = self.0;
-        self.0 |= 1u128.checked_shl(place as u32).unwrap_or_default();
-        place < 128 && before == self.0
+        self.0 |= 1u128.checked_shl(index as u32).unwrap_or_default();
+        index < 128 && before == self.0
     }
 }
 

@@ -1,13 +1,13 @@
-//! Receivers of keys.
+//! Receivers of keys: the limiter hashes a key, and messages and logs contain it as text.
 
 use crate::network::Network;
 
-/// Receives a key part by part, so that the key need not be built. The receiver makes a hash or a readable
-/// name of it.
+/// Receives a key part by part, so that the key need not be built in memory. Each part is either one network or any
+/// number of pieces of text.
 pub trait KeySink {
-    /// The client's network.
+    /// The current part is the client's network.
     fn network(&mut self, _network: Network) {}
-    /// More bytes of the current part.
+    /// The next piece of the current part.
     fn write(&mut self, bytes: &[u8]);
     /// Ends the current part.
     fn end_part(&mut self) {}

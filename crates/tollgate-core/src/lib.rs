@@ -1,12 +1,16 @@
 //! Tollgate's decision logic.
 //!
-//! The crate has no clock, socket, file, log, randomness or dependency. Time and tolls are arguments, and
-//! decisions are return values. Every promise of Tollgate can therefore be tested exhaustively and replayed
-//! in virtual time.
+//! The crate has no clock, socket, file, log, randomness or dependency. The time and the cost of a request (its
+//! [`toll`]) are arguments, and decisions are return values. Every promise of Tollgate can therefore be tested
+//! exhaustively and replayed in virtual time. The crate `tollgate-gatekeeper` adds tables and a clock, and the binary
+//! `tollgate` adds everything else.
 //!
-//! A [`rule`] has a condition, a [`class`] that identifies callers, and one [`limit`]. The state of a rule
-//! for one caller is a [`record`]. [`decide`] checks the records of all rules that apply and then charges all
-//! of them or none. The result is a [`decision`].
+//! A [`rule`] has a [`condition`], a [`class`] that computes the key of a caller, and one [`limit`] for each key. The
+//! state of a rule for one key is a [`record`]. [`decide`] checks the records of all rules that apply and then charges
+//! all of them or none. The result is a [`decision`].
+//!
+//! Besides the rules, a [`queue`] shares each backend fairly, a [`watch`] records refused keys for operators, and
+//! [`fleet`] shares limits between several gates.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

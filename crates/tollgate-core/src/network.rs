@@ -1,13 +1,14 @@
-//! Address prefixes.
+//! IP networks: single ones as keys and in conditions, and large sets of them, such as trusted proxies.
 
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An address prefix. All bits after the prefix are zero.
+/// An IP network such as `10.0.0.0/8`. All bits after the prefix are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Network {
     address: IpAddr,
+    /// In bits.
     prefix: u8,
 }
 
@@ -74,7 +75,7 @@ impl fmt::Display for Network {
 /// Many networks, in which an address is found in logarithmic time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkSet {
-    /// The first and the last address of each range, in order and apart from each other.
+    /// The first and the last address of each range, in order and without overlap.
     v4: Vec<(u32, u32)>,
     v6: Vec<(u128, u128)>,
 }

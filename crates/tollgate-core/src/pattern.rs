@@ -1,4 +1,4 @@
-//! Texts with `*` as a wildcard.
+//! Texts with `*` as a wildcard, which conditions of rules compare with the properties of a request.
 
 use alloc::string::String;
 
@@ -10,7 +10,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// A case-sensitive pattern, for paths.
+    /// A case-sensitive pattern, for paths, cookies, query parameters and descriptors.
     pub fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), ignore_case: false }
     }
@@ -20,12 +20,13 @@ impl Pattern {
         Self { text: text.into(), ignore_case: true }
     }
 
-    /// Whether all of `text` matches. The time is linear in both lengths, except for repeated stars, where it
-    /// is their product.
+    /// Whether all of `text` matches. The time is at most proportional to the product of both lengths, because only the
+    /// last star is tried again.
     pub fn matches(&self, text: &[u8]) -> bool {
         let pattern = self.text.as_bytes();
         let same = |a: u8, b: u8| if self.ignore_case { a.eq_ignore_ascii_case(&b) } else { a == b };
         let (mut p, mut t) = (0, 0);
+        // Where to try again: the index after the last star, and the end of the text that it matches so far.
         let mut retry: Option<(usize, usize)> = None;
         while t < text.len() {
             if pattern.get(p) == Some(&b'*') {

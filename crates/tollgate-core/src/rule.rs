@@ -1,4 +1,5 @@
-//! A rule: its condition, its class, its limit and its action.
+//! A rule: the requests that it applies to, the class that gives each of them a key, the limit of each key, and the
+//! action on requests over the limit (hold, refuse, block for longer and longer, or only observe).
 //!
 //! All rules are checked before any of them changes state: [`Rule::check`] is read-only. Then
 //! [`Rule::charge`] charges the toll if the request is admitted, or [`Rule::punish`] records a violation for
@@ -41,7 +42,7 @@ pub struct Rule {
     pub class: Class,
     /// The limit for each key of the class.
     pub limit: Limit,
-    /// The penalty for repeated violations.
+    /// The penalty for repeated violations; `None` for no penalty beyond the refusal.
     pub escalation: Option<Escalation>,
     /// The length of the warm-up after the start, in which only ceilings apply.
     pub warmup: Option<Span>,
@@ -157,7 +158,7 @@ impl Rule {
         check
     }
 
-    /// Adds the block of earlier violations, and the penalty of this one.
+    /// Adds the block of earlier violations to `check`, or else the penalty of this one.
     fn escalate(&self, check: &mut Check, escalation: &Escalation, record: &impl Record, band: Band, now: Moment) {
         let at = self.limit.words();
         let blocked_until = escalation.blocked_until(record, at);
@@ -190,7 +191,7 @@ impl Rule {
         check.charges
     }
 
-    /// Whether applying `check` changes the record, given whether any rule refused.
+    /// Whether applying `check` changes the record; `refused`: some rule refuses the request.
     #[inline]
     pub(crate) fn changes(&self, check: &Check, toll: Toll, refused: bool) -> bool {
         if check.is_refusal() {
@@ -207,8 +208,9 @@ impl Rule {
         }
     }
 
-    /// Takes over a block from another copy of the same key's state, if it lasts at least 1 ms longer than
-    /// the one here. Returns whether it does.
+    /// Takes over a block from another copy of the same key's state, if it ends more than 1 ms later than the one here.
+    /// Returns whether it does. The other copy announces the same block again with each refusal, at slightly different
+    /// times.
     pub fn block(&self, record: &mut impl Record, level: u8, blocked_until: Moment) -> bool {
         let Some(escalation) = &self.escalation else { return false };
         let at = self.limit.words();
@@ -221,7 +223,7 @@ impl Rule {
         is_news
     }
 
-    /// The decision that `check` leads to, with the current state of `record`.
+    /// The decision that `check` leads to, with the current state of `record`; `place` is the index of the rule.
     #[inline]
     pub fn decision(&self, place: usize, check: &Check, record: &impl Record, situation: &Situation) -> Decision {
         let now = situation.now;

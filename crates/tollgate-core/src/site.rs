@@ -34,8 +34,8 @@ impl HostPattern {
     }
 
     /// The number of bytes at the end of `host` that the pattern determines; `None` if it does not match. A larger
-    /// number is a more specific match, and two different patterns never have the same. `host` has no port and no dot
-    /// at the end, as returned by [`host_of`](crate::request::host_of).
+    /// number is a more specific match, and two different patterns that match a host never have the same. `host` has no
+    /// port and no dot at the end, as returned by [`host_of`](crate::request::host_of).
     #[inline]
     pub fn specificity(&self, host: &[u8]) -> Option<usize> {
         let is_long_enough =
@@ -48,7 +48,7 @@ impl HostPattern {
         self.text.starts_with('.')
     }
 
-    /// Whether every host that matches this pattern matches `other`, too, and is determined less by it.
+    /// Whether this pattern is more specific than `other`: every host that matches this one matches `other` too.
     fn is_within(&self, other: &Self) -> bool {
         other.specificity(self.text.as_bytes()).is_some() && self != other
     }
@@ -66,6 +66,7 @@ pub fn find_site<'a>(sites: impl IntoIterator<Item = &'a [HostPattern]>, host: &
     sites.into_iter().enumerate().filter_map(matching).max().map(|(_, index)| index)
 }
 
+/// The specificity of the most specific pattern that `host` matches.
 fn best(patterns: &[HostPattern], host: &[u8]) -> Option<usize> {
     patterns.iter().filter_map(|pattern| pattern.specificity(host)).max()
 }

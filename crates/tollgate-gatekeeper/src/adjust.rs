@@ -1,4 +1,5 @@
-//! Changes to the state of a key without a decision, for callers that report usage afterwards.
+//! Changes to the state of a key without a decision. The gRPC door uses them if Envoy returns hits, or reports a cost
+//! after the request that exceeds the limit.
 
 use tollgate_core::limit::{Charge, Limit};
 use tollgate_core::request::Request;
@@ -20,6 +21,7 @@ impl Limiter {
         self.adjust(request, now, |limit, record| charge_rest(limit, record, count, now));
     }
 
+    /// Calls `change` with the limit and the record of each rule that applies.
     fn adjust(&self, request: &impl Request, now: Moment, change: impl Fn(&Limit, &mut KeyRecord<'_>)) {
         let mut keys = Keys::new();
         self.find_keys(|_| true, request, &mut keys);
@@ -30,6 +32,7 @@ impl Limiter {
     }
 }
 
+/// Returns `count` requests to a key, if its limit counts requests.
 pub(crate) fn give_back(limit: &Limit, record: &mut KeyRecord<'_>, count: u64, now: Moment) {
     let refund = |record: &mut KeyRecord<'_>, count| {
         let charged = Charge { at: now, mark: limit.mark(record) };
@@ -45,6 +48,7 @@ pub(crate) fn give_back(limit: &Limit, record: &mut KeyRecord<'_>, count: u64, n
     }
 }
 
+/// Charges as many of `count` requests as fit, if the limit counts requests.
 pub(crate) fn charge_rest(limit: &Limit, record: &mut KeyRecord<'_>, count: u64, now: Moment) {
     let count = limit.info(record, now).remaining.min(count);
     if count > 0 && matches!(limit, Limit::Rate(_) | Limit::Bucket(_) | Limit::Window(_)) {

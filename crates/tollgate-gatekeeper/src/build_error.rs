@@ -21,16 +21,16 @@ pub struct BuildError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
 pub enum RuleError {
-    /// Its class does not exist.
+    /// The text of its class is invalid.
     Class(#[from] ClassError),
     /// Its limit is invalid.
     Limit(#[from] LimitError),
     /// Its table cannot be created.
     Table(#[from] TableError),
-    /// The store cannot represent it exactly.
+    /// It is shared through Redis, but the store cannot represent it exactly.
     #[cfg(feature = "redis")]
     Unshareable(#[from] Unshareable),
-    /// It cannot be leased.
+    /// A part of it is to be leased from Redis, which is not possible for this rule.
     #[cfg(feature = "redis")]
     Unleasable(#[from] Unleasable),
 }

@@ -1,6 +1,6 @@
-//! A limiter in a few lines.
+//! Builds a limiter in a few lines, for services that embed one.
 //!
-//! A [`Plan`] states everything explicitly, which suits a gate with a settings file. A service that wants one limit
+//! A [`Plan`] states everything explicitly, which suits a gate with a settings file. A service that needs a few limits
 //! uses [`Limiter::builder`] instead: rules have defaults, and the built [`ClockedLimiter`] has a clock of its own.
 
 use core::fmt;
@@ -76,6 +76,7 @@ pub struct RuleBuilder {
     when: Condition,
     hold: Span,
     mode: Mode,
+    /// The number of keys for which the table has memory.
     keys: usize,
 }
 
@@ -227,6 +228,7 @@ impl LimiterBuilder {
 pub struct ClockedLimiter {
     limiter: Limiter,
     clock: Clock,
+    /// Whether a rule is a budget, for which the time of requests must be measured.
     has_budget: bool,
 }
 
@@ -262,6 +264,7 @@ pub struct Admitted<'limiter> {
     pub wait: Duration,
     /// The decision, with the state of the limit.
     pub decision: Decision,
+    /// The time at which the request begins, after `wait`.
     begun: tollgate_core::time::Moment,
 }
 

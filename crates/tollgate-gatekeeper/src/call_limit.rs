@@ -1,4 +1,5 @@
-//! Limits whose parameters come with each call, as overrides of Envoy's descriptors do: one table for all keys.
+//! Limits whose parameters come with each call, in one table for all keys. The gRPC door uses them for descriptors with
+//! which Envoy sends a limit of its own.
 
 use tollgate_core::class::Class;
 use tollgate_core::limit::{Bucket, Limit, LimitInfo, Room};
@@ -12,7 +13,7 @@ use crate::key_record::KeyRecord;
 use crate::limiter::ActiveRule;
 use crate::table::{Table, TableError};
 
-/// The records of all keys, in memory of fixed size.
+/// The records of all keys, in memory of fixed size. The parameters of the rule inside are not used.
 pub(crate) struct CallTable(pub(crate) ActiveRule);
 
 impl CallTable {

@@ -1,4 +1,5 @@
-//! Rate limits whose parameters come with each call, as in redis-cell: one table for all keys.
+//! Rate limits whose parameters come with each call, in one table for all keys. The Redis door uses them for the
+//! command of redis-cell, a Redis module for rate limits.
 
 use tollgate_core::cell::{Cell, CellReply};
 use tollgate_core::limit::{Limit, Rate};
@@ -8,13 +9,14 @@ use crate::call_limit::CallTable;
 use crate::hash::Seed;
 use crate::table::TableError;
 
-/// The theoretical arrival times of all keys, in memory of fixed size.
+/// The state of all keys, in memory of fixed size: the time at which the charges of a key are paid back.
 pub struct CellTable(CallTable);
 
 impl CellTable {
     /// A table of at most `bytes` bytes.
     pub fn new(bytes: usize, seed: Seed) -> Result<Self, TableError> {
-        // Its record is one moment, as that of a cell, and is clear at the same time.
+        // Only the layout of records matters: that of a rate is one moment, as that of a cell, and has the same
+        // meaning.
         let one_per_sec = Rate::new(1, Span::from_secs(1), 1).expect("one per second is a rate");
         CallTable::new(Limit::Rate(one_per_sec), bytes, seed).map(Self)
     }

@@ -1,9 +1,9 @@
-//! The only module that reads the machine's clock.
+//! The monotonic clock on which limiters decide. It starts at zero, and is read once per decision; the limiter itself
+//! gets the time as an argument.
 //!
-//! Decisions use a monotonic clock that starts at zero with the process. A system call would take longer than
-//! the decision itself and stall the processor. If the kernel trusts the processor's time-stamp counter, the
-//! counter is read directly. Otherwise (a virtual machine that can migrate, an old processor), the system
-//! clock is read.
+//! A system call would take longer than the decision itself and stall the processor. If the kernel trusts the
+//! processor's time-stamp counter, the counter is read directly. Otherwise (a virtual machine that can migrate, an old
+//! processor), the system clock is read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +17,11 @@ pub struct Clock(Source);
 
 #[derive(Clone, Debug)]
 enum Source {
+    /// The processor's counter, its value at the start, and its pace (see [`PACE_BITS`]).
     Counter { counter: quanta::Clock, start: u64, pace: u64 },
+    /// The system clock.
     System { start: Instant },
+    /// A clock that a test advances.
     Hand { nanos: Arc<AtomicU64> },
 }
 

@@ -1,4 +1,4 @@
-//! Hashes of keys, which determine their rows.
+//! Hashes of keys, which determine their rows in a [`crate::table`].
 //!
 //! Clients choose keys. With a hash that they could compute, or whose collisions do not depend on the seed,
 //! they could choose keys that share a row with a victim and evict it. SipHash-1-3 with a random 128-bit seed
@@ -21,6 +21,7 @@ use tollgate_core::network::Network;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Seed {
     halves: [u64; 2],
+    /// Whether the fast hash is used instead of SipHash.
     quick: bool,
 }
 
@@ -71,6 +72,7 @@ impl KeyHash {
 /// Hashes the keys of one table.
 pub(crate) enum KeyHasher {
     Sip(SipHasher13),
+    /// The two seeds of the fast hash.
     Quick(u64, SharedSeed),
 }
 
@@ -113,12 +115,14 @@ pub(crate) struct Pieces<'s> {
     hasher: Either<'s>,
     /// The number of bytes written.
     pub(crate) bytes: u64,
+    /// The number of bytes of the current part.
     part_bytes: u64,
     /// The length of a complete part, which is hashed only if another part follows. The key of a class with
     /// one part is then just its bytes, and keys of several parts are unambiguous.
     pending: Option<u64>,
 }
 
+/// The hasher of either function.
 enum Either<'s> {
     Sip(SipHasher13),
     Quick(FoldHasher<'s>),
@@ -144,6 +148,7 @@ impl Pieces<'_> {
         })
     }
 
+    /// Separates the next part from the one before it, if there is one.
     #[inline]
     fn begin(&mut self) {
         if let Some(bytes) = self.pending.take() {

@@ -1,15 +1,17 @@
-//! Histograms of durations: four buckets per doubling, so that a percentile has an error of at most a fifth.
+//! Histograms of durations, for the metrics of gates and stores. There are four buckets per doubling, so that a
+//! percentile has an error of at most a fifth.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::time::Span;
 
-/// The binary logarithm of the smallest bucket, in microseconds.
+/// The binary logarithm of the start of the first octave, in microseconds: 64.
 const FIRST_OCTAVE: u32 = 6;
-/// From 64 microseconds to 67 seconds.
+/// The number of octaves (doublings): from 64 microseconds to 67 seconds.
 const OCTAVES: usize = 20;
+/// The number of buckets per octave.
 const PARTS: usize = 4;
-/// Shorter durations, the buckets, and longer durations.
+/// The number of counts: one for shorter durations, one per bucket, and one for longer durations.
 const PLACES: usize = 1 + OCTAVES * PARTS + 1;
 
 /// A histogram. Counting is one atomic addition.
@@ -76,7 +78,7 @@ impl HistogramSnapshot {
         Some(Span::from_nanos(end_micros(place.min(PLACES - 2)) * 1000))
     }
 
-    /// The counts as metrics have them: per doubling, in seconds.
+    /// The counts for metrics, one bucket per doubling: its upper bound in seconds, and the durations in it alone.
     pub fn buckets(&self) -> Vec<(f64, u64)> {
         let mut buckets = vec![(end_micros(0) as f64 / 1e6, self.counts[0])];
         for octave in 0..OCTAVES {
@@ -89,6 +91,7 @@ impl HistogramSnapshot {
     }
 }
 
+/// The index of the count of a duration.
 fn place(length: Span) -> usize {
     let micros = length.as_nanos() / 1000;
     if micros >> FIRST_OCTAVE == 0 {
@@ -99,7 +102,7 @@ fn place(length: Span) -> usize {
     (1 + (octave - FIRST_OCTAVE) as usize * PARTS + part).min(PLACES - 1)
 }
 
-/// The end of a bucket, in microseconds.
+/// The upper bound of the durations of the count at `place`, in microseconds.
 fn end_micros(place: usize) -> u64 {
     let Some(place) = place.checked_sub(1) else { return 1 << FIRST_OCTAVE };
     let (octave, part) = (FIRST_OCTAVE as usize + place / PARTS, place % PARTS);

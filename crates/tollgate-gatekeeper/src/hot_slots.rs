@@ -1,4 +1,5 @@
-//! The hot slots of a compact row, for keys that have debt now.
+//! The hot slots of a compact row ([`crate::row`]), for keys that have debt now, which means that not all of their
+//! charges are paid back yet.
 //!
 //! ```text
 //! halves of words     0     1 .. 4               5             words  3          4 .. 7
@@ -6,9 +7,9 @@
 //!                           of the slots         until                until      states
 //! ```
 //! A table has slots for all keys of its busiest day, far more than the processor's cache can hold. A key
-//! without debt needs no slot, and only the keys of a debt's duration have debt. Every row therefore has 64
+//! without debt needs no slot, and most keys have none: debt usually lasts for seconds. Every row therefore has 64
 //! bytes of hot slots, and the hot slots of all rows fit the cache. Other records are in cold slots, in
-//! memory that is slow to reach. The row's head has the time until which any cold record has debt, so cold
+//! memory that is slow to read. The hot slots include the time until which any cold record has debt, so cold
 //! slots are read only before that time.
 //!
 //! Only records without debt are evicted from hot slots. A thread whose clock is slightly behind would still
@@ -22,10 +23,13 @@ use crate::sync::{AtomicU64, Ordering};
 
 // The model checker tries all orders of accesses with at most two preemptions, so it uses few slots.
 pub(crate) const SLOTS: usize = if cfg!(tollgate_model) { 1 } else { 4 };
+/// The number of words with the lock, the fingerprints and the time of cold debt, each in half a word.
 const HEADS: usize = (1 + SLOTS + 1).div_ceil(2);
+/// The index of the word with the *evicted until* time.
 const EVICTED_UNTIL: usize = HEADS;
+/// The index of the state of the first slot.
 const STATES: usize = HEADS + 1;
-/// The number of words: 64 bytes.
+/// The number of words of the hot slots: eight, which are 64 bytes.
 pub(crate) const WORDS: usize = STATES + SLOTS;
 /// The half-word with the time until which cold slots have debt.
 const COLD_UNTIL: usize = 1 + SLOTS;

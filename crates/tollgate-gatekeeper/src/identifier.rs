@@ -1,9 +1,9 @@
-//! The identifiers of keys in messages between gates and masters: text from which every gate finds its own
-//! record.
+//! The identifiers of keys in messages between gates and masters: text from which every gate finds its own record of
+//! the key.
 //!
-//! Smockron identifies a client by its address or by a text from the service. A key with one part is written
-//! in the same way, so that original peers have the same accounts. Several parts are joined by `|`, and
-//! [`Class::write_identified`] splits them.
+//! Smockron, the earlier rate limiter whose messages these are, identifies a client by its address or by a text from
+//! the service. A key with one part is written in the same way, so that it has the same account as at gates and
+//! masters of Smockron. Several parts are joined by `|`, and [`Class::write_identified`] splits them.
 
 use std::io::{self, Write};
 
@@ -63,18 +63,21 @@ impl Identifier {
     }
 }
 
-/// Smockron's gatekeepers identify a client by its plain address.
+/// Writes a network, or a single address without its prefix length, as Smockron does.
 fn write_network(network: Network, room: &mut Name) -> io::Result<()> {
     let address = network.address();
     let is_whole = network.prefix() == if address.is_ipv4() { 32 } else { 128 };
     if is_whole { write!(room, "{address}") } else { write!(room, "{network}") }
 }
 
+/// Writes the parts of a key into an [`Identifier`].
 struct Sink<F> {
     name: Identifier,
     /// Supplies a buffer for a long identifier, until it is used.
     spare: Option<F>,
+    /// Whether the key can have several parts, which are joined by `|`.
     is_joined: bool,
+    /// Whether a part has ended, so that the next one begins with `|`.
     is_between: bool,
     /// The truncated part of the identifier.
     tail: Option<Tail>,
@@ -111,6 +114,7 @@ impl<F: FnOnce() -> Box<Name>> Sink<F> {
         }
     }
 
+    /// Writes the `|` before a part, if another part has ended.
     fn begin(&mut self) {
         if core::mem::take(&mut self.is_between) {
             self.put(&[PART_BAR]);

@@ -21,8 +21,11 @@ pub(crate) struct KeyRecord<'t> {
     row: Row<'t>,
     rule: &'t Rule,
     pressure: &'t TablePressure,
+    /// The part of the key's hash that identifies it within the row.
     fingerprint: u32,
+    /// The time of the decision.
     now: Moment,
+    /// The version of the row when the key was searched for.
     version: Version,
     pub(crate) location: Location,
 }

@@ -1,11 +1,12 @@
-//! The state of a limit as rate-limit headers.
+//! Converts the state of a limit to rate-limit headers. The gate, the doors and the tower layer send them to clients.
 
 use tollgate_core::limit::{Limit, LimitInfo};
 use tollgate_core::time::Span;
 use tollgate_wire::decimal;
 use tollgate_wire::rate_limit_headers::{LimitStatus, write_limit, write_policy, write_seconds};
 
-/// A limit as a quota per window.
+/// The limit of the rule `policy` as a quota per window, with the state `info`. The window is the time in which an
+/// exhausted quota is refilled.
 pub fn of<'a>(policy: &'a str, limit: &Limit, info: LimitInfo) -> LimitStatus<'a> {
     let (quota, window, unit) = match limit {
         Limit::Budget(budget) => {
@@ -33,7 +34,7 @@ tollgate_core::named_enum! {
     pub enum Field {
         /// The policy; the same in every response.
         Policy = "ratelimit-policy",
-        /// The remaining quota and its time.
+        /// The remaining quota, and the time until more is available.
         Limit = "ratelimit",
         /// The remaining quota.
         Remaining = "x-ratelimit-remaining",
@@ -44,24 +45,24 @@ tollgate_core::named_enum! {
     }
 }
 
-/// Writes all fields with their values.
-pub fn write_fields(standing: LimitStatus<'_>, is_refusal: bool, mut push: impl FnMut(Field, &[u8])) {
-    let mut out = policy(standing);
+/// Passes all fields with their values to `push`. Only a refusal has [`Field::Reset`].
+pub fn write_fields(status: LimitStatus<'_>, is_refusal: bool, mut push: impl FnMut(Field, &[u8])) {
+    let mut out = policy(status);
     push(Field::Policy, &out);
-    write_changing_fields(&mut out, standing, is_refusal, push);
+    write_changing_fields(&mut out, status, is_refusal, push);
 }
 
 /// The value of the policy field, which is the same in every response.
-pub fn policy(standing: LimitStatus<'_>) -> Vec<u8> {
+pub fn policy(status: LimitStatus<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
-    write_policy(&mut out, standing);
+    write_policy(&mut out, status);
     out
 }
 
-/// Writes the fields that differ between responses. `out` is a buffer for their values.
+/// Passes the fields that differ between responses to `push`. `out` is a buffer for their values.
 pub fn write_changing_fields(
     out: &mut Vec<u8>,
-    standing: LimitStatus<'_>,
+    status: LimitStatus<'_>,
     is_refusal: bool,
     mut push: impl FnMut(Field, &[u8]),
 ) {
@@ -70,10 +71,10 @@ pub fn write_changing_fields(
         write(out);
         push(field, out);
     };
-    field(Field::Limit, &|out| write_limit(out, standing));
-    field(Field::Remaining, &|out| decimal::put(out, standing.remaining));
-    field(Field::Clear, &|out| write_seconds(out, standing.clear));
+    field(Field::Limit, &|out| write_limit(out, status));
+    field(Field::Remaining, &|out| decimal::put(out, status.remaining));
+    field(Field::Clear, &|out| write_seconds(out, status.clear));
     if is_refusal {
-        field(Field::Reset, &|out| write_seconds(out, standing.reset));
+        field(Field::Reset, &|out| write_seconds(out, status.reset));
     }
 }

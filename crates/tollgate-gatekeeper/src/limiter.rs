@@ -1,4 +1,5 @@
-//! The limiter: rules with their tables.
+//! The limiter: rules with their tables. It decides on requests in a gate, in `tollgate replay` and in services that
+//! embed the gatekeeper.
 //!
 //! All rules that apply are checked, then all or none are charged. No other thread may charge between the
 //! check and the charge; otherwise two requests could both use the last free quota. One lock around
@@ -32,21 +33,25 @@ use crate::sample::Sample;
 use crate::table::{Table, TableReport};
 use crate::ticket::{RULES_AT_ONCE_MAX, TableCharge, Ticket};
 
-/// The rules of one domain, with the state of all callers.
+/// Rules, with the state of all callers.
 pub struct Limiter {
     pub(crate) rules: Box<[ActiveRule]>,
     pub(crate) rule_names: RuleNames,
+    /// The start of the warm-up: see [`Plan::started`].
     pub(crate) started: Moment,
+    /// The names of throttled callers, for display.
     pub(crate) names: Arc<Names>,
+    /// See [`Limiter::rules_passed_over`].
     pub(crate) rules_skipped: AtomicU64,
 }
 
 /// A rule with its table.
 pub(crate) struct ActiveRule {
     pub(crate) rule: Rule,
+    /// The fast path, if the rule is simple enough.
     pub(crate) fast_rate: Option<FastRate>,
     pub(crate) table: Arc<Table>,
-    /// The relay to masters, and the rule's number there.
+    /// The relay to masters, and the rule's index there; `None` if the rule is not reported.
     pub(crate) relay: Option<(Relay, u16)>,
 }
 
@@ -55,7 +60,7 @@ pub(crate) struct ActiveRule {
 pub struct Plan {
     /// The rules, each with the size of its table in bytes.
     pub rules: Vec<(Rule, usize)>,
-    /// The start of the warm-up.
+    /// The start of the warm-up, a time in which only ceilings apply: see [`Rule::warmup`].
     pub started: Moment,
     /// The hash seed: [`Seed::random`] unless there is a reason for another.
     pub seed: Seed,
@@ -69,9 +74,11 @@ impl core::fmt::Debug for Limiter {
     }
 }
 
-/// Rule indices with the request's key for each.
+/// The indices of the rules that apply to a request, with the hash of the request's key for each.
 pub(crate) type Keys = ArrayVec<(usize, KeyHash), RULES_AT_ONCE_MAX>;
+/// The records that a request is checked against, one per rule that applies.
 pub(crate) type Claims<'t> = ArrayVec<Claim<'t, KeyRecord<'t>>, RULES_AT_ONCE_MAX>;
+/// The locks of the rows of these records.
 pub(crate) type Locks<'t> = ArrayVec<Locked<'t>, RULES_AT_ONCE_MAX>;
 
 impl Limiter {
@@ -81,10 +88,10 @@ impl Limiter {
         Self::build(plan, names, |_| None)
     }
 
-    /// A limiter for changed rules that takes over the state and names of this one. A rule keeps its state
-    /// unless its class, limit or escalation changed. An inherited table keeps its size, because a new one
-    /// would be empty. Both limiters may decide concurrently, and tickets of the old one can be settled with
-    /// the new one.
+    /// A limiter for changed rules that takes over the state and names of this one; `plan.started` and
+    /// `plan.names_max` are not used. A rule keeps its state unless its name, class, limit or escalation changed. An
+    /// inherited table keeps its size, because a new one would be empty. Both limiters may decide concurrently, and
+    /// tickets of the old one can be settled with the new one.
     pub fn succeeded_by(&self, plan: Plan) -> Result<Self, BuildError> {
         let started = self.started;
         Self::build(Plan { started, ..plan }, Arc::clone(&self.names), |rule| {
@@ -97,6 +104,7 @@ impl Limiter {
         })
     }
 
+    /// A limiter for `plan`, with the tables that `inherited` returns for some rules.
     fn build(
         plan: Plan,
         names: Arc<Names>,
@@ -171,9 +179,9 @@ impl Limiter {
         outcome
     }
 
-    /// Decides by the rule with index `place` alone, for a caller with a known key. This is the fastest path,
-    /// for services that need no rule matching. It returns only the verdict and keeps no name. The clock is
-    /// read after the key's row is prefetched. `None` if there is no such rule.
+    /// Decides by the rule with index `place` alone, for a caller with a known key. This is the fastest path, for
+    /// services that need no rule matching. It returns only the verdict and keeps no name. `now` reads the clock; it
+    /// is called after the key's row is prefetched. `None` if there is no such rule.
     #[inline]
     pub fn decide_key(
         &self,
@@ -187,9 +195,9 @@ impl Limiter {
         let hash = active.table.hasher.hash(key);
         let now = match active.fast_rate {
             Some(fast_rate) if toll.count == 1 => {
-                let front = active.table.hot_slots_soon(hash);
+                let hot_slots = active.table.hot_slots_soon(hash);
                 let now = now();
-                if let Some(answer) = active.decide_fast(fast_rate, front, hash, toll, now) {
+                if let Some(answer) = active.decide_fast(fast_rate, hot_slots, hash, toll, now) {
                     return Some(answer);
                 }
                 now
@@ -370,8 +378,8 @@ impl Limiter {
         }
     }
 
-    /// Calls `change` with the record that `charge` was charged to, if it still exists and has anything to
-    /// settle.
+    /// Calls `change` with the record that `charge` was charged to, if the rule still exists and, for requests in
+    /// flight, the record too.
     fn with_charged(&self, charge: &TableCharge, now: Moment, change: impl FnOnce(&ActiveRule, &mut KeyRecord<'_>)) {
         let Some(active) = self.active(charge) else { return };
         active.with_record(charge.hash, now, |record| {
@@ -384,7 +392,7 @@ impl Limiter {
         });
     }
 
-    /// Records the name of a caller that was throttled, or would have been.
+    /// Records the name of a caller that was throttled, or would have been by a rule in observe mode.
     pub(crate) fn note(&self, request: &impl Request, decision: &Decision, keys: &[(usize, KeyHash)], now: Moment) {
         let Some(act) = decision.act() else { return };
         let Some(place) = decision.rule else { return };
@@ -445,46 +453,47 @@ impl ActiveRule {
         })
     }
 
+    /// The claim on the record of a key, for the rule with index `place`.
     #[inline]
     pub(crate) fn claim(&self, place: usize, hash: KeyHash, now: Moment) -> Claim<'_, KeyRecord<'_>> {
         Claim::new(place, &self.rule, self.table.record(&self.rule, hash, now))
     }
 
-    /// Decides on a key that has a hot slot, or can take one because no cold record has debt. `None` if
-    /// neither holds, or if another thread changed the row.
+    /// Decides on a key that has a hot slot, or can take one because no cold record has debt ([`HotSlots`]). `None` if
+    /// neither holds, or if another thread changed the row: then [`decide_general`](Self::decide_general) must decide.
     #[inline(always)]
     fn decide_fast(
         &self,
         fast_rate: FastRate,
-        front: HotSlots<'_>,
+        hot_slots: HotSlots<'_>,
         hash: KeyHash,
         toll: Toll,
         now: Moment,
     ) -> Option<(Verdict, Ticket<1>)> {
-        let version = front.lock().version();
-        let known = front.find(hash.fingerprint());
-        let (slot, paid_at) = match known {
-            Some(slot) => (slot, Moment::from_nanos(front.state(slot).load(Ordering::Relaxed))),
+        let version = hot_slots.lock().version();
+        let known = hot_slots.find(hash.fingerprint());
+        let (slot, debt_until) = match known {
+            Some(slot) => (slot, Moment::from_nanos(hot_slots.state(slot).load(Ordering::Relaxed))),
             None => {
-                let (slot, clear_at) = front.best();
-                let is_fresh = clear_at <= now && front.evicted_until() <= now && !front.has_cold_debt(now);
+                let (slot, clear_at) = hot_slots.best();
+                let is_fresh = clear_at <= now && hot_slots.evicted_until() <= now && !hot_slots.has_cold_debt(now);
                 is_fresh.then_some((slot, Moment::ZERO))?
             }
         };
-        let (verdict, spent) = fast_rate.decide(paid_at, now);
+        let (verdict, new_debt_until) = fast_rate.decide(debt_until, now);
         if verdict.is_refusal() {
             let nothing = || Ticket { toll, at: now, charges: ArrayVec::new() };
-            return front.lock().is_still(version).then(|| (verdict, nothing()));
+            return hot_slots.lock().is_still(version).then(|| (verdict, nothing()));
         }
-        let held = front.lock().take_still(version)?;
+        let held = hot_slots.lock().take_still(version)?;
         if known.is_none() {
-            front.assign(slot, hash.fingerprint(), spent);
+            hot_slots.assign(slot, hash.fingerprint(), new_debt_until);
         } else {
-            front.state(slot).store(spent.as_nanos(), Ordering::Relaxed);
+            hot_slots.state(slot).store(new_debt_until.as_nanos(), Ordering::Relaxed);
         }
         drop(held);
-        let charge =
-            TableCharge { table: self.table.id, hash, mark: spent.as_nanos(), in_overflow: false, is_reported: false };
+        let mark = new_debt_until.as_nanos();
+        let charge = TableCharge { table: self.table.id, hash, mark, in_overflow: false, is_reported: false };
         Some((verdict, Ticket { toll, at: now, charges: ArrayVec::from([charge]) }))
     }
 
@@ -503,7 +512,7 @@ impl ActiveRule {
         self.with_record(hash, now, |record| self.rule.block(record, level, until));
     }
 
-    /// The charge of `claim` to settle later.
+    /// The charge that `claim` made, for the ticket; `None` if it charged nothing.
     pub(crate) fn charge_of(&self, claim: &Claim<'_, KeyRecord<'_>>, hash: KeyHash) -> Option<TableCharge> {
         let in_overflow = claim.record.location == Location::Overflow;
         let mark = claim.mark?;
@@ -514,7 +523,7 @@ impl ActiveRule {
     }
 }
 
-/// Checks and applies: without a lock if nothing changes, otherwise under `lock`.
+/// Checks all claims and charges all or none. Takes no lock if nothing changes; otherwise `lock` locks the rows.
 #[inline]
 pub(crate) fn decide_claims<'t, L>(
     claims: &mut [Claim<'t, KeyRecord<'t>>],

@@ -1,4 +1,5 @@
-//! Declares a struct of live atomics and the struct of their snapshot from one list of fields.
+//! A macro that declares a struct of atomic metrics, which threads update, and the struct of their snapshot from one
+//! list of fields. The link to masters and the store use it for their metrics.
 
 macro_rules! live_metrics {
     (

@@ -1,4 +1,5 @@
-//! The lock of one row: a sequence lock in the low half of a word.
+//! The lock of one row of a [`crate::table`]: a sequence lock in the low half of a word, whose high half is other data
+//! of the row.
 //!
 //! The version is odd while a thread changes the row, and increases with every change. Readers compare it
 //! before and after and write nothing, so any number of cores can refuse the same offender without contention
@@ -7,14 +8,16 @@
 
 use crate::sync::{AtomicU64, Ordering, fence, wait_while};
 
+/// The bit that makes a version odd.
 const LOCKED: u64 = 1;
+/// The increase of the version with every change, which leaves the lowest bit alone.
 const VERSION_STEP: u32 = 2;
 
 /// The lock of one row, in the low half of a word.
 #[derive(Clone, Copy)]
 pub(crate) struct Lock<'t>(pub(crate) &'t AtomicU64);
 
-/// A value of the lock's word.
+/// The value of the lock's word at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version(u64);
 

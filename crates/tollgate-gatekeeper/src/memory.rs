@@ -1,4 +1,4 @@
-//! A fixed number of zeroed words, shared by threads.
+//! The memory of a [`crate::table`]: a fixed number of zeroed words, shared by threads.
 //!
 //! A zeroed vector would touch all its memory at once, on small pages, of which a large table needs more than
 //! the TLB holds. On Linux the words are mapped instead: they use no memory until they are accessed, and huge
@@ -19,12 +19,16 @@ mod mapped {
 
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
+    /// The size of a huge page in bytes.
     const HUGE_PAGE: usize = 2 << 20;
 
     /// Zero-initialized words that threads share.
     pub(crate) struct MappedMemory {
+        /// The first word, at a boundary of huge pages if there are any.
         words: NonNull<AtomicU64>,
+        /// The number of words.
         length: usize,
+        /// The start of the mapping, at or before the first word.
         mapping: NonNull<core::ffi::c_void>,
         mapping_bytes: usize,
     }

@@ -4,7 +4,7 @@
 //! throttled callers need a name, and they are few unless an attacker invents callers to hide among them. The
 //! store has a fixed number of entries and uses the space-saving algorithm: a new name replaces the entry
 //! with the least weight and inherits that weight, so that a caller that is throttled often stays. The
-//! displayed counts start when the name was stored, and never exceed the truth; while thousands are throttled
+//! displayed counts do not include that weight: they start when the name was stored. While thousands are throttled
 //! per second they are approximate ([`crate::sample`]).
 
 use core::fmt::{self, Write};
@@ -19,11 +19,12 @@ use tollgate_core::time::{Moment, Span};
 use crate::hash::KeyHash;
 use crate::truncation::{self, Tail};
 
-/// The maximum length of a name. A name of this length or longer is truncated ([`crate::truncation`]). Most user
-/// agents fit.
+/// The maximum length of a name in bytes. A name of this length or longer is truncated ([`crate::truncation`]). Most
+/// user agents fit.
 pub const NAME_BYTES_MAX: usize = 255;
 /// The time after which a caller that was not throttled again has no weight.
 const MEMORY: Span = Span::from_secs(3_600);
+/// The number of entries per shard.
 const SHARD_NAMES: usize = 16;
 
 /// A throttled caller.
@@ -37,13 +38,15 @@ pub struct Throttled {
     pub cut: bool,
     /// The number of its holds and refusals, also of rules in observe mode.
     pub acts: ActCounts,
-    /// The time of the first of these that is known.
+    /// The time of the first of these since the name was stored.
     pub first: Moment,
     /// The time of the last of them.
     pub last: Moment,
     /// The current state of its limit.
     pub info: LimitInfo,
+    /// The identifier of the rule's table.
     pub(crate) table: u32,
+    /// The hash of the key in that table.
     pub(crate) hash: KeyHash,
 }
 
@@ -52,13 +55,14 @@ pub(crate) struct Names {
     shards: Box<[Mutex<Shard>]>,
 }
 
-/// Some entries. The fields that a search reads are separate from the entries and adjacent, because the store
-/// exceeds the cache.
+/// Some entries under one lock. The fields that a search reads are in arrays of their own, so that it accesses few
+/// cache lines; the index in all arrays is that of the entry.
 #[derive(Clone, Copy)]
 struct Shard {
     hashes: [KeyHash; SHARD_NAMES],
-    /// The count, plus the weight of the replaced entry.
+    /// How often a caller was throttled, plus the weight of the entry that it replaced.
     weights: [u64; SHARD_NAMES],
+    /// The times at which the callers were last throttled.
     lasts: [Moment; SHARD_NAMES],
     entries: [Entry; SHARD_NAMES],
 }
@@ -140,6 +144,7 @@ impl Shard {
         (0..SHARD_NAMES).min_by_key(|&at| self.weight(at, now)).unwrap_or(0)
     }
 
+    /// The weight of an entry; 0 if it is older than [`MEMORY`].
     fn weight(&self, at: usize, now: Moment) -> u64 {
         if now.since(self.lasts[at]) < MEMORY { self.weights[at] } else { 0 }
     }
@@ -151,6 +156,7 @@ impl Shard {
         self.lasts[at] = self.lasts[at].max(now);
     }
 
+    /// The caller of an entry. [`Limiter::throttled`](crate::limiter::Limiter::throttled) fills `rule` and `info`.
     fn shown(&self, at: usize) -> Throttled {
         let Entry { table, acts, first, name } = self.entries[at];
         Throttled {
@@ -171,7 +177,7 @@ impl Entry {
     const EMPTY: Self = Self { table: 0, acts: [0; Act::ALL.len()], first: Moment::ZERO, name: Name::EMPTY };
 }
 
-/// A readable key of bounded length, stored inline.
+/// A key as readable text of bounded length, stored inline. Parts are separated by spaces.
 #[derive(Clone, Copy)]
 pub struct Name {
     bytes: [u8; NAME_BYTES_MAX],
@@ -208,6 +214,7 @@ impl Name {
 #[derive(Debug)]
 pub struct NameWriter {
     name: Name,
+    /// The truncated part of the name.
     tail: Option<Tail>,
     /// Whether a part is complete, so that a space follows if there is another.
     part_ended: bool,

@@ -26,13 +26,16 @@ pub(crate) struct RelayInner {
     events: ArrayQueue<RelayEvent>,
     /// Unused buffers for long identifiers.
     spare: ArrayQueue<Box<Name>>,
+    /// Whether the link sleeps, so that the next event must call `wake`.
     is_asleep: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
+    /// See [`Relay::dropped`].
     dropped: AtomicU64,
     /// The number of requests with an empty key.
     pub(crate) unreported: AtomicU64,
     /// One of this many refusals is reported; `None` reports none.
     refusal_sampling_interval: Option<u32>,
+    /// The number of refusals so far, which wraps around.
     refusals: AtomicU32,
     /// Whether reports contain a description of the request, for the master's log.
     pub(crate) log_info: bool,
@@ -46,12 +49,15 @@ pub(crate) struct RelayEvent {
     pub(crate) kind: EventKind,
 }
 
+/// An event. `hash` and `identifier` are those of the request's key, and `clear` is the time at which all of its debt
+/// is paid back, which is zero if it is not known.
 #[derive(Debug)]
 pub(crate) enum EventKind {
     /// A request was admitted or held.
     Usage {
         hash: KeyHash,
         identifier: Identifier,
+        /// The number of requests that were charged.
         count: u64,
         held_until: Option<Moment>,
         clear: Moment,
@@ -60,7 +66,7 @@ pub(crate) enum EventKind {
     },
     /// A request has ended with this CPU time.
     Settlement { hash: KeyHash, cpu: Span, clear: Moment },
-    /// A request was reverted, because it was not forwarded.
+    /// A request was refunded, because it was not forwarded; `count` is returned.
     Return { hash: KeyHash, count: u64, clear: Moment },
     /// A request was refused.
     Refusal { identifier: Identifier },

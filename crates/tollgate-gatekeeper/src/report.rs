@@ -18,7 +18,7 @@ use crate::relay::{EventKind, Relay, RelayEvent};
 use crate::ticket::{TableCharge, Ticket};
 
 impl Limiter {
-    /// From now on, sends reports to `relay` for each rule whose name it knows: the decisions that are passed to
+    /// From now on, sends reports to `relay` for each rule that the relay has by name: the decisions that are passed to
     /// [`report`](Self::report), and their later settlements and refunds.
     pub fn report_to(&mut self, relay: &Relay) {
         for active in &mut self.rules {

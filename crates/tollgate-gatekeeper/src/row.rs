@@ -1,4 +1,5 @@
-//! One row of the table: some slots, an overflow record, and a lock.
+//! One row of the table: some slots, each with the record of one key, an overflow record, and a lock. The overflow
+//! record has the debt of keys that lost their slots, from which new keys start.
 //!
 //! ```text
 //! compact  hot slots            cold: 0 .. 2                3 .. 7             elsewhere
@@ -6,11 +7,13 @@
 //! full     0                   1 .. 7                    8 ..
 //!          lock | overflow aux fingerprint | aux, each   states: overflow, then the slots'
 //! ```
-//! The time of a decision is dominated by memory access, so the number of 64-byte cache rows that it touches
+//! The numbers are indices of words. A fingerprint is a part of the key's hash, and aux are 32 more bits of a record.
+//!
+//! The time of a decision is dominated by memory access, so the number of 64-byte cache lines that it accesses
 //! matters. If a record has one word, as for most limits, a row is compact: its [`HotSlots`] are usually all
 //! that is read, and several groups of cold slots share them. A key belongs to one of these groups. The
 //! overflow record is read only for new keys in cold slots, and is stored elsewhere. Larger records use full
-//! rows of two or more cache rows, whose first one has everything that is needed to find a key.
+//! rows of two or more cache lines, whose first one has everything that is needed to find a key.
 
 use core::ops::Range;
 
@@ -22,16 +25,20 @@ use crate::hot_slots::{self, HotSlots, half, set_half};
 use crate::lock::Lock;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The overflow record has index 0. Slots have the indices from 1 on, hot ones first.
+/// The index of the overflow record. Slots have the indices from 1 on, hot ones first.
 pub(crate) const OVERFLOW: usize = 0;
 // The model checker tries all orders of accesses with at most two preemptions, so it uses few slots.
+/// The number of cold slots per group of a compact row.
 const COLD_SLOTS: usize = if cfg!(tollgate_model) { 1 } else { 5 };
+/// The number of slots of a full row.
 const FULL_SLOTS: usize = if cfg!(tollgate_model) { 2 } else { 7 };
+/// The number of words with the fingerprints of a group of cold slots.
 const COLD_HEADS: usize = COLD_SLOTS.div_ceil(2);
+/// The number of words with the lock and the fingerprints of a full row.
 const FULL_HEADS: usize = 1 + FULL_SLOTS;
-/// The cold slots of a compact row: 64 bytes.
+/// The number of words of a group of cold slots: eight, which are 64 bytes.
 pub(crate) const COLD_WORDS: usize = COLD_HEADS + COLD_SLOTS;
-/// The overflow record of a compact row.
+/// The number of words of the overflow record of a group of cold slots.
 pub(crate) const OVERFLOW_WORDS: usize = 1;
 
 /// The layout of a row.
@@ -80,16 +87,16 @@ impl RowLayout {
     }
 }
 
-/// A row as one key sees it, in place.
+/// The parts of a row that concern one key, in the memory of the table.
 #[derive(Clone, Copy)]
 pub(crate) enum Row<'t> {
     /// For records of one word.
     Compact {
         /// The slots that are read first.
         hot: HotSlots<'t>,
-        /// The other slots.
+        /// The cold slots of the key's group.
         cold: &'t [AtomicU64],
-        /// The overflow record.
+        /// The overflow record of the group.
         overflow: &'t [AtomicU64],
     },
     /// For larger records.
@@ -204,7 +211,7 @@ impl<'t> Row<'t> {
         }
     }
 
-    /// Records a change of the record at `index`. In a compact row it is clear from `until` on.
+    /// Must be called after a change of the record at `index`. In a compact row, the record has debt until `until`.
     pub(crate) fn note_change(&self, index: usize, until: Moment) {
         match self {
             Self::Compact { hot, .. } if index == OVERFLOW || index > hot_slots::SLOTS => hot.note_cold_debt(until),
@@ -232,9 +239,9 @@ impl<'t> Row<'t> {
         }
     }
 
-    /// The new key gets the overflow record or zero, and the overflow record absorbs the evicted one. This
-    /// includes records without debt: a thread whose clock is slightly behind then still finds the rest of
-    /// their debt.
+    /// Replaces the record at `index`: the new key gets the overflow record or zero, and the overflow record absorbs
+    /// the evicted one. This includes records without debt: a thread whose clock is slightly behind then still finds
+    /// the rest of their debt.
     fn displace(&self, index: usize, from_overflow: bool, rule: &Rule) {
         if from_overflow || !self.is_empty(index) {
             self.swap(index, OVERFLOW);

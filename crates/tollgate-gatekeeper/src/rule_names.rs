@@ -1,4 +1,5 @@
-//! Finds rules by name without a scan: a domain can have thousands of rules, and a call names one.
+//! Finds rules by name with a binary search, for callers of doors that name the rule that is to decide: a limiter can
+//! have thousands of rules.
 
 /// The indices of rules, sorted by name. Several rules can have one name.
 #[derive(Clone, Debug)]

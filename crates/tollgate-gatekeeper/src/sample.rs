@@ -1,10 +1,11 @@
-//! Samples events that are too frequent to be counted individually.
+//! Samples events that are too frequent to be counted individually: refusals, for the lists of throttled callers that
+//! operators see.
 //!
-//! Counting a caller by name touches memory outside of the cache, which takes longer than its refusal. A
-//! display cannot show whether a caller was refused 81,240 or 81,260 times. Within each interval, the first
-//! events are therefore counted individually, and then one in 32 at random, with a weight of 32. A regular
-//! pattern would always count or always miss callers that take turns. These counts decide nothing; limits and
-//! flags have their own.
+//! Counting a caller by name accesses memory outside of the cache, which takes longer than its refusal, and an
+//! operator does not need to know whether a caller was refused 81,240 or 81,260 times. In each interval of half a
+//! second, the first 512 events are therefore counted individually, and then one in 32 at random, with a weight of
+//! 32. A regular pattern would always count or always miss callers that take turns. These counts decide nothing;
+//! limits and flags have their own.
 
 use core::cell::Cell;
 
@@ -18,7 +19,9 @@ const WEIGHT: u64 = 32;
 /// The sampler of one thread.
 #[derive(Debug, Default)]
 pub struct Sample {
-    moment: Cell<u64>,
+    /// The number of the current interval.
+    interval: Cell<u64>,
+    /// The number of events in it that were counted individually.
     counted: Cell<u32>,
 }
 
@@ -28,16 +31,16 @@ impl Sample {
 
     /// A sampler without events.
     pub const fn new() -> Self {
-        Self { moment: Cell::new(0), counted: Cell::new(0) }
+        Self { interval: Cell::new(0), counted: Cell::new(0) }
     }
 
     /// The weight with which the current event is counted; `None` if it is not sampled.
     #[inline]
     pub fn times(&self, now: Moment) -> Option<u64> {
-        let moment = now.as_nanos() >> INTERVAL_NS_LOG2;
+        let interval = now.as_nanos() >> INTERVAL_NS_LOG2;
         // Only a later interval resets the count: a request that was held has the time of its arrival.
-        if moment > self.moment.get() {
-            self.moment.set(moment);
+        if interval > self.interval.get() {
+            self.interval.set(interval);
             self.counted.set(0);
         }
         let counted = self.counted.get();

@@ -1,4 +1,5 @@
-//! A limiter with scaled limits and shared state.
+//! A limiter with scaled limits that shares the state of another. The HTTP door uses it for callers that send a factor
+//! with their requests: 2 halves the limits, 0.5 doubles them.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

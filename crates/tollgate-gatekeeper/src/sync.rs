@@ -1,12 +1,13 @@
-//! The atomics of the table: those of the machine, or of the model checker.
+//! The atomics of the table: those of the standard library, or with the cfg `tollgate_model` those of the model checker
+//! loom (`model.rs`).
 
 #[cfg(tollgate_model)]
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(not(tollgate_model))]
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Waits briefly while another thread makes `busy` true: spins first, then yields in case that thread is
-/// descheduled. It may return early.
+/// Waits while `busy` is true, but only briefly: spins first, then yields once in case the other thread is descheduled.
+/// The caller must check again.
 #[cfg(not(tollgate_model))]
 #[cold]
 pub(crate) fn wait_while(busy: impl Fn() -> bool) {

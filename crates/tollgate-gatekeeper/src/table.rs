@@ -1,4 +1,5 @@
-//! The records of one rule for all keys, in memory of fixed size.
+//! The records of one rule for all keys, in memory of fixed size. A [`Limiter`](crate::limiter::Limiter) has one table
+//! per rule. A record has debt while some of its charges are not paid back, and is *clear* from then on.
 //!
 //! A growing map can exhaust memory, and a map that evicts its oldest entries gives an offender a fresh
 //! budget for the price of some invented keys. Here a key belongs to one row of nine or seven records
@@ -30,9 +31,9 @@ use crate::key_record::KeyRecord;
 use crate::memory::Memory;
 use crate::row::{self, Row, RowLayout};
 
-/// The number of words per cache row of 64 bytes.
+/// The number of words per cache line of 64 bytes.
 const WORDS_PER_CACHE_LINE: usize = 8;
-/// The maximum size of all hot slots. They must fit the cache with room for other work.
+/// The maximum size of all hot slots of a table, in bytes. They must fit the cache with room for other work.
 const HOT_BYTES_MAX: usize = 12 << 20;
 
 /// The records of one rule for all keys.
@@ -40,6 +41,7 @@ pub(crate) struct Table {
     /// The table's identifier within the process.
     pub(crate) id: u32,
     memory: Memory,
+    /// The layout of its rows.
     shape: RowLayout,
     layout: TableLayout,
     /// The hasher of the table's keys.
@@ -51,14 +53,17 @@ pub(crate) struct Table {
 /// their rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TableLayout {
+    /// The number of rows, each of which has one group of hot slots.
     hot_groups: usize,
+    /// The number of words per row, without its cold slots.
     hot_words: usize,
+    /// The number of groups of cold slots per row; 0 if rows are full ([`RowLayout`]).
     cold_per_hot: usize,
 }
 
 impl TableLayout {
-    /// As many groups of hot slots as fit the cache, and as many groups of cold slots per group as fit the
-    /// memory, but at least one.
+    /// As many rows as fit the cache with their hot slots, and as many groups of cold slots per row as fit the memory,
+    /// but at least one. Full rows have none, and are only limited by the memory. `None` if no row fits.
     fn new(shape: RowLayout, bytes: usize) -> Option<Self> {
         let hot_words = shape.hot_words()?;
         let words = bytes / size_of::<u64>();
@@ -86,7 +91,7 @@ impl TableLayout {
     }
 }
 
-/// Counters of a table that is too small. All are zero if it is large enough.
+/// Counters of a table that is too small, as in [`TableReport`]. All are zero if it is large enough.
 #[derive(Debug, Default)]
 pub(crate) struct TablePressure {
     pub(crate) evicted: AtomicU64,
@@ -139,13 +144,14 @@ pub fn table_bytes_min(rule: &Rule) -> usize {
 /// thirty finds its row full if all keys have debt at once.
 pub fn table_bytes_for(rule: &Rule, keys: usize) -> usize {
     let bytes_min = table_bytes_min(rule);
-    let (keys_per_ten, bytes) = match RowLayout::of(rule) {
-        // Only cold slots count, because hot slots are few if there are many keys. Smaller tables have room
-        // to spare.
+    let (keys_per_ten_groups, group_bytes) = match RowLayout::of(rule) {
+        // 2.7 keys per group of five cold slots. Hot slots do not count, because they are few if there are many keys.
+        // Smaller tables have room to spare.
         shape @ RowLayout::Compact => (27, size_of::<u64>() * shape.cold_words()),
+        // 4.3 keys per row of seven slots.
         RowLayout::Full { .. } => (43, bytes_min),
     };
-    keys.saturating_mul(10).div_ceil(keys_per_ten).saturating_mul(bytes).max(bytes_min)
+    keys.saturating_mul(10).div_ceil(keys_per_ten_groups).saturating_mul(group_bytes).max(bytes_min)
 }
 
 impl Table {

@@ -1,4 +1,5 @@
-//! The charges of an admitted request, which are settled or refunded when it ends.
+//! The charges that a limiter made for an admitted request. They are settled when the request ends, or refunded if it
+//! was not forwarded.
 
 use arrayvec::ArrayVec;
 use tollgate_core::limit::Charge;
@@ -11,25 +12,28 @@ use crate::hash::KeyHash;
 /// [`Limiter::rules_passed_over`](crate::limiter::Limiter::rules_passed_over).
 pub const RULES_AT_ONCE_MAX: usize = 16;
 
-/// The charges of a request. It must be passed to exactly one [`settle`](crate::limiter::Limiter::settle) or
-/// [`refund`](crate::limiter::Limiter::refund), so it cannot be copied. A limiter that took over from the one
-/// that created it accepts it, too.
+/// The charges of a request, at most `N`. It must be passed to exactly one
+/// [`settle`](crate::limiter::Limiter::settle) or [`refund`](crate::limiter::Limiter::refund), so it cannot be
+/// copied. A limiter that took over from the one that created it accepts it, too.
 #[must_use = "a request that is not settled stays in flight"]
 #[derive(Debug)]
 pub struct Ticket<const N: usize = RULES_AT_ONCE_MAX> {
     /// The expected cost of the request.
     pub toll: Toll,
-    /// The time of the charge.
+    /// The time of the charges.
     pub(crate) at: Moment,
+    /// One for each rule that applied.
     pub(crate) charges: ArrayVec<TableCharge, N>,
 }
 
-/// One charge: its table and its location there.
+/// A charge to one key of one rule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TableCharge {
+    /// The identifier of the rule's table.
     pub(crate) table: u32,
+    /// The hash of the key.
     pub(crate) hash: KeyHash,
-    /// The record's mark right after the charge.
+    /// [`Charge::mark`]: a value of the record right after the charge, by which a refund recognizes the charge.
     pub(crate) mark: u64,
     /// Whether it was charged to the overflow record.
     pub(crate) in_overflow: bool,

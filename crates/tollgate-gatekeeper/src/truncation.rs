@@ -1,4 +1,5 @@
-//! Truncation of names that are too long to store.
+//! Truncation of names that are too long to store: the names of throttled callers, and the identifiers of keys in
+//! messages to masters.
 //!
 //! Plain truncation maps different names to one: two accounts would share a flag, and a client that appends
 //! bytes to its name could hide behind another. The truncated part is therefore replaced by a digest. The

@@ -1,4 +1,5 @@
-//! A child process that is stopped when its value is dropped.
+//! A child process that is stopped when its value is dropped: the demo and the benchmarks run sites, gates and other
+//! proxies in it.
 //!
 //! A parent that is killed cannot clean up, and an orphaned server keeps its port and its core. The kernel is
 //! therefore asked to kill the child with its parent.
@@ -17,13 +18,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// The longest time until a child listens.
 const START_MAX: Duration = Duration::from_secs(15);
+/// The part of a child's standard error that is read to explain why it did not start.
 const LOG_BYTES_MAX: u64 = 64 * 1024;
+/// The longest wait for the end of a child.
 const STOP_MAX: Duration = Duration::from_secs(3);
 
-/// A running process with its standard error.
+/// A running process.
 pub struct Child {
     process: std::process::Child,
+    /// Its standard error.
     log: File,
 }
 
@@ -76,6 +81,7 @@ impl Child {
         Err(io::Error::other(format!("{name} does not listen on {address}: {}", self.complaint())))
     }
 
+    /// The last lines of standard error, for an error message.
     fn complaint(&self) -> String {
         let mut text = String::new();
         let read = (&self.log).rewind().and_then(|()| (&self.log).take(LOG_BYTES_MAX).read_to_string(&mut text));

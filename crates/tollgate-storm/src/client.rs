@@ -1,7 +1,7 @@
 //! A minimal HTTP/1.1 client with a chosen source address.
 //!
-//! Client libraries pool connections, retry and choose addresses by themselves, each of which would change
-//! the measurement.
+//! The load generator plays people and the crawler with it. Client libraries pool connections, retry and choose
+//! addresses by themselves, each of which would change the measurement.
 
 use crate::{
     crowd::Crowd,
@@ -20,9 +20,10 @@ const HEADERS_MAX: usize = 64;
 const CHUNK_LINE_BYTES_MAX: usize = 1024;
 const CHUNK_BYTES_MAX: usize = 16 << 20;
 
-/// One client: its crowd, source, target, and keep-alive connection.
+/// One client, with at most one keep-alive connection.
 pub struct Client {
     crowd: Crowd,
+    /// The address that the client comes from.
     source: Ipv4Addr,
     target: Arc<Target>,
     connection: Option<Connection>,
@@ -34,7 +35,7 @@ impl Client {
         Self { crowd, source, target, connection: None }
     }
 
-    /// Requests `path`; anything but the page is a failure.
+    /// Requests `path`; anything but a 200 is a failure.
     pub async fn ask(&mut self, path: &str) -> Result<(), Failure> {
         let answer = self.exchange(path).await.map_err(|_| Failure::Broken)?;
         match answer.status {
@@ -86,6 +87,7 @@ struct Answer {
 /// A response head with the length of its body.
 struct Head {
     answer: Answer,
+    /// The length of the head.
     bytes: usize,
     body: BodyLength,
 }
@@ -137,6 +139,7 @@ impl Connection {
         Ok(head.answer)
     }
 
+    /// Reads and discards the response up to `end`, counted from the start of its head.
     async fn read_body(&mut self, end: usize) -> io::Result<()> {
         let mut missing = end.saturating_sub(self.buffer.len());
         while missing > 0 {

@@ -1,6 +1,5 @@
-//! The site's counters: requests and exact CPU time per crowd, measured by the thread clock.
-//!
-//! A [`Reading`] of them is sent as JSON.
+//! The site's counters: requests and exact CPU time per crowd, measured by the CPU clock of each thread. The site sends
+//! a [`Reading`] of them as JSON to benchmarks, which run in another process.
 
 use crate::{cpu, crowd::Crowd};
 use serde::{Deserialize, Serialize};
@@ -11,7 +10,9 @@ use std::{
 
 /// The live counters.
 pub(crate) struct Counters {
+    /// The start of the site.
     opened: Instant,
+    /// As in [`Reading`].
     requests: [AtomicU64; 3],
     cpu_ns: [AtomicU64; 3],
 }
@@ -34,10 +35,12 @@ impl Counters {
         Self { opened: Instant::now(), requests: Default::default(), cpu_ns: Default::default() }
     }
 
+    /// Counts a request when it starts.
     pub(crate) fn begin(&self, crowd: Crowd) {
         self.requests[crowd as usize].fetch_add(1, Relaxed);
     }
 
+    /// Adds CPU time of a request.
     pub(crate) fn spend(&self, crowd: Crowd, cpu: Duration) {
         let cpu_ns = u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
         self.cpu_ns[crowd as usize].fetch_add(cpu_ns, Relaxed);

@@ -1,7 +1,7 @@
-//! The clients of the site and their addresses.
+//! The clients of the site, in three crowds, and their addresses.
 //!
-//! Every client binds a separate loopback address (127.x.y.z) before it connects, so a proxy sees distinct
-//! clients without any header. [`HEADER`] has the crowd, for the site's counters only; nothing that decides
+//! Every client binds the loopback address (127.x.y.z) that is assigned to it before it connects, so a proxy sees
+//! distinct clients without any header. [`HEADER`] has the crowd, for the site's counters only; nothing that decides
 //! on requests may read it.
 
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub const HUMANS: u8 = 40;
 pub const CRAWLER_CONNECTIONS: u16 = 64;
 
 /// The number of /16s of a crawler that is [`Origin::Everywhere`].
-const NETWORKS: u16 = 64;
+const EVERYWHERE_BLOCKS: u16 = 64;
 
 /// A group of clients that is reported together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ impl Crowd {
     }
 }
 
-/// The networks of the crawler.
+/// The networks that the crawler's connections come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// All from one address.
@@ -65,7 +65,7 @@ pub enum Origin {
     Networks(u16),
 }
 
-/// The maximum number of networks of a crawler: 23 /16s.
+/// The maximum number of /24 networks of a crawler: those of 23 /16s.
 pub const NETWORKS_MAX: u16 = 23 * 256;
 
 impl Origin {
@@ -75,7 +75,7 @@ impl Origin {
             Self::Address => Ipv4Addr::new(127, 200, 1, 1),
             Self::Network => Ipv4Addr::new(127, 200, 1, 1 + (index % 254) as u8),
             Self::Block => Ipv4Addr::new(127, 200, 1 + (index % 254) as u8, 1),
-            Self::Everywhere => Ipv4Addr::new(127, 100 + (index % NETWORKS) as u8, 1, 1),
+            Self::Everywhere => Ipv4Addr::new(127, 100 + (index % EVERYWHERE_BLOCKS) as u8, 1, 1),
             Self::Networks(networks) => {
                 let networks = if networks == 0 { 1 } else { networks };
                 let network = index % networks % NETWORKS_MAX;

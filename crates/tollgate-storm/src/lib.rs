@@ -1,7 +1,8 @@
-//! A site that can be overloaded, and the load that does it.
+//! A *storm*: people read the pages of a simulated site while a crawler overloads it. This crate has the site, the load
+//! generator that plays people and crawler, and the results.
 //!
-//! The demo, the storm benchmark and the program `tollgate-storm` share this site and load generator. The crate does
-//! not know Tollgate; a gate in front of the site is only an address, and any other gate can be measured in its place.
+//! The demo of Tollgate, its benchmarks and the program `tollgate-storm` use it. The crate does not depend on Tollgate;
+//! a gate in front of the site is only an address, and any other proxy can be measured in its place.
 //!
 //! ```no_run
 //! use std::{sync::Arc, time::{Duration, Instant}};
@@ -21,7 +22,7 @@
 //! # Layout
 //!
 //! ```text
-//! plan (all visits, from one seed) -> storm (plays the plan over sockets) -> tally (what each visitor saw)
+//! plan (all visits, from one seed) -> storm (plays the plan over sockets) -> tally (the result of each visit)
 //!                                                        |
 //!                                                      site (burns exact CPU per page, counts it per crowd)
 //! ```

@@ -123,8 +123,8 @@ struct RunOptions {
     svg: Option<PathBuf>,
 }
 
-/// Wrong arguments.
-const WRONG: u8 = 2;
+/// The exit code for wrong arguments; that of other failures is 1.
+const WRONG_ARGUMENTS: u8 = 2;
 
 fn main() -> ExitCode {
     let outcome = match Options::parse().command {
@@ -140,6 +140,7 @@ fn main() -> ExitCode {
     }
 }
 
+/// Success, or an exit code and a message.
 type Outcome = Result<(), (u8, String)>;
 
 fn serve(options: &SiteOptions) -> Outcome {
@@ -168,17 +169,18 @@ fn run(options: &RunOptions) -> Outcome {
 }
 
 fn target(options: &RunOptions) -> Result<Target, (u8, String)> {
-    let target = Target::of_url(&options.target, options.certificates.as_deref()).map_err(|error| (WRONG, error))?;
+    let target =
+        Target::of_url(&options.target, options.certificates.as_deref()).map_err(|error| (WRONG_ARGUMENTS, error))?;
     if options.identity == Identity::Source && !(target.address.ip().is_loopback() && target.address.is_ipv4()) {
         let message = "clients have their own source addresses on 127.0.0.0/8 only: use --identity x-forwarded-for, \
                        and let the server under test trust this machine";
-        return Err((WRONG, message.to_string()));
+        return Err((WRONG_ARGUMENTS, message.to_string()));
     }
     let paths = match (&options.article_path, &options.archive_path, &options.asset_path) {
         (Some(article), Some(archive), Some(asset)) => {
             let is_path = |path: &&String| path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
             if ![article, archive, asset].iter().all(is_path) {
-                return Err((WRONG, "a path starts with / and has no spaces".to_string()));
+                return Err((WRONG_ARGUMENTS, "a path starts with / and has no spaces".to_string()));
             }
             Some(Paths { article: article.clone(), archive: archive.clone(), asset: asset.clone() })
         }
@@ -187,14 +189,16 @@ fn target(options: &RunOptions) -> Result<Target, (u8, String)> {
     Ok(Target { identity: options.identity, paths, assets: options.assets, ..target })
 }
 
-/// Keeps the numbers of the crawler apart from those of the visits, which the same seed draws.
+/// Makes the random numbers for the crawler independent of those for the visits, which have the same seed.
 const SALT: u64 = 0x5eed_0f57_0000_0002;
 
+/// The plan, and its parameters for the results.
 fn plan(options: &RunOptions) -> (Arc<Plan>, StormParameters) {
     let (mut networks, mut connections, mut round_trip_ms) =
         (options.networks, options.connections, options.round_trip_ms);
     if options.random {
         let mut dice = Dice::new(options.seed ^ SALT);
+        // A log-uniform number: each second of the duration is one network.
         let spread = dice.log_uniform(Duration::from_secs(1), Duration::from_secs(256));
         networks = spread.as_secs() as u16;
         connections = 16 + dice.below(240) as u16;

@@ -1,4 +1,4 @@
-//! Kinds of page and their cost.
+//! The kinds of page on the site, their paths and their cost.
 //!
 //! All clients request the same kinds of page. The crawler requests only expensive ones, as crawlers do that walk every
 //! diff and every archive page of a site.
@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr, time::Duration};
 
-/// Ids from here on are archive pages even where the path calls them articles.
+/// A path such as `/article/1000000` with a number from here on is an archive page, as expensive as `/archive/1`.
 const ARCHIVE_ID_MIN: u64 = 1_000_000;
 
 /// A kind of page.
@@ -101,8 +101,8 @@ impl<T> PerKind<T> {
 }
 
 impl Kind {
-    /// The path of page number `id`. With `alike`, archive pages have paths of articles, so that routes do not
-    /// reveal the cost.
+    /// The path of page number `id`. With `alike`, archive pages have paths of articles, so that a gate cannot learn
+    /// the cost of a page from its route.
     pub fn path(self, id: u64, alike: bool) -> String {
         match self {
             Self::Article => format!("/article/{}", id % ARCHIVE_ID_MIN),

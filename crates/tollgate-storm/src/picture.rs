@@ -1,15 +1,18 @@
-//! The results as a picture: the slowest page of each second, failed views, and the crawler's responses.
+//! The results of `tollgate-storm run` as an SVG picture: the slowest page of each second, failed views, and the
+//! crawler's responses. Lengths are in units of the image.
 
 use crate::results::{Results, SecondResults};
 use std::fmt::Write;
 
 const WIDTH: f64 = 960.0;
-const LEFT: f64 = 64.0;
-/// The upper chart has the pages of people, the lower one the crawler.
-const PAGES: (f64, f64) = (64.0, 250.0);
-const CRAWLER: (f64, f64) = (300.0, 400.0);
 const HEIGHT: f64 = 440.0;
-/// The range of page times: 1 ms to 10 s, logarithmic.
+/// The left edge of both charts, after the labels.
+const LEFT: f64 = 64.0;
+/// The top and bottom of the upper chart, which has the pages of people.
+const PAGES: (f64, f64) = (64.0, 250.0);
+/// The top and bottom of the lower chart, which has the crawler.
+const CRAWLER: (f64, f64) = (300.0, 400.0);
+/// The range of page times, in powers of ten: 1 ms to 10 s.
 const DECADES: f64 = 4.0;
 
 /// An SVG image without external resources.
@@ -47,6 +50,7 @@ pub fn picture(results: &Results) -> String {
     svg
 }
 
+/// The summary below the title.
 fn verdict(results: &Results) -> String {
     let Some(storm) = results.phase("storm") else { return String::new() };
     let share = |served: u64, views: u64| 100.0 * served as f64 / views.max(1) as f64;
@@ -59,6 +63,7 @@ fn verdict(results: &Results) -> String {
     )
 }
 
+/// The upper chart; `x` is the position of a second.
 fn pages(svg: &mut String, seconds: &[SecondResults], x: &impl Fn(f64) -> f64) {
     let (top, bottom) = PAGES;
     let y = |ms: f64| bottom - (bottom - top) * (ms.max(1.0).log10() / DECADES).clamp(0.0, 1.0);
@@ -82,6 +87,7 @@ fn pages(svg: &mut String, seconds: &[SecondResults], x: &impl Fn(f64) -> f64) {
     text(svg, WIDTH - 16.0, top - 6.0, "end", "#60646c", "slowest page of each second; red: a view failed");
 }
 
+/// The lower chart: stacked bars of pages and refusals per second.
 fn crawler(svg: &mut String, seconds: &[SecondResults], x: &impl Fn(f64) -> f64) {
     let (top, bottom) = CRAWLER;
     let total = |second: &SecondResults| second.crawler_answered + second.crawler_refused;
@@ -106,6 +112,7 @@ fn crawler(svg: &mut String, seconds: &[SecondResults], x: &impl Fn(f64) -> f64)
     text(svg, WIDTH - 16.0, top - 6.0, "end", "#60646c", "crawler: pages received (yellow), refused (grey)");
 }
 
+/// A horizontal line with its label.
 fn axis(svg: &mut String, y: f64, label: &str) {
     _ = writeln!(
         svg,

@@ -42,7 +42,7 @@ impl Phases {
         self.calm + self.storm
     }
 
-    /// The time of the last visit.
+    /// The end of the plan: no visit starts later.
     pub fn end_at(self) -> Duration {
         self.calm + self.storm + self.recovery
     }
@@ -72,7 +72,7 @@ pub struct Plan {
     pub visits: Vec<Visit>,
     /// The crawler's networks; `None` without a crawler.
     pub origin: Option<Origin>,
-    /// Whether archive pages have the same paths as articles.
+    /// Whether archive pages have paths of articles, as in [`Kind::path`].
     pub alike: bool,
     /// The simulated network round trip before each request of the crawler. Loopback has none, and a crawler
     /// that is refused immediately would only measure the refusal rate of this machine.

@@ -1,4 +1,5 @@
-//! The results of a storm as data, for publication and comparison.
+//! The results of a storm as data, for publication and comparison: computed from the [`Tally`] at the end of
+//! `tollgate-storm run`, and written as JSON, as a table and as a picture.
 //!
 //! The field names and meanings are stable: `format` changes with them. Times of people count from the planned start of
 //! the visit, and a view that failed counts as the time after which people give up, so that a server cannot look faster
@@ -29,7 +30,7 @@ pub struct Results {
     pub storm: StormParameters,
     /// The results of each phase: calm, storm and recovery.
     pub phases: Vec<PhaseResults>,
-    /// CPU time of the site in the storm, if the site was asked.
+    /// CPU time of the site in the storm, if the address of the site was given.
     pub site: Option<SiteResults>,
     /// One entry per second.
     pub seconds: Vec<SecondResults>,
@@ -52,7 +53,7 @@ pub struct StormParameters {
     pub round_trip_ms: f64,
     /// Time after which people give up, in seconds.
     pub patience_s: f64,
-    /// The duration of each phase, in seconds.
+    /// The duration of the calm, in seconds.
     pub calm_s: f64,
     /// The duration of the storm, in seconds.
     pub storm_s: f64,
@@ -125,7 +126,7 @@ pub struct SiteResults {
 pub struct SecondResults {
     /// Views of people and office that were planned for this second.
     pub views: u64,
-    /// Those that were served.
+    /// Those in which the page and all its assets arrived in time.
     pub served: u64,
     /// The slowest page among them, in milliseconds.
     pub page_max_ms: f64,
@@ -253,6 +254,7 @@ impl Percentiles {
     }
 }
 
+/// The results of each second; `crawled` is as in [`Results::new`].
 fn seconds(views: &[View], crawled: &[Crawled], end_at: Duration) -> Vec<SecondResults> {
     let mut seconds = vec![SecondResults::default(); end_at.as_secs_f64().ceil() as usize];
     for view in views {

@@ -1,5 +1,5 @@
-//! The site: HTTP/1.1 on loopback with a few workers in FIFO order. Every page burns exact CPU time, sleeps,
-//! or both.
+//! The simulated site: an HTTP/1.1 server on loopback with a few workers, which serve requests in FIFO order. Every
+//! page burns exact CPU time, sleeps, or both.
 //!
 //! It behaves like a typical overloaded site: a request that it has read is processed even if its client leaves
 //! while the request waits or runs, because most servers notice that too late. A storm therefore leaves abandoned
@@ -29,7 +29,9 @@ const CONNECTIONS_MAX: usize = 4096;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 const HEADERS_MAX: usize = 64;
 const THREAD_STACK_BYTES: usize = 128 * 1024;
+/// The time after which an idle connection is closed.
 const IDLE_MAX: Duration = Duration::from_secs(75);
+/// The path of the site's counters, which no worker serves.
 const COUNTERS_PATH: &str = "/-/counters";
 
 /// The settings of the site.
@@ -93,10 +95,12 @@ pub fn read_counters(address: SocketAddr) -> io::Result<Reading> {
 struct Request {
     path: String,
     crowd: Crowd,
+    /// Whether the client asks to close the connection after the response.
     close: bool,
 }
 
 impl Site {
+    /// Serves one connection.
     fn converse(&self, mut stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(IDLE_MAX))?;
@@ -143,6 +147,7 @@ impl Site {
     }
 }
 
+/// A response, with the CPU time in `Server-Timing` if it is given.
 fn answer(status: u16, body: &str, cpu: Option<Duration>) -> String {
     let mut answer = format!("HTTP/1.1 {status} -\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n", body.len());
     if let Some(cpu) = cpu {
@@ -173,6 +178,8 @@ fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Opti
     }
 }
 
+/// The request at the start of `bytes` and the length of its head; `None` if it is incomplete. A request without a
+/// crowd counts as human.
 fn parse(bytes: &[u8]) -> io::Result<Option<(Request, usize)>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut head = httparse::Request::new(&mut headers);

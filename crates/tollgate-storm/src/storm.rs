@@ -1,4 +1,4 @@
-//! Plays a plan over real sockets.
+//! The load generator: plays a plan over real sockets.
 //!
 //! It uses one thread: run [`play`] on a current-thread runtime, pinned to another core than the site, so
 //! that the load generator does not disturb the measurement.
@@ -41,7 +41,7 @@ pub async fn play(plan: Arc<Plan>, target: Arc<Target>, start: std::time::Instan
     while clients.join_next().await.is_some() {}
 }
 
-/// One page view: the page, then all its assets at once.
+/// One page view: the page, then all its assets at once. `start` is the start of the plan.
 async fn look(visit: Visit, alike: bool, target: Arc<Target>, start: Instant) -> View {
     let due = start + visit.at;
     let mut client = Client::new(visit.crowd, visit.source, Arc::clone(&target));
@@ -59,6 +59,7 @@ async fn load_assets(visit: Visit, mut client: Client, target: Arc<Target>) -> R
         return Ok(());
     }
     let deadline = Instant::now() + PATIENCE;
+    // Pages share assets: there are 100 groups of four.
     let first_id = visit.id % 100 * 4;
     let mut others = JoinSet::new();
     for number in 1..u64::from(target.assets) {
@@ -72,11 +73,12 @@ async fn load_assets(visit: Visit, mut client: Client, target: Arc<Target>) -> R
     outcome
 }
 
+/// Gives up at `deadline`.
 async fn patiently(deadline: Instant, asking: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     timeout_at(deadline, asking).await.unwrap_or(Err(Failure::Late))
 }
 
-/// One connection of the crawler: requests continuously and ignores the responses.
+/// One connection of the crawler: requests one archive page after the other during the storm, whatever the responses.
 async fn crawl(plan: Arc<Plan>, index: u16, mut client: Client, start: Instant, tally: Arc<Tally>) {
     let first_id = u64::from(index) * 10_000;
     sleep_until(start + plan.phases.storm_at()).await;

@@ -1,4 +1,5 @@
-//! The results of a storm, during and after it.
+//! The tally of a storm: the result of each page view, and the crawler's totals. The clients fill it during the storm,
+//! the demo displays it meanwhile, and `results.rs` summarizes it at the end.
 
 use crate::{crowd::Crowd, page::Kind};
 use serde::{Deserialize, Serialize};
@@ -7,7 +8,8 @@ use std::{
     time::Duration,
 };
 
-/// The time after which a person gives up. A failure counts as this long.
+/// The time after which a person gives up: on the page, counted from the planned start of the view, and then again on
+/// its assets, counted from the page. A failure counts as this long.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The reason of a failed page view.
@@ -52,7 +54,7 @@ pub struct Crawled {
     pub answered: u64,
     /// Responses other than the page.
     pub refused: u64,
-    /// Requests without a response.
+    /// Requests without a complete response.
     pub broken: u64,
 }
 
@@ -74,6 +76,7 @@ impl Tally {
         *self.lock_crawled()
     }
 
+    /// Adds the outcome of one request of the crawler.
     pub(crate) fn crawl(&self, outcome: Result<(), Failure>) {
         let mut crawled = self.lock_crawled();
         *match outcome {

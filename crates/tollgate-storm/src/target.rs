@@ -31,13 +31,13 @@ pub type Paths = PerKind<String>;
 pub struct Target {
     /// The address to connect to.
     pub address: SocketAddr,
-    /// How clients verify the server, for `https`.
+    /// The TLS configuration of the clients; `None` for `http`.
     pub tls: Option<TargetTls>,
     /// The `Host` header.
     pub host: String,
     /// How the server tells clients apart.
     pub identity: Identity,
-    /// The pages; `None` is the site of this crate.
+    /// The paths of its pages; `None` for those of this crate's site.
     pub paths: Option<Paths>,
     /// The number of files that a page includes.
     pub assets: u8,
@@ -52,8 +52,8 @@ impl Target {
         Self { address, tls: None, host: address.to_string(), identity: Identity::Source, paths: None, assets: ASSETS }
     }
 
-    /// The server at `http://HOST[:PORT]` or `https://HOST[:PORT]`. Its certificate must be one of the PEM file
-    /// `certificates`, or one that this system trusts if there is no such file.
+    /// The server at `http://HOST[:PORT]` or `https://HOST[:PORT]`. Its certificate must be issued by one of those in
+    /// the PEM file `certificates`, or by one that this system trusts if no file is given.
     pub fn of_url(url: &str, certificates: Option<&Path>) -> Result<Self, String> {
         let wrong = || "write the target as http://HOST:PORT or https://HOST:PORT, without a path".to_owned();
         let unresolved = |error: io::Error| format!("cannot resolve the host of the target: {error}");
@@ -84,7 +84,7 @@ impl Target {
         Ok(Self { tls, host: host.to_string(), ..Self::new(address) })
     }
 
-    /// The path of page number `id`.
+    /// The path of page number `id`. `alike` is as in [`Kind::path`], and has no effect on paths of another site.
     pub(crate) fn path(&self, kind: Kind, id: u64, alike: bool) -> String {
         match &self.paths {
             None => kind.path(id, alike),

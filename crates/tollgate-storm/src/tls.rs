@@ -1,4 +1,4 @@
-//! TLS to the server under test.
+//! TLS connections of the load generator to the server under test.
 
 use std::{fmt, io, path::Path, sync::Arc};
 
@@ -7,7 +7,8 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-/// How clients verify the server. All clients share it, so that repeated visits resume their sessions, as in browsers.
+/// The TLS configuration of the clients: the certificates to trust, and the expected name of the server. All clients
+/// share it with its cache of TLS sessions, so that repeated visits resume a session, as those of a browser do.
 #[derive(Clone)]
 pub struct TargetTls {
     connector: TlsConnector,
@@ -46,6 +47,7 @@ impl TargetTls {
         Ok(Self { connector: TlsConnector::from(Arc::new(config)), name })
     }
 
+    /// Performs the handshake on a new connection.
     pub(crate) async fn connect(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         self.connector.connect(self.name.clone(), stream).await
     }

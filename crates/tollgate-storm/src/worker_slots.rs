@@ -1,4 +1,4 @@
-//! The site's workers: a limited number of concurrent requests, and a FIFO queue for the rest.
+//! The workers of the simulated site: a limited number of concurrent requests, and a FIFO queue for the rest.
 //!
 //! Standard semaphores do not guarantee FIFO order. FIFO is what most servers do, and it lets one heavy
 //! client delay all others.
@@ -11,13 +11,15 @@ use std::{
     },
 };
 
+/// The slots of all workers.
 pub(crate) struct WorkerSlots {
     queue: Mutex<Queue>,
 }
 
 struct Queue {
+    /// Slots that no request holds.
     free: usize,
-    /// One channel per waiting request, which admits it.
+    /// One channel per waiting request, in the order of arrival. A message admits the request.
     waiting: VecDeque<SyncSender<()>>,
 }
 

@@ -1,4 +1,4 @@
-//! A gate for tests of the admin address.
+//! A gate with its own backend, for tests of the admin address.
 
 use std::io::{BufReader, Write};
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use super::backend::read_request;
 use super::simple_http::{HttpAnswer, ask};
 use super::{Backend, Gate};
 
-/// A backend that answers every request with 200, and returns its `traceparent`.
+/// A backend that answers every request with 200, and returns the request's `traceparent` in `X-Seen-Traceparent`.
 pub fn backend() -> SocketAddr {
     let backend = Backend::connecting(|mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
@@ -37,7 +37,7 @@ impl Deref for AdminGate {
 }
 
 impl AdminGate {
-    /// Starts a gate with these settings.
+    /// Starts a gate with these settings, which begin in the table `[gate]`, after the backend.
     pub fn start(config: &str) -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), config)
     }
@@ -47,7 +47,7 @@ impl AdminGate {
         Self::start_by(&[], folder, config)
     }
 
-    /// Starts a gate through another program.
+    /// As [`start_in`](Self::start_in), through the command `wrapper`, which gets the gate's command as arguments.
     pub fn start_by(wrapper: &[&str], folder: tempfile::TempDir, config: &str) -> Self {
         let config = config.replace("FOLDER", &folder.path().display().to_string());
         let gate = format!("[gate]\nworkers = 1\nbackend = \"http://{}\"\n", backend());
@@ -71,7 +71,7 @@ impl AdminGate {
         ask(self.admin, "POST", path, &[("Content-Type", "application/json")], &body.to_string())
     }
 
-    /// Sends a request of a client.
+    /// Sends a GET to the gate, as a client.
     pub fn request(&self, path: &str, headers: &[(&str, &str)]) -> HttpAnswer {
         ask(self.address, "GET", path, headers, "")
     }

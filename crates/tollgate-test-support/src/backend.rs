@@ -33,7 +33,9 @@ impl Request {
 /// A backend that runs until the test process ends.
 pub struct Backend {
     pub address: SocketAddr,
+    /// The requests so far, unless the test reads them itself ([`Backend::connecting`]).
     requests: Arc<Mutex<Vec<Request>>>,
+    /// The number of connections so far.
     connections: Arc<AtomicUsize>,
 }
 
@@ -59,11 +61,12 @@ impl Backend {
         Self::answering(move |_, stream| respond(stream, text))
     }
 
-    /// Calls `serve` for each connection.
+    /// Calls `serve` for each connection, which reads the requests. They are not recorded.
     pub fn connecting(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
         Self::raw(Arc::default(), serve)
     }
 
+    /// Calls `serve` for each connection, on its own thread.
     fn raw(requests: Arc<Mutex<Vec<Request>>>, serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

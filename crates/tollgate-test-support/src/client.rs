@@ -1,4 +1,4 @@
-//! Clients that send arbitrary bytes and parse responses strictly.
+//! HTTP/1.1 clients that send arbitrary bytes and parse responses strictly: a malformed response fails the test.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -39,7 +39,7 @@ pub fn read_response(reader: &mut impl BufRead) -> Option<Response> {
     read_response_to(reader, false)
 }
 
-/// Reads one final response; `to_head` if the request was a HEAD.
+/// Reads one final response; `to_head`: the request was a HEAD, so the response has no body.
 pub fn read_response_to(reader: &mut impl BufRead, to_head: bool) -> Option<Response> {
     loop {
         let response = read_any_response(reader, to_head)?;
@@ -49,7 +49,7 @@ pub fn read_response_to(reader: &mut impl BufRead, to_head: bool) -> Option<Resp
     }
 }
 
-/// Reads one response, including interim ones.
+/// Reads one response, which may be an interim one (1xx).
 pub fn read_any_response(reader: &mut impl BufRead, to_head: bool) -> Option<Response> {
     let line = read_line(reader)?;
     let status = line.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
@@ -138,7 +138,7 @@ pub fn is_closed(mut stream: &TcpStream) -> bool {
     }
 }
 
-/// Connects from this address.
+/// Connects from this loopback address, so that the gate sees a separate client.
 pub fn connect_from(address: IpAddr, to: SocketAddr) -> TcpStream {
     socket_from(address, to, |_| Ok(()))
 }

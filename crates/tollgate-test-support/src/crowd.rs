@@ -30,7 +30,8 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Adds a connection from this address that repeats `request` (request line and header fields) until [`Self::end`].
+    /// Adds a connection from this address that repeats `request` (request line and header fields, separated by `\n`)
+    /// until [`Self::end`]. Every response must be a 200.
     pub fn join<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -58,7 +59,7 @@ impl Crowd {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// No connection sends another request.
+    /// Stops all connections after their current request.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! A process with doors, and calls to them.
+//! A process with doors, the interfaces through which other programs ask Tollgate for decisions, and calls to them.
 
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -48,7 +48,7 @@ impl Doors {
         std::fs::write(self.folder.path().join("tollgate.toml"), written(config, self.folder.path())).unwrap();
     }
 
-    /// The address of a door.
+    /// The address of a door, such as `http`.
     pub fn door(&mut self, door: &str) -> SocketAddr {
         self.process.logged_address(&format!("\"door\":\"{door}\""))
     }
@@ -69,6 +69,7 @@ impl Doors {
     }
 }
 
+/// The text of the settings file: with the path of the folder, and with an admin address if there is none.
 fn written(config: &str, folder: &Path) -> String {
     let admin = if config.contains("[admin]") { "" } else { "[admin]\nlisten = '127.0.0.1:0'\n" };
     format!("{}\n{admin}", config.replace("FOLDER", &folder.display().to_string()))
@@ -81,7 +82,7 @@ pub fn post(address: SocketAddr, path: &str, body: &Value) -> Value {
     answer.json()
 }
 
-/// Sends a check.
+/// Asks the HTTP door for a decision.
 pub fn check(address: SocketAddr, body: &Value) -> Value {
     post(address, "/v1/check", body)
 }

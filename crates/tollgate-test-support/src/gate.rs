@@ -1,4 +1,4 @@
-//! A gate for tests of requests.
+//! A gate in its own process, with a client and access to its admin address.
 
 use std::ffi::OsStr;
 use std::net::{SocketAddr, TcpStream};
@@ -26,7 +26,7 @@ impl Deref for Gate {
 }
 
 impl Gate {
-    /// A gate with default settings.
+    /// A gate with one worker and otherwise default settings.
     pub fn before(backend: &Backend) -> Self {
         Self::with(backend, "")
     }
@@ -41,7 +41,8 @@ impl Gate {
         Self::start_by(&[], tempfile::tempdir().unwrap(), config)
     }
 
-    /// A gate with these settings, on free ports, started in this folder and through another program if one is given.
+    /// A gate with these settings, on free ports, with its files in `folder`. `wrapper` is empty, or a command that
+    /// gets the gate's command as arguments.
     pub fn start_by(wrapper: &[&str], folder: tempfile::TempDir, config: &str) -> Self {
         let file = folder.path().join("tollgate.toml");
         std::fs::write(&file, config).unwrap();
@@ -83,7 +84,7 @@ impl Gate {
         prlimit(Pid::from_raw(self.id().cast_signed()), Resource::Nofile, limit).unwrap();
     }
 
-    /// The value of a metric.
+    /// The value of a metric, without regard to labels; see [`metric`].
     pub fn metric(&self, name: &str) -> u64 {
         metric(&self.admin("/metrics").text(), name)
     }
@@ -113,7 +114,7 @@ impl Gate {
     }
 }
 
-/// The value of a metric in the text of `/metrics`.
+/// The value of a metric in the text of `/metrics`: that of the first line with this name, whatever its labels.
 pub fn metric(text: &str, name: &str) -> u64 {
     let line = text.lines().find(|line| line.split([' ', '{']).next() == Some(name));
     line.unwrap_or_else(|| panic!("no {name} in {text}")).rsplit(' ').next().unwrap().parse().unwrap()

@@ -1,4 +1,4 @@
-//! Clients and backends with HTTP/2.
+//! Clients and backends that use HTTP/2 without TLS.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::PATIENCE;
 
-/// Runs an async test with a timeout.
+/// Runs an async test on this thread, for at most [`PATIENCE`].
 pub fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.expect("took too long") })
@@ -60,6 +60,7 @@ pub async fn send(
     read_answer(response.await?).await
 }
 
+/// Sends a body and its trailers, if there are any, as fast as flow control permits.
 pub async fn send_body(
     stream: &mut SendStream<Bytes>,
     body: &[u8],
@@ -101,7 +102,7 @@ pub async fn read_body(stream: &mut RecvStream) -> Result<(Vec<u8>, Option<Heade
     Ok((body, stream.trailers().await?))
 }
 
-/// A backend with HTTP/2 without TLS; calls `answer` for each request.
+/// A backend that calls `answer` for each request. It needs [`run_local`].
 pub async fn backend<F>(answer: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Clone + 'static) -> SocketAddr
 where
     F: Future<Output = ()> + 'static,
@@ -123,7 +124,7 @@ where
     address
 }
 
-/// Runs an async test whose tasks stay on its thread.
+/// As [`run`], for tests that spawn local tasks.
 pub fn run_local<T>(test: impl Future<Output = T>) -> T {
     let local = tokio::task::LocalSet::new();
     run(local.run_until(test))

@@ -1,6 +1,7 @@
 //! Gates, masters, backends, clients and Redis servers for the tests of this workspace.
 //!
-//! The programs under test are the built binary on real sockets. Every process ends when its value is dropped.
+//! The program under test is the built binary `tollgate`, on real sockets. Every process ends when its value is
+//! dropped. Functions panic on failure, which fails the test.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stderr, reason = "a failure here is a failure of the test")]
 
 pub mod admin_gate;
@@ -30,7 +31,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Timeout for anything that should succeed, on a machine that is busy with other tests.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until a condition holds.
+/// Waits until a condition holds, for at most [`PATIENCE`]; `what` describes it if it does not.
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
@@ -41,7 +42,8 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// The built binary, or the one that `TOLLGATE_BINARY` names.
 ///
-/// Cargo gives the path only to the tests of the package of the binary. They are built into the directory beside it.
+/// Cargo passes the path of a binary only to tests of its own package, so this finds it beside the directory of the
+/// running test.
 pub fn binary() -> PathBuf {
     std::env::var_os("TOLLGATE_BINARY").map_or_else(|| profile_directory().join("tollgate"), PathBuf::from)
 }
@@ -53,7 +55,7 @@ pub fn kept_directory() -> PathBuf {
     directory
 }
 
-/// `target/debug`, where the test is in `deps`.
+/// The directory of the build, such as `target/debug`. The running test is in `deps` below it.
 fn profile_directory() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().and_then(Path::parent).unwrap().to_path_buf()
@@ -64,8 +66,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// A port on which nothing listens, nor can while the socket is kept: one that is released may be assigned to another
-/// process.
+/// An address on which nothing listens. Keep the socket, so that no other process gets its port.
 pub fn closed() -> (socket2::Socket, SocketAddr) {
     let taken = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     taken.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -73,9 +74,10 @@ pub fn closed() -> (socket2::Socket, SocketAddr) {
     (taken, address)
 }
 
-/// A free port that stays free for some time: unique in this process, and outside of the system's range for connections
-/// (from 32,768 on), which could otherwise use it before the program starts. The port 10,000 higher, on which a node of
-/// a Redis Cluster has its bus, is outside of that range, too. Other processes start elsewhere.
+/// A free port that stays free for some time: it is returned only once in this process, and is outside of the system's
+/// range for connections (from 32,768 on), which could otherwise use it before the program starts. The port 10,000
+/// higher, on which a node of a Redis Cluster has its bus, is outside of that range, too. The first port depends on the
+/// process id, so that test processes that run at the same time rarely try the same ports.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 10_240;
     const COUNT: u32 = 12_520;

@@ -1,4 +1,4 @@
-//! A master for one test.
+//! A master in its own process: the program that shares the state of rules between gates.
 
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -12,7 +12,9 @@ use super::{TollgateProcess, binary, free_addresses};
 /// A running master with its own directory.
 pub struct Master {
     process: TollgateProcess,
+    /// The address that receives reports of gates.
     pub accounting: SocketAddr,
+    /// The address that sends orders to gates.
     pub control: SocketAddr,
     pub admin: SocketAddr,
     directory: tempfile::TempDir,
@@ -27,18 +29,18 @@ impl Deref for Master {
 }
 
 impl Master {
-    /// One per second with a burst of ten, and the state on disk.
+    /// A master with one rule: one request per second for each identifier, with a burst of ten. Its state is on disk.
     pub fn start(name: &str) -> Self {
         let rule = "[[rule]]\nname = \"each\"\nclass = \"identifier\"\nrate = { rate = \"1/s\", burst = 10 }\n";
         Self::start_with(name, rule)
     }
 
-    /// With these rules, and the state on disk.
+    /// A master with these rules, and its state on disk.
     pub fn start_with(name: &str, rules: &str) -> Self {
         Self::start_with_link(name, "", rules)
     }
 
-    /// With these lines in `[master]`, these rules, and the state on disk.
+    /// A master with these lines in `[master]`, these rules, and its state on disk.
     pub fn start_with_link(name: &str, link: &str, rules: &str) -> Self {
         Self::start_file(name, |[accounting, control, admin]| {
             format!(
@@ -48,8 +50,8 @@ impl Master {
         })
     }
 
-    /// With the settings that `settings` makes of its addresses for accounting, control and administration; `FOLDER` is
-    /// the path of its directory.
+    /// A master with the settings that `settings` makes of its addresses for accounting, control and administration. In
+    /// them, `FOLDER` is the path of its directory, which has `name` in its name.
     pub fn start_file(name: &str, settings: impl FnOnce([SocketAddr; 3]) -> String) -> Self {
         let directory = tempfile::Builder::new().prefix(&format!("master-{name}-")).tempdir().unwrap();
         let addresses @ [accounting, control, admin] = free_addresses();
@@ -65,7 +67,7 @@ impl Master {
         self.process = launch(self.directory.path());
     }
 
-    /// Stops it and waits for its end.
+    /// Stops it with SIGTERM, waits for its end and returns its exit code.
     pub fn stop(&mut self) -> Option<i32> {
         self.process.signal("TERM");
         self.process.wait()
@@ -83,7 +85,7 @@ impl Master {
         self.directory.path().join("master.state")
     }
 
-    /// The value of a metric, once it is at least `least`.
+    /// The value of a metric without labels, once it is at least `least`. Waits for at most five seconds.
     pub fn metric(&self, name: &str, least: u64) -> u64 {
         for _ in 0..100 {
             let metrics = ask(self.admin, "GET", "/metrics", &[], "").body;

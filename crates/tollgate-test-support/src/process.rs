@@ -11,8 +11,11 @@ use super::eventually;
 /// A running process. It is killed when this is dropped; if the test has failed, its log is printed.
 pub struct TollgateProcess {
     child: Mutex<Child>,
+    /// The process id.
     id: u32,
+    /// The lines of standard error so far.
     log: Arc<Mutex<Vec<String>>>,
+    /// The thread that reads them; it ends with the process.
     reader: Option<JoinHandle<()>>,
 }
 
@@ -81,6 +84,7 @@ impl TollgateProcess {
         self.log()
     }
 
+    /// Kills the process and waits for its end.
     pub fn kill(&self) {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = child.kill();

@@ -1,5 +1,6 @@
-//! A Python with libzmq, either the current version or one with ZMTP 3.0. Both are installed into the target
-//! directory if they are missing.
+//! A Python with libzmq, the reference implementation of ZeroMQ, for tests of the protocol between gates and masters.
+//! There are two versions: the current one, and an old one that uses the protocol version ZMTP 3.0. Both are installed
+//! into the target directory if they are missing.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -37,6 +38,7 @@ impl Libzmq {
     }
 }
 
+/// The Python program, in a virtual environment with the current version of pyzmq.
 pub fn python() -> &'static PathBuf {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     PYTHON.get_or_init(|| {
@@ -52,7 +54,8 @@ pub fn python() -> &'static PathBuf {
     })
 }
 
-/// The library from a wheel for an older Python.
+/// The file of the old libzmq, from a wheel of pyzmq for Python 3.8. Other Pythons cannot import that pyzmq, but can
+/// load the library, which `zmtp_3_0/zmq.py` does.
 fn old_library() -> &'static PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -70,6 +73,7 @@ fn old_library() -> &'static PathBuf {
     })
 }
 
+/// The directory of the virtual environment.
 fn home() -> PathBuf {
     kept_directory().join("pyzmq")
 }

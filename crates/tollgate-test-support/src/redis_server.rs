@@ -1,4 +1,5 @@
-//! A Redis server for a test: on a free port, in a directory of its own, stopped when dropped.
+//! Redis servers for a test, each on a free port and in its own directory, stopped when dropped: single ones, a
+//! Cluster, and a replicated one with Sentinels.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
@@ -81,12 +82,13 @@ impl RedisServer {
         self.command_or_error(words).unwrap()
     }
 
-    /// The names of all slots that match `pattern`.
+    /// The names of all keys that match `pattern`.
     pub fn keys(&self, pattern: &str) -> Vec<String> {
         let mut connection = redis::Client::open(self.url()).unwrap().get_connection().unwrap();
         redis::cmd("KEYS").arg(pattern).query(&mut connection).unwrap()
     }
 
+    /// As [`command`](Self::command), for a command that may fail.
     pub fn command_or_error(&self, words: &[&str]) -> redis::RedisResult<String> {
         let mut connection = redis::Client::open(self.url())?.get_connection()?;
         let mut command = redis::cmd(words[0]);
@@ -112,13 +114,13 @@ fn program() -> std::ffi::OsString {
     std::env::var_os("TOLLGATE_TEST_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 
-/// A Cluster of three masters, with optional replicas.
+/// A Redis Cluster of three masters, with optional replicas.
 pub struct Cluster {
     pub nodes: Vec<RedisServer>,
 }
 
 impl Cluster {
-    /// Starts three masters that share all slots.
+    /// Starts three masters, each with a third of the hash slots.
     pub fn start() -> Self {
         let nodes: Vec<_> = (0..3).map(|_| start_node()).collect();
         for (node, (first, last)) in nodes.iter().zip([(0, 5_460), (5_461, 10_922), (10_923, 16_383)]) {
@@ -135,7 +137,7 @@ impl Cluster {
         cluster
     }
 
-    /// Adds a replica of a node, and waits until it is synchronized.
+    /// Adds a replica of the node with this index, and waits until it is synchronized. Returns the replica's index.
     pub fn replicate(&mut self, node: usize) -> usize {
         let replica = start_node();
         replica.command(&["CLUSTER", "MEET", "127.0.0.1", &self.nodes[0].port().to_string()]);
@@ -156,7 +158,7 @@ impl Cluster {
     }
 }
 
-/// A master with a replica, and three Sentinels.
+/// A Redis master with a replica, and three Sentinels that replace the master if it fails.
 pub struct Watched {
     master: Option<RedisServer>,
     pub replica: RedisServer,

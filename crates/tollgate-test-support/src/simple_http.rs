@@ -1,4 +1,4 @@
-//! Single HTTP requests on new connections.
+//! Single HTTP/1.1 requests with text bodies, each on a new connection.
 
 use std::io::{BufReader, Write};
 use std::net::{SocketAddr, TcpStream};

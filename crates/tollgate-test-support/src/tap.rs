@@ -1,4 +1,4 @@
-//! A recording proxy between two peers.
+//! A recording proxy between two peers of ZeroMQ's protocol ZMTP, and the bytes that they are expected to send.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,21 +10,25 @@ use super::{PATIENCE, free_addresses};
 /// Forwards connections to a server and records their bytes.
 pub struct Tap {
     pub address: SocketAddr,
-    pub client: Said,
-    pub server: Said,
+    /// The bytes of all clients.
+    pub client: Sent,
+    /// The bytes of the server.
+    pub server: Sent,
 }
 
 /// The bytes that one side has sent.
 #[derive(Clone, Default)]
-pub struct Said(Arc<Mutex<Vec<u8>>>);
+pub struct Sent(Arc<Mutex<Vec<u8>>>);
 
+/// The response to a ping in ZMTP.
 const PONG: &[u8] = b"\x04\x05\x04PONG";
 
 impl Tap {
+    /// A proxy to `server`.
     pub fn before(server: SocketAddr) -> Self {
         let [address] = free_addresses();
         let listener = TcpListener::bind(address).unwrap();
-        let tap = Self { address, client: Said::default(), server: Said::default() };
+        let tap = Self { address, client: Sent::default(), server: Sent::default() };
         let kept = [tap.client.clone(), tap.server.clone()];
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
@@ -41,31 +45,33 @@ impl Tap {
     }
 }
 
-impl Said {
+impl Sent {
     pub fn so_far(&self) -> Vec<u8> {
         self.0.lock().unwrap().clone()
     }
 }
 
-/// Waits until enough bytes were sent, and compares them. Responses to pings, which come at any time, are ignored.
-pub fn same(said: &Said, expected: &[u8]) {
-    let said = || {
-        let mut said = said.so_far();
-        while let Some(at) = said.windows(PONG.len()).position(|bytes| bytes == PONG) {
-            said.drain(at..at + PONG.len());
+/// Waits until as many bytes were sent as expected, and compares the first ones with `expected`. Responses to pings,
+/// which come at any time, are ignored.
+pub fn same(sent: &Sent, expected: &[u8]) {
+    let sent = || {
+        let mut sent = sent.so_far();
+        while let Some(at) = sent.windows(PONG.len()).position(|bytes| bytes == PONG) {
+            sent.drain(at..at + PONG.len());
         }
-        said
+        sent
     };
     let end = Instant::now() + PATIENCE;
-    while said().len() < expected.len() && Instant::now() < end {
+    while sent().len() < expected.len() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(20));
     }
-    let said = said();
-    let said = &said[..said.len().min(expected.len())];
-    assert_eq!(said.escape_ascii().to_string(), expected.escape_ascii().to_string());
+    let sent = sent();
+    let sent = &sent[..sent.len().min(expected.len())];
+    assert_eq!(sent.escape_ascii().to_string(), expected.escape_ascii().to_string());
 }
 
-fn carry(mut from: TcpStream, mut to: TcpStream, kept: &Said) {
+/// Copies bytes in one direction until a peer closes, and records them.
+fn carry(mut from: TcpStream, mut to: TcpStream, kept: &Sent) {
     let mut buffer = [0; 4096];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
         kept.0.lock().unwrap().extend_from_slice(&buffer[..length]);
@@ -76,7 +82,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, kept: &Said) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// The handshake of a peer with ZMTP 3.`minor` and this socket type.
+/// The handshake of a peer with ZMTP 3.`minor` and this socket type, such as `PUB`: the greeting and the command READY.
 pub fn beginning(minor: u8, socket_type: &str) -> Vec<u8> {
     let mut greeting = hex("ff00000000000000017f03");
     greeting.push(minor);
@@ -85,11 +91,12 @@ pub fn beginning(minor: u8, socket_type: &str) -> Vec<u8> {
     [greeting, introduction(socket_type)].concat()
 }
 
+/// The command READY of a peer with this socket type, which has three letters.
 pub fn introduction(socket_type: &str) -> Vec<u8> {
     [hex("0419 055245414459 0b536f636b65742d54797065 00000003"), socket_type.into()].concat()
 }
 
-/// A subscription in ZMTP 3.`minor`.
+/// The subscriptions to these topics in ZMTP 3.`minor`: messages in 3.0, commands in 3.1.
 pub fn subscriptions(minor: u8, topics: &[&[u8]]) -> Vec<u8> {
     let one = |topic: &&[u8]| match minor {
         0 => [&[0, topic.len() as u8 + 1, 1], *topic].concat(),
@@ -98,6 +105,7 @@ pub fn subscriptions(minor: u8, topics: &[&[u8]]) -> Vec<u8> {
     topics.iter().flat_map(one).collect()
 }
 
+/// The bytes of hexadecimal digits; white space is ignored.
 pub fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()

@@ -1,19 +1,20 @@
-//! Decimal integers, written and parsed without allocation.
+//! Decimal numbers as 64-bit integers, written and parsed without allocation, for the other modules of this crate.
+//! JSON numbers, with a sign and an exponent, are in `log/decimal.rs`.
 
 /// Appends `value` to `out`.
 pub fn put(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Parses a number without sign or white space. It has at most 19 digits, so that it always fits.
+/// Parses a number without sign or white space. It may have at most 19 digits, so that it fits 64 bits.
 pub fn parse(text: &[u8]) -> Option<u64> {
     let is_number = (1..=19).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
     is_number.then(|| text.iter().fold(0, |number: u64, digit| number * 10 + u64::from(digit - b'0')))
 }
 
-/// Parses digits and an optional point with further digits as a multiple of 10^-`places`, rounded down. There are at
-/// most `digits_max` digits before and after the point. The first number and `places` are at most 19 together, so that
-/// the result always fits.
+/// Parses digits, optionally followed by a point and further digits. The result is in units of 10^-`places`, rounded
+/// down: with 3 places, `1.5` gives 1500. `digits_max` is the maximum number of digits before the point and after it.
+/// `digits_max.0 + places` must be at most 19, so that the result fits 64 bits.
 pub fn parse_fixed(text: &[u8], digits_max: (usize, usize), places: usize) -> Option<u64> {
     let (whole, fraction) = match memchr::memchr(b'.', text) {
         Some(point) => (&text[..point], &text[point + 1..]),

@@ -1,4 +1,5 @@
-//! `X-Forwarded-For` and `Forwarded`: reading the client's address, and writing it for the backend.
+//! `X-Forwarded-For` and `Forwarded`: finds the client's address in requests from trusted proxies, and writes it into
+//! requests to the backend. The gate, the forward-auth door and `tollgate replay` use it.
 //!
 //! Clients can send these fields themselves. Only the entries that trusted proxies appended are reliable, so
 //! the list is walked from the right: each trusted address vouches for the one to its left, and the first
@@ -33,6 +34,7 @@ pub fn client_by_forwarded<'a>(
     walk(peer, hops, trusted)
 }
 
+/// The first untrusted address of `hops`, which are in order from the right; `None` is an invalid entry.
 fn walk(peer: IpAddr, hops: impl Iterator<Item = Option<IpAddr>>, trusted: impl Fn(IpAddr) -> bool) -> IpAddr {
     let mut client = unmapped(peer);
     for hop in hops.take(HOPS_MAX) {
@@ -128,7 +130,8 @@ fn value(text: &[u8]) -> Option<(&[u8], &[u8])> {
     (end > 0).then(|| (text[..end].trim_ascii_end(), &text[end..]))
 }
 
-/// Writes one element of `Forwarded`: `for=203.0.113.7;host="site:80";proto=https`.
+/// Writes one element of `Forwarded`: `for=203.0.113.7;host="site:80";proto=https`. `client_text` is `client` as text,
+/// without brackets. An empty `host` is left out. `secure` is whether the client's connection has TLS.
 pub fn write_forwarded(out: &mut Vec<u8>, client: IpAddr, client_text: &str, host: &[u8], secure: bool) {
     let (before, after): (&[u8], &[u8]) = if client.is_ipv4() { (b"for=", b"") } else { (b"for=\"[", b"]\"") };
     [before, client_text.as_bytes(), after].iter().for_each(|part| out.extend_from_slice(part));

@@ -1,8 +1,7 @@
-//! Refusals for gRPC clients.
+//! The header names and values of a refusal for a gRPC client. The gate and the tower layer of the gatekeeper use them.
 //!
-//! gRPC has its own status. Clients map an HTTP error to `UNAVAILABLE` or `UNKNOWN` and ignore its retry
-//! time. A refusal is therefore a *trailers-only* response: HTTP 200 without a body, with the trailers in the
-//! head.
+//! gRPC has its own status. Clients map an HTTP error to `UNAVAILABLE` or `UNKNOWN` and ignore its `Retry-After`. A
+//! refusal is therefore a *trailers-only* response: HTTP 200 without a body, with the trailers in the head.
 
 /// `RESOURCE_EXHAUSTED`: the caller is over its own limit.
 pub const RESOURCE_EXHAUSTED: &str = "8";
@@ -11,11 +10,11 @@ pub const UNAVAILABLE: &str = "14";
 /// The value of [`PUSHBACK`] for "do not retry" (gRFC A6).
 pub const NO_RETRY: &str = "-1";
 
-/// The status of the call.
+/// The trailer with the status of the call, such as [`UNAVAILABLE`].
 pub const STATUS: &str = "grpc-status";
-/// The error message, percent-encoded ASCII.
+/// The trailer with the error message, percent-encoded ASCII.
 pub const MESSAGE: &str = "grpc-message";
-/// The retry delay in milliseconds.
+/// The trailer with the delay before a retry, in milliseconds, or [`NO_RETRY`].
 pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// Whether this content type is gRPC or gRPC-Web, in any encoding: `application/grpc`,

@@ -1,10 +1,11 @@
-//! Values in a JSON body, by JSON pointer (RFC 6901), as keys of rules.
+//! Finds a value in a JSON body by its JSON pointer (RFC 6901). The gate uses it for rules whose key is such a value.
 //!
-//! The body is untrusted, and the backend reads it too. If both could read different values, a client could show one to
-//! the gate and another to the backend. So members with the same name in one object, also if their case differs, and
-//! bodies that are not valid JSON give one key that all such requests share. The case matters because Go's
-//! `encoding/json` and ASP.NET match names without it. Arrays and objects in place of the value have that key too:
-//! JavaScript converts `["ann"]` to `ann`, and an array of calls is a batch, as in JSON-RPC and GraphQL.
+//! The body is untrusted, and the backend reads it too. If the two could read different values, a client could show
+//! one to the gate and another to the backend. All requests whose value is ambiguous therefore share one key,
+//! [`AMBIGUOUS`]. These are bodies that are not valid JSON, and objects with the wanted name twice or in another
+//! case: Go's `encoding/json` and ASP.NET match names without regard to case. Arrays and objects in place of the
+//! value have that key too: JavaScript converts `["ann"]` to `ann`, and an array of calls is a batch, as in JSON-RPC
+//! and GraphQL.
 
 use std::fmt;
 
@@ -13,9 +14,10 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 /// The key of all requests whose value is ambiguous or whose body cannot be parsed.
 pub use tollgate_core::form::AMBIGUOUS;
 
-/// The value at `pointer`: its text, or `None` if there is none. Strings are decoded; numbers and booleans are as
-/// written, and null is no value. The value is ambiguous if it is an object or an array, if an array is where the
-/// pointer has a name, or if the name of a member on the way differs only in case.
+/// The value at `pointer` as text; `None` if there is no value or it is null. Strings are decoded, and numbers are
+/// converted to one form: `1`, `1.0` and `1e0` are `1`. The result is [`AMBIGUOUS`] if the body is invalid, if the
+/// value is an object or an array, if the pointer has a name where the body has an array, or if an object on the way
+/// has the wanted name twice or in another case.
 pub fn find(body: &[u8], pointer: &str) -> Option<Vec<u8>> {
     let segments: Vec<String> =
         pointer.split('/').skip(1).map(|segment| segment.replace("~1", "/").replace("~0", "~")).collect();
@@ -27,9 +29,11 @@ pub fn find(body: &[u8], pointer: &str) -> Option<Vec<u8>> {
     if is_valid { found } else { Some(AMBIGUOUS.to_vec()) }
 }
 
+/// Visits one JSON value. All of the body is visited, so that it is validated.
 struct Seed<'a> {
+    /// The rest of the pointer, relative to this value; empty if this is the wanted value.
     segments: &'a [String],
-    /// The value, if there is one; [`AMBIGUOUS`] if there are several.
+    /// The wanted value, if it has been found, or [`AMBIGUOUS`].
     found: &'a mut Option<Vec<u8>>,
 }
 
@@ -42,6 +46,7 @@ impl<'de> DeserializeSeed<'de> for Seed<'_> {
 }
 
 impl Seed<'_> {
+    /// Records a scalar if it is the wanted value.
     fn value<E>(self, value: impl ToString) -> Result<(), E> {
         if self.segments.is_empty() {
             *self.found = Some(if self.found.is_none() { value.to_string().into_bytes() } else { AMBIGUOUS.to_vec() });

@@ -1,5 +1,6 @@
-//! Linux files with the CPU time of the machine or of a control group: `cpu.stat`, `cpu.pressure` and
-//! `/proc/stat`.
+//! Parsers for Linux files with the CPU time of the machine or of a control group: `cpu.stat`, `cpu.pressure` and
+//! `/proc/stat`. The gate reads them to measure how busy its backend, and the machine of the backend, are. Each
+//! function takes the contents of a file.
 
 use tollgate_core::time::Span;
 
@@ -11,8 +12,8 @@ pub fn cpu_usage(text: &[u8]) -> Option<Span> {
     Some(Span::from_nanos(decimal::parse(value)?.saturating_mul(1000)))
 }
 
-/// The share of the last ten seconds in which a task waited for CPU time, in thousandths: `avg10` of the
-/// `some` line in a pressure file.
+/// The share of the last ten seconds in which at least one task waited for CPU time, in thousandths: `avg10` of the
+/// `some` line in `cpu.pressure`, where it is a percentage with two decimals.
 pub fn pressure_milli(text: &[u8]) -> Option<u32> {
     let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"some "))?;
     let value = line.split(|&byte| byte == b' ').find_map(|field| field.strip_prefix(b"avg10="))?;
@@ -35,7 +36,7 @@ pub fn idle_ticks(text: &[u8]) -> Option<u64> {
     idle.checked_add(iowait)
 }
 
-/// How many cores `/proc/stat` has a line for.
+/// The number of cores: the lines of `/proc/stat` that begin with `cpu` and a digit.
 pub fn core_count(text: &[u8]) -> usize {
     let names = text.split(|&byte| byte == b'\n').filter_map(|line| line.strip_prefix(b"cpu"));
     names.filter(|name| name.first().is_some_and(u8::is_ascii_digit)).count()

@@ -1,5 +1,6 @@
-//! Parsers and writers for everything that comes from or goes to the network and to files, without I/O, so
-//! that they can be fuzzed.
+//! Parsers and writers for all data that the other crates exchange over the network or read from logs and kernel
+//! files: HTTP, ZeroMQ, RESP, OTLP, access logs and others. They work on bytes in memory, without I/O, so that they can
+//! be fuzzed.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,5 +1,5 @@
-//! Parses OpenMetrics text. The OTLP export is derived from `/metrics`, so that there is only one list of
-//! metrics.
+//! Parses the OpenMetrics text of `/metrics`. The OTLP export converts that text, so that the metrics are listed only
+//! once in the code.
 
 use std::collections::HashMap;
 
@@ -43,9 +43,9 @@ pub fn read(text: &str) -> Vec<Family<'_>> {
     let mut families: Vec<Family<'_>> = Vec::new();
     let mut help = HashMap::new();
     for line in text.lines() {
-        if let Some(said) = line.strip_prefix("# HELP ") {
-            help.extend(said.split_once(' '));
-        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|said| said.split_once(' ')) {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            help.extend(rest.split_once(' '));
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
             let kind = match kind {
                 "gauge" => MetricKind::Gauge,
                 "counter" => MetricKind::Counter,
@@ -60,6 +60,7 @@ pub fn read(text: &str) -> Vec<Family<'_>> {
     families
 }
 
+/// One line with a value. The name has a suffix such as `_total` or `_bucket`.
 struct Sample<'a> {
     name: &'a str,
     labels: Vec<(&'a str, String)>,
@@ -107,7 +108,7 @@ fn read_labels(mut rest: &str) -> Option<(Vec<(&str, String)>, &str)> {
 
 impl<'a> Family<'a> {
     fn add(&mut self, sample: Sample<'a>) {
-        let Some(part) = sample.name.strip_prefix(self.name) else { return };
+        let Some(suffix) = sample.name.strip_prefix(self.name) else { return };
         let Sample { mut labels, value, .. } = sample;
         let bound = labels.iter().position(|(name, _)| *name == "le").map(|place| labels.remove(place).1);
         let bound = bound.and_then(|bound| bound.parse().ok());
@@ -116,7 +117,7 @@ impl<'a> Family<'a> {
             self.series.push(Series { labels, ..Series::default() });
         }
         let Some(series) = self.series.last_mut() else { return };
-        match (self.kind, part, bound) {
+        match (self.kind, suffix, bound) {
             (MetricKind::Gauge, "", _) | (MetricKind::Counter, "_total", _) | (MetricKind::Histogram, "_sum", _) => {
                 series.value = value
             }

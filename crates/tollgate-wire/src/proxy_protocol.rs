@@ -1,14 +1,14 @@
 //! The PROXY protocol, versions 1 and 2: the header in which a load balancer sends the client's address.
 //!
-//! A sender of this header can claim any address, so a gate accepts it only where configured, and only from
-//! trusted proxies. Where it is configured, it is required.
+//! A sender of this header can claim any address. A gate therefore parses it only if it is configured to. It then
+//! closes connections that do not come from a trusted proxy or do not begin with the header.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The maximum length of a version 1 header, with its line end.
+/// The maximum length of a version 1 header with its line end, in bytes, by the specification.
 const V1_BYTES_MAX: usize = 107;
-/// The maximum length of a version 2 header after its first 16 bytes. Real headers have a few hundred bytes
-/// of extensions.
+/// The maximum length of a version 2 header after its first 16 bytes, in bytes. The field allows 65535, but real
+/// headers have addresses and a few hundred bytes of extensions.
 const V2_BYTES_MAX: usize = 4096;
 const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
@@ -48,7 +48,7 @@ fn parse_v1(bytes: &[u8]) -> Result<Option<(usize, Source)>, InvalidHeader> {
     let line = core::str::from_utf8(line).map_err(|_| InvalidHeader)?;
     let mut words = line.split(' ').skip(1);
     let source = match words.next() {
-        // Version 1 has no marker for health checks, which come with the proxy's own address.
+        // Not `Direct`: version 1 has no marker for a proxy's own connections, such as health checks.
         Some("UNKNOWN") => Source::Unknown,
         Some("TCP4") => Source::Client(v1_source::<Ipv4Addr>(words)?),
         Some("TCP6") => Source::Client(v1_source::<Ipv6Addr>(words)?),
@@ -57,6 +57,7 @@ fn parse_v1(bytes: &[u8]) -> Result<Option<(usize, Source)>, InvalidHeader> {
     Ok(Some((newline + 1, source)))
 }
 
+/// The client's address and port, from the words after `TCP4` or `TCP6`.
 fn v1_source<'a, A: core::str::FromStr + Into<IpAddr>>(
     mut words: impl Iterator<Item = &'a str>,
 ) -> Result<SocketAddr, InvalidHeader> {

@@ -1,8 +1,8 @@
-//! Rate-limit header fields for clients.
+//! Writes the values of response headers that describe a client's limit, for the gate, the doors and the gatekeeper.
 //!
-//! There are two dialects: the IETF's `RateLimit-Policy` and `RateLimit`
-//! (draft-ietf-httpapi-ratelimit-headers-11), and Sharkey's `X-RateLimit-Remaining`, `-Clear` and `-Reset`.
-//! The draft still changes, so its syntax is confined to this module.
+//! There are two dialects: the IETF's `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-11), and
+//! `X-RateLimit-Remaining`, `-Clear` and `-Reset` of Sharkey, a social network server. The draft still changes, so its
+//! syntax is confined to this module.
 
 use tollgate_core::time::Span;
 
@@ -49,8 +49,8 @@ pub fn write_policy(out: &mut Vec<u8>, limit: LimitStatus<'_>) {
 pub fn write_limit(out: &mut Vec<u8>, limit: LimitStatus<'_>) {
     write_string(out, limit.policy);
     write_parameter(out, "r", limit.remaining);
-    // The time within which at most `r` can be used: until one more request fits, or until the full quota
-    // is available.
+    // By the draft, `t` is the time after which more than `r` is available: if none fits now, until one fits, otherwise
+    // until the full quota is available.
     let effective = if limit.reset.is_zero() { limit.clear } else { limit.reset };
     write_parameter(out, "t", effective.as_secs_ceil());
 }

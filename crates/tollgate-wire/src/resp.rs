@@ -1,7 +1,9 @@
-//! RESP, the protocol of Redis: commands of clients, and replies to them in its versions 2 and 3.
+//! RESP, the protocol of Redis, for the door that answers Redis clients: parses their commands and writes replies in
+//! RESP2 or RESP3.
 //!
-//! Clients send arrays of bulk strings, or a line of words. The number of arguments, their length and the length of a
-//! command are bounded. The error messages are those of Redis, so that clients recognise them.
+//! Clients send a command as an array of bulk strings, or as a line of words (an inline command). The number of
+//! arguments, their length and the length of a command are bounded. The error messages are those of Redis where it has
+//! such a message, so that clients recognise them.
 
 use core::ops::Range;
 
@@ -11,7 +13,7 @@ use crate::decimal;
 pub const ARGUMENTS_MAX: usize = 64;
 /// Maximum length of a command on the wire, in bytes.
 pub const COMMAND_BYTES_MAX: usize = 64 << 10;
-/// Maximum length of a line, in bytes: a length, or a command of words.
+/// Maximum length of a line, in bytes: an inline command, or a length before an array or a bulk string.
 const LINE_BYTES_MAX: usize = 4096;
 
 /// Invalid bytes. The connection that sent them must be closed.
@@ -26,7 +28,7 @@ pub enum ProtocolError {
     /// Another byte instead of `$`.
     #[error("expected '$', got '{}'", char::from(*.0).escape_default())]
     ExpectedBulk(u8),
-    /// A line is too long.
+    /// An inline command is too long or has too many words.
     #[error("too big inline request")]
     TooBigInline,
     /// The command is too long.
@@ -41,8 +43,8 @@ pub struct Command {
 }
 
 impl Command {
-    /// Parses the command at the start of `bytes`. Returns its length, or `None` if it is incomplete. The caller must
-    /// skip a command without arguments.
+    /// Parses the command at the start of `bytes`. Returns its length in bytes, or `None` if it is incomplete. An empty
+    /// line or array gives a command without arguments, which the caller must skip without a reply.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
         self.arguments.clear();
         let read = match bytes.first() {
@@ -118,7 +120,7 @@ impl Command {
     }
 }
 
-/// A line that is too long or not a number.
+/// A line is too long, or is not a number.
 struct NoLength;
 
 /// The position of the line feed of the line at `from`. None if it is incomplete.
@@ -182,7 +184,7 @@ impl<'a> Replies<'a> {
         self.line(b'+', text.as_bytes());
     }
 
-    /// An error. Its first word is the kind.
+    /// An error. Its first word is its kind, such as `ERR`.
     pub fn error(&mut self, text: &str) {
         self.line(b'-', text.as_bytes());
     }

@@ -1,8 +1,9 @@
 //! The CPU time of a request as reported by the backend: `Server-Timing: cpu;dur=12.3`, or milliseconds in a
 //! configured field.
 //!
-//! The number determines prices, so it is parsed strictly: digits and one decimal point. Any other value
-//! (`NaN`, `-5`, `1e300`, `abc`) is invalid, and the request is treated as if nothing had been reported.
+//! The gate charges this time to the client and learns the prices of requests from it, so it is parsed strictly: digits
+//! and at most one decimal point. Any other value (`NaN`, `-5`, `1e300`, `abc`) is invalid, and the gate treats the
+//! request as if nothing had been reported.
 
 use tollgate_core::time::Span;
 
@@ -14,11 +15,11 @@ pub struct InvalidDuration;
 
 /// Parses milliseconds such as `12` or `12.3`.
 pub fn milliseconds(text: &[u8]) -> Result<Span, InvalidDuration> {
-    // Twelve digits of milliseconds are 30 years.
+    // Six decimal places of milliseconds are nanoseconds. Twelve digits before the point are 30 years.
     decimal::parse_fixed(text, (12, 32), 6).map(Span::from_nanos).ok_or(InvalidDuration)
 }
 
-/// The `cpu` metric of a `Server-Timing` value, if there is one.
+/// The duration of the `cpu` metric in a `Server-Timing` value; `None` if there is no such metric.
 pub fn cpu(value: &[u8]) -> Result<Option<Span>, InvalidDuration> {
     let Some(metric) = metrics(value).find(|metric| is_cpu(metric)) else { return Ok(None) };
     let duration = split_outside_quotes(metric, b';').skip(1).find_map(|parameter| {
@@ -31,7 +32,8 @@ pub fn cpu(value: &[u8]) -> Result<Option<Span>, InvalidDuration> {
     milliseconds(unquoted).map(Some)
 }
 
-/// Writes the value without its `cpu` metric. Returns whether anything is left.
+/// Appends a `Server-Timing` value without its `cpu` metrics to `out`, for the client. Returns whether anything is
+/// left.
 pub fn write_without_cpu(value: &[u8], out: &mut Vec<u8>) -> bool {
     let mut any = false;
     for metric in metrics(value).filter(|metric| !is_cpu(metric)) {
@@ -44,8 +46,8 @@ pub fn write_without_cpu(value: &[u8], out: &mut Vec<u8>) -> bool {
     any
 }
 
-/// Whether a request that took `wall` on this many thousandths of a core can have used `cpu`, with a
-/// tolerance of 10 % for clock errors.
+/// Whether a request that took the time `wall` can have used the CPU time `cpu` on a backend with `cores_milli`
+/// thousandths of a core, with a tolerance of 10 % for clock errors.
 pub fn is_plausible(cpu: Span, wall: Span, cores_milli: u32) -> bool {
     let most = u128::from(wall.as_nanos()) * u128::from(cores_milli) * 11 / 10_000;
     u128::from(cpu.as_nanos()) <= most

@@ -1,13 +1,16 @@
-//! Smockron's messages between gates and masters, as ZeroMQ frames.
+//! Encodes and decodes the messages between gates and masters, as ZeroMQ frames. They are those of Smockron, an earlier
+//! rate limiter, whose programs are the *original* peers, with additions of Tollgate.
 //!
-//! Accounting messages are `domain\0, status, identifier, received, delayed until, log info`. Control
-//! messages are `domain\0, DELAY_UNTIL, identifier, until`. Times are milliseconds since 1970 in decimal. The
-//! NUL after the domain prevents a subscription to `foo` from matching `foobar`.
+//! A gate sends a [`Report`] about each request as an accounting message:
+//! `domain\0, status, identifier, received, delayed until, log info`. The domain is the master's name for a rule, and
+//! the identifier is the key of the request. A master sends an [`Order`] as a control message:
+//! `domain\0, DELAY_UNTIL, identifier, until`. Times are milliseconds since 1970 in decimal. Gates subscribe to
+//! domains; the NUL prevents a subscription to `foo` from matching `foobar`.
 //!
-//! The additions of Tollgate peers must not disturb original ones. An original master reads five frames and
-//! ignores the rest, so a [`Tally`] is in a seventh frame. An original gate overruns its memory on a fifth
-//! frame, so Tollgate's orders have a separate topic, `\0tollgate\0domain\0`, to which no original gate can
-//! subscribe, because a domain has no leading NUL.
+//! The additions must not disturb original peers. An original master reads five frames and ignores the rest, so the
+//! [`Tally`] (the total of the gate for this identifier) is in a seventh frame. An original gate overruns its memory on
+//! a fifth frame, so Tollgate's orders have a separate topic, `\0tollgate\0domain\0`, to which no original gate can
+//! subscribe, because a domain has no leading NUL. Their fourth frame has 64-bit big-endian numbers.
 
 use tollgate_core::fleet::{Command, Order, Report, Stamp, Status, Tally};
 use tollgate_core::time::{Moment, Span};
@@ -20,22 +23,24 @@ use crate::zmtp::frame;
 pub const DOMAIN_BYTES_MAX: usize = 255;
 /// The maximum length of an identifier in bytes.
 pub const IDENTIFIER_BYTES_MAX: usize = 256;
-/// The maximum length of a log info in bytes.
+/// The maximum length of a log info ([`Report::note`] and [`Report::cpu`]), in bytes.
 pub const NOTE_BYTES_MAX: usize = 1024;
-/// The prefix of Tollgate's topics.
+/// The prefix of the topics of Tollgate's orders.
 const TOLLGATE_TOPIC: &[u8] = b"\0tollgate\0";
-/// The valid numbers of frames in a report. An original peer sends six, a Tollgate peer seven.
+/// The accepted numbers of frames in a report. An original gate sends six and a Tollgate gate seven. The log info may
+/// be missing, and one more frame is left for later versions.
 const REPORT_FRAMES: core::ops::RangeInclusive<usize> = 5..=8;
-/// In the order of their declaration.
+/// The statuses with their words. A status is the index of its pair.
 const STATUSES: [(Status, &[u8]); 3] =
     [(Status::Accepted, b"ACCEPTED"), (Status::Delayed, b"DELAYED"), (Status::Rejected, b"REJECTED")];
+// The words of the variants of `Command`. Only the first is Smockron's.
 const DELAY_UNTIL: &[u8] = b"DELAY_UNTIL";
 const DELAY: &[u8] = b"DELAY";
 const PARDON: &[u8] = b"PARDON";
 const BEACON: &[u8] = b"BEACON";
-/// The prefix of an encoded tally, with its version.
+/// The prefix of an encoded tally. The digit is the version of the encoding.
 const TALLY_MARK: &[u8] = b"tollgate1";
-/// Fifteen digits of milliseconds last until the year 33658.
+/// The maximum number of digits of a time. Fifteen digits of milliseconds last until the year 33658.
 const TIME_DIGITS_MAX: usize = 15;
 
 tollgate_core::named_enum! {
@@ -153,12 +158,12 @@ pub fn put_order(output: &mut Vec<u8>, order: &Order<'_>) {
     frame::put(output, false, &data);
 }
 
-/// The subscription of an original gate of `domain`.
+/// The subscription for Smockron's orders of `domain`.
 pub fn topic(domain: &[u8]) -> Vec<u8> {
     [domain, b"\0"].concat()
 }
 
-/// The additional subscription of a Tollgate gate; with an empty domain, the one for beacons.
+/// The subscription for Tollgate's orders of `domain`; with an empty domain, for beacons, the heartbeats of a master.
 pub fn tollgate_topic(domain: &[u8]) -> Vec<u8> {
     [TOLLGATE_TOPIC, domain, b"\0"].concat()
 }
@@ -172,8 +177,8 @@ fn read_status(word: &[u8]) -> Result<Status, MessageError> {
     STATUSES.into_iter().find(|(_, known)| *known == word).map(|(status, _)| status).ok_or(MessageError::Word)
 }
 
-/// A log info may start with the CPU time of a request in seconds. An original master parses it as a number,
-/// too.
+/// Splits a log info into the CPU time of the request, in seconds at its start, if there is one, and the note. An
+/// original master parses this number, too.
 fn split_note(note: &[u8]) -> (Option<Span>, &[u8]) {
     let end = note.iter().position(|&byte| byte == b' ').unwrap_or(note.len());
     match decimal::parse_fixed(&note[..end], (9, 9), 9) {
@@ -198,7 +203,7 @@ fn put_note(output: &mut Vec<u8>, report: &Report<'_>) {
     frame::put(output, report.tally.is_some(), &note);
 }
 
-/// Original masters accept a domain without its NUL, too.
+/// The domain without the NUL at its end, which may be missing, as for original masters.
 fn read_domain(frame: &[u8]) -> Result<&[u8], MessageError> {
     let domain = frame.strip_suffix(b"\0").unwrap_or(frame);
     let fits = (1..=DOMAIN_BYTES_MAX).contains(&domain.len()) && !domain.contains(&0);
@@ -270,7 +275,7 @@ fn read_tollgate_command(word: &[u8], data: &[u8]) -> Result<Command, MessageErr
     Ok(command)
 }
 
-/// 64-bit big-endian numbers.
+/// Reads the 64-bit big-endian numbers of Tollgate's additions.
 struct NumberReader<'a>(&'a [u8]);
 
 impl NumberReader<'_> {
@@ -297,11 +302,13 @@ impl NumberReader<'_> {
     }
 }
 
+/// Appends the first frame of a message. `prefix` is empty in Smockron's messages.
 fn put_domain(output: &mut Vec<u8>, prefix: &[u8], domain: &[u8]) {
     let domain = &domain[..domain.len().min(DOMAIN_BYTES_MAX)];
     frame::put_parts(output, true, &[prefix, domain, b"\0"]);
 }
 
+/// Appends a frame with a time, empty if there is none. `more` is whether another frame of the message follows.
 fn put_time(output: &mut Vec<u8>, more: bool, millis: Option<u64>) {
     let mut digits = itoa::Buffer::new();
     let written = millis.map_or(&[][..], |millis| digits.format(millis).as_bytes());

@@ -1,4 +1,5 @@
-//! The `traceparent` field (W3C Trace Context).
+//! The `traceparent` header field (W3C Trace Context). The gate reads it from requests and writes it into the requests
+//! to backends, so that its own spans are part of the client's trace.
 
 use std::io::Write as _;
 
@@ -13,7 +14,7 @@ pub struct TraceParent {
     pub sampled: bool,
 }
 
-/// The length of the version 0 text.
+/// The length of the field's value in version 0, in bytes.
 pub const TEXT_LENGTH: usize = 55;
 
 impl TraceParent {

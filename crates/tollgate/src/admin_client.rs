@@ -1,4 +1,5 @@
-//! A client of the admin address for commands: one request at a time, over HTTP or HTTPS.
+//! Client of the HTTP API on the admin address of a running gate or master. The commands `doctor`, `flags` and `health`
+//! use it. It sends one request at a time, over HTTP or HTTPS.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,12 +17,12 @@ use crate::terminal_text;
 
 /// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Largest response, in bytes.
-const BYTES_MAX: usize = 32 << 20;
-/// Environment variable with the token, used if no file is given.
+/// Largest response, in bytes. It bounds the memory of the command if the address is not that of a Tollgate.
+const ANSWER_BYTES_MAX: usize = 32 << 20;
+/// Environment variable with the token, used if there is no `--token-file`.
 const TOKEN_VARIABLE: &str = "TOLLGATE_TOKEN";
 
-/// Arguments for the address and the token.
+/// Arguments for the address and the token, shared by all commands that use this client.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct AdminOptions {
     /// Admin address; with https://, the certificate is verified against those that this system trusts
@@ -82,12 +83,13 @@ impl AdminClient {
         &self.client.authority
     }
 
-    /// Sends a `GET` and returns the JSON response.
+    /// Sends a `GET` and returns the response, which must be a JSON object.
     pub(crate) fn get(&self, path: &str) -> Result<Value, CommandError> {
         self.ask("GET", path, "")
     }
 
-    /// Returns the response if it has this field. Another server, such as the backend, may answer 200 to any request.
+    /// Returns `answer` if it has this field, otherwise the error that the server is not a Tollgate. Another server,
+    /// such as the backend, may answer 200 to any request.
     pub(crate) fn with_field(&self, answer: Value, field: &str) -> Result<Value, CommandError> {
         if answer.get(field).is_some() { Ok(answer) } else { Err(self.is_no_tollgate()) }
     }
@@ -96,18 +98,18 @@ impl AdminClient {
         failed(format!("{} did not respond like Tollgate: is this its admin address?", self.host()))
     }
 
-    /// Sends a `GET` and returns whether it succeeded.
+    /// Sends a `GET`. An error if the status is not 2xx; the body may be anything.
     pub(crate) fn check(&self, path: &str) -> Result<(), CommandError> {
         self.answer("GET", path, "").map(drop)
     }
 
-    /// Sends a request and returns the JSON response.
+    /// Sends a request and returns the response, which must be a JSON object.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value, CommandError> {
         let answer = self.answer(method, path, body)?;
         if answer.is_object() { Ok(answer) } else { Err(self.is_no_tollgate()) }
     }
 
-    /// Sends a request; returns null if the response is not JSON.
+    /// Sends a request and returns the response, or null if it is not JSON. A status other than 2xx is an error.
     fn answer(&self, method: &str, path: &str, body: &str) -> Result<Value, CommandError> {
         let host = self.host();
         let HttpAnswer { status, body } = self
@@ -131,14 +133,14 @@ impl AdminClient {
             path,
             fields: &fields,
             body: body.as_bytes(),
-            answer_bytes_max: BYTES_MAX,
+            answer_bytes_max: ANSWER_BYTES_MAX,
             timeout: TIMEOUT,
         };
         self.runtime.block_on(self.client.send(&request))
     }
 }
 
-/// A failed request. Text of the server may contain control characters.
+/// The error of a failed request. The message is escaped, because text of the server may contain control characters.
 fn failed(message: String) -> CommandError {
     CommandError::failed(terminal_text::escape(&message))
 }

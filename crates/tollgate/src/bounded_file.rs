@@ -1,7 +1,8 @@
-//! Reads files named in the settings: tokens, secrets and certificates.
+//! Reads files that an operator names in the settings or in an argument: tokens, secrets, certificates, and
+//! configurations of other limiters.
 //!
-//! A name can be wrong. Opening a pipe waits for its writer, and a device such as `/dev/zero` never ends. Therefore
-//! only regular files up to a size are read.
+//! The name may be that of something else. Opening a pipe waits for its writer, and a device such as `/dev/zero` never
+//! ends. Therefore only regular files up to a size are read.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};

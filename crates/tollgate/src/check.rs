@@ -1,4 +1,5 @@
-//! `tollgate check`: validates a settings file and, with `--hardening`, checks whether it is safe to expose.
+//! `tollgate check`: validates a settings file and prints a summary. With `--hardening`, it also checks whether a gate
+//! with these settings is safe to expose.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -25,7 +26,7 @@ pub(crate) struct CheckOptions {
     hardening: bool,
 }
 
-/// Reports that the file is valid, or all errors in it.
+/// Prints a summary of a valid file, or all errors in the file. Returns the exit code.
 pub(crate) fn run(options: &CheckOptions) -> ExitCode {
     let settings = match Settings::load(&options.file) {
         Ok(settings) => settings,
@@ -42,8 +43,9 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
     if options.hardening { print_hardening(&options.file, &settings) } else { ExitCode::SUCCESS }
 }
 
-/// Whether the tokens are long enough for the admin address. Files that are on another machine, or that only the gate
-/// can read, are checked when the gate starts.
+/// An error if a token file of the admin address is invalid, or if its token is too short for that address. Files that
+/// cannot be opened here are skipped: they may be on another machine, or readable only for the gate, which checks them
+/// when it starts.
 fn tokens_suffice(settings: &Settings) -> io::Result<()> {
     let Some(admin) = &settings.admin else { return Ok(()) };
     let readable = token_files(admin).filter(|(_, file)| bounded_file::open(file).is_ok());
@@ -53,7 +55,7 @@ fn tokens_suffice(settings: &Settings) -> io::Result<()> {
 fn print_summary(file: &Path, settings: &Settings) {
     let rules = settings.domains.iter().map(|domain| domain.rules.len()).sum::<usize>();
     let count = |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
-    // Most files have rules in the default domain only, which always exists.
+    // A domain is a named set of rules. Most files have rules in the default domain only, which always exists.
     let domains = match settings.domains.iter().filter(|domain| !domain.rules.is_empty()).count() {
         0 | 1 => String::new(),
         domains => format!(" in {}", count(domains, "domain")),
@@ -71,13 +73,13 @@ fn print_summary(file: &Path, settings: &Settings) {
     }
     for (name, door) in settings.doors.iter().flat_map(|doors| doors.open()) {
         let token = settings.doors.as_ref().and_then(|doors| doors.token_file.as_ref());
-        let asks = match (door.client_ca(), token) {
+        let credential = match (door.client_ca(), token) {
             (Some(file), _) => format!("a client certificate of an authority in {}", file.display()),
             (None, Some(file)) => format!("the token in {}", file.display()),
             (None, None) => "no token, because it is a loopback address".to_owned(),
         };
         let tls = if door.tls.is_some() { " with TLS" } else { "" };
-        print_line!("door: {name} will be open on {}{tls}, and asks for {asks}", door.address);
+        print_line!("door: {name} will be open on {}{tls}, and asks for {credential}", door.address);
     }
     for note in settings.doors.iter().flat_map(|doors| &doors.limits.notes) {
         print_line!("note: {note}");
@@ -103,11 +105,11 @@ fn print_summary(file: &Path, settings: &Settings) {
     }
 }
 
-/// The rules in observe mode, if there are any; by name if they are few.
+/// A note about the rules in observe mode, if there are any. It lists their names if they are few.
 fn note_of_observing_rules(settings: &Settings) -> Option<String> {
     const NAMED_MAX: usize = 5;
     let rules = settings.domains.iter().flat_map(|domain| &domain.rules).map(|settings| &settings.rule);
-    // A `legacy` limit is two rules with the same name.
+    // A set, because a `legacy` limit can be two rules with the same name.
     let names: BTreeSet<_> =
         rules.filter(|rule| rule.mode == Mode::Observe).map(|rule| format!("`{}`", rule.name)).collect();
     let named = if names.len() <= NAMED_MAX { format!(" ({})", list(&Vec::from_iter(&names))) } else { String::new() };
@@ -117,7 +119,7 @@ fn note_of_observing_rules(settings: &Settings) -> Option<String> {
     (!names.is_empty()).then(|| format!("{subject}{named} only {verb}: {effect}"))
 }
 
-/// Files of certificates and tokens.
+/// Files without which a gate does not start: its certificates and keys, and the tokens of the admin address and doors.
 fn needed_files(settings: &Settings) -> impl Iterator<Item = &Path> {
     let pairs = settings.gate.iter().flat_map(|gate| gate.all_tls());
     let certificates = pairs.flat_map(|pair| [&*pair.chain, &*pair.key]);
@@ -130,9 +132,10 @@ fn is_for_root_alone(file: &Path) -> bool {
     file.metadata().is_ok_and(|file| file.uid() == 0 && file.mode() & 0o077 == 0)
 }
 
-/// A site with its hosts, backends, rules and certificates.
+/// A line about a site: its hosts, backends, number of rules, and certificates.
 fn summary_of(site: &Site, settings: &Settings) -> String {
     let Site { name, hosts, backends, tls, .. } = site;
+    // The rules of sites are in the default domain, the first one. Their names start with that of the site.
     let prefix = format!("{name}/");
     let rules = settings.domains[0].rules.iter().map(|settings| settings.rule.name.as_str());
     let rules = rules.filter(|rule| rule.starts_with(&prefix)).count();
@@ -147,6 +150,7 @@ fn list(elements: &[impl std::fmt::Display]) -> String {
     elements.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// Prints the results of `--hardening`. Returns the exit code: 1 if a check failed.
 fn print_hardening(file: &Path, settings: &Settings) -> ExitCode {
     print_line!("\nHardening:");
     let checks = hardening::checks(file, settings);

@@ -1,4 +1,4 @@
-//! Commands and their arguments.
+//! The command line: parses the arguments and runs the command. The doc comments are the help texts and manual pages.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Terminal colours and bars.
+//! Terminal colours and bars, for the commands `doctor`, `demo` and `replay`.
 
 use std::io::IsTerminal;
 
@@ -23,15 +23,16 @@ pub(crate) const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆
 /// Colours text, or leaves it unchanged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Colours {
+    /// Whether text is coloured.
     pub(crate) on: bool,
 }
 
 impl Colours {
     /// With colours if standard output is a terminal that supports them and NO_COLOR is not set.
     pub(crate) fn for_stdout() -> Self {
-        let asked_for_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let can = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
-        Self { on: std::io::stdout().is_terminal() && can && !asked_for_none }
+        let is_forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let is_supported = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+        Self { on: std::io::stdout().is_terminal() && is_supported && !is_forbidden }
     }
 
     /// The text in one of the colours above.

@@ -1,18 +1,20 @@
-//! Files that survive a crash: records with checksums, and private files that are replaced atomically.
+//! Files that survive a crash: records with checksums, and private files that are replaced atomically. The watch, the
+//! master and the gate keep their state in such files.
 //!
-//! A record is framed so that every flipped bit and every truncation is detected, and so that damage to one record does
-//! not hide the records after it:
+//! A record is framed so that every flipped bit and every truncation is detected, and so that damage to the content of
+//! one record does not hide the records after it:
 //!
 //! | bytes | content |
 //! |---|---|
 //! | 4 | length of the content |
 //! | 8 | SipHash-1-3 of the content |
-//! | 4 | first half of the SipHash-1-3 of the 12 bytes before |
+//! | 4 | upper half of the SipHash-1-3 of the 12 bytes before |
 //! | n | content |
 //!
-//! A file that is written as a whole has a mark at its start and a checksum at its end. Numbers are big-endian. The
-//! checksums detect damage, not forgery. Files are therefore accessible to their user only, and symbolic links are not
-//! followed: otherwise any user with access to the directory could choose a file for the process to read or overwrite.
+//! A file that is written as a whole has a mark at its start, which identifies its format, and a checksum at its end.
+//! Numbers are big-endian. The checksums detect damage, not forgery. Files are therefore private (accessible to their
+//! owner only), and symbolic links are not followed: otherwise any user with access to the directory could choose a
+//! file for the process to read or overwrite.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::Hasher;
@@ -23,9 +25,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use siphasher::sip::SipHasher13;
 
+/// Length of a record's header: the first three rows of the table.
 const HEAD_BYTES: usize = 16;
+/// Length of the part of the header that the header's own checksum covers.
 const SUMMED_HEAD_BYTES: usize = 12;
-/// Longest content of a record.
+/// Longest content of a record, in bytes.
 const CONTENT_BYTES_MAX: usize = 64 << 20;
 
 /// Why bytes do not start with a valid record.
@@ -39,7 +43,7 @@ pub(crate) enum FrameError {
     Head,
 }
 
-/// SipHash-1-3 with a fixed key, to detect damage and changes.
+/// SipHash-1-3 with a fixed key: equal content has the same hash in every process. Detects damage and changes.
 pub(crate) fn hasher() -> impl Hasher {
     SipHasher13::new()
 }
@@ -120,8 +124,8 @@ pub(crate) fn keep_private(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a whole file; `None` if it does not exist. A file that is too large is truncated, so that its checksum is
-/// wrong.
+/// Reads a whole file; `None` if it does not exist. Of a file larger than `bytes_max`, only the start is returned; the
+/// caller finds that its checksum is wrong.
 pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     let file = match private().read(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -135,7 +139,7 @@ pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Replaces a file atomically. Returns the new file, positioned at its end.
+/// Replaces the content of a file with the concatenated parts, atomically. Returns the new file, positioned at its end.
 pub(crate) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<File> {
     replace_prepared(path, parts, |_| Ok(()))
 }
@@ -158,7 +162,7 @@ pub(crate) fn replace_prepared(
     written
 }
 
-/// Creates a file and syncs it.
+/// Creates a file with this content and syncs it. Removes a file of that name first.
 fn write_new(path: &Path, parts: &[&[u8]], prepare: impl FnOnce(&File) -> io::Result<()>) -> io::Result<File> {
     remove_if_there(path)?;
     let mut file = private().create_new(true).write(true).open(path)?;
@@ -168,8 +172,8 @@ fn write_new(path: &Path, parts: &[&[u8]], prepare: impl FnOnce(&File) -> io::Re
     Ok(file)
 }
 
-/// Keeps a copy of a damaged file for the operator. The copy is synced when this returns, so that the file can be
-/// changed then. Replaces the copy of earlier damage.
+/// Copies a damaged file to one with the extension `damaged`, for the operator. The copy is synced when this returns,
+/// so that the caller may change the file. Replaces the copy of earlier damage.
 pub(crate) fn put_aside(path: &Path, reason: &str) -> io::Result<()> {
     let aside = path.with_extension("damaged");
     remove_if_there(&aside)?;
@@ -182,7 +186,7 @@ pub(crate) fn put_aside(path: &Path, reason: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The same for a file that is too large to copy: it is renamed.
+/// Like [`put_aside`] for a file that is too large to copy: renames it.
 pub(crate) fn move_aside(path: &Path, reason: &str) -> io::Result<()> {
     let aside = path.with_extension("damaged");
     fs::rename(path, &aside)?;

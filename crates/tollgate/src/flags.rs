@@ -1,4 +1,5 @@
-//! `tollgate flags`: lists and clears flagged accounts.
+//! `tollgate flags`: lists and clears flagged accounts. A flag is a mark on an account whose requests were refused too
+//! often. The running gate has the flags; this command uses the API on its admin address.
 
 use serde_json::{Value, json};
 
@@ -64,7 +65,7 @@ fn list(admin: &AdminOptions, history: bool, json: bool) -> Result<(), CommandEr
     Ok(())
 }
 
-/// Message if there are more flags than the response contains.
+/// Message if the gate has more matching flags than the `shown` ones of the response.
 fn left_out(shown: u64, answer: &Value) -> Option<String> {
     let more = answer["matching"].as_u64()?.checked_sub(shown).filter(|more| *more > 0)?;
     Some(format!(
@@ -72,6 +73,7 @@ fn left_out(shown: u64, answer: &Value) -> Option<String> {
     ))
 }
 
+/// One flag of the response as a line. Names of accounts come from clients, and are escaped.
 fn line(flag: &Value) -> String {
     let text = |name: &str| terminal_text::escape(flag[name].as_str().unwrap_or_default());
     let mut line = format!("{}  flagged {}  refused {}", text("account"), text("flagged_at"), flag["rejected"]);

@@ -15,7 +15,7 @@ use crate::settings::{Gate, Settings};
 /// One check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HardeningCheck {
-    /// The property that is checked.
+    /// The property that is checked, as a statement that is true for safe settings.
     pub(crate) subject: String,
     pub(crate) outcome: CheckOutcome,
 }
@@ -24,7 +24,7 @@ pub(crate) struct HardeningCheck {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CheckOutcome {
     Pass,
-    /// With advice.
+    /// With advice for the operator: the change that fixes it.
     Fail(String),
     /// The settings do not use the feature.
     NotUsed,
@@ -36,7 +36,7 @@ impl HardeningCheck {
         Self { subject: subject.into(), outcome }
     }
 
-    /// A check of a feature that the settings may not use; `is_safe` is then `None`.
+    /// A check of an optional feature. `is_safe` is `None` if the settings do not use it.
     fn if_used(subject: &str, is_safe: Option<bool>, advice: &str) -> Self {
         match is_safe {
             Some(is_safe) => Self::new(subject, is_safe, advice),
@@ -45,8 +45,9 @@ impl HardeningCheck {
     }
 }
 
-/// Permission bits that let users other than the owner and the group write and read.
+/// Permission bit that lets users other than the owner and the group write a file.
 const OTHERS_WRITE: u32 = 0o002;
+/// Permission bit that lets these users read a file.
 const OTHERS_READ: u32 = 0o004;
 
 /// All checks of these settings, which were read from `file`.
@@ -82,8 +83,9 @@ pub(crate) fn checks(file: &Path, settings: &Settings) -> Vec<HardeningCheck> {
 fn gate_checks(gate: &Gate) -> Vec<HardeningCheck> {
     let exposed: Vec<_> = gate.listen.iter().filter(|address| !address.ip().is_loopback()).collect();
     let is_behind_proxy = !gate.trusted_proxies.is_empty();
-    let everybody = ["8.8.8.8", "203.0.113.1", "2606:4700::1", "2a00::1"];
-    let trusts_everybody = everybody
+    // A sample of public addresses: if one of them is trusted, probably all are.
+    let public = ["8.8.8.8", "203.0.113.1", "2606:4700::1", "2a00::1"];
+    let trusts_everybody = public
         .iter()
         .filter_map(|address| address.parse::<IpAddr>().ok())
         .any(|address| gate.trusted_proxies.contains(address));
@@ -121,7 +123,8 @@ fn gate_checks(gate: &Gate) -> Vec<HardeningCheck> {
     checks
 }
 
-/// Doors beyond loopback send tokens and keys of clients over the network.
+/// A door is an interface through which other programs ask the gate for decisions. Beyond loopback it needs TLS,
+/// because tokens and keys of clients cross the network.
 fn door_checks(settings: &Settings) -> Vec<HardeningCheck> {
     let mut checks = Vec::new();
     for (name, door) in settings.doors.iter().flat_map(|doors| doors.open()) {
@@ -152,19 +155,19 @@ fn admin_checks(settings: &Settings) -> Vec<HardeningCheck> {
     checks
 }
 
-/// Rules whose keys clients can choose, or that many clients share: a client escapes by choosing another key, and a
-/// shared key throttles all clients that have it. A rule for certain user agents, such as those of crawlers, is not
-/// one.
+/// Finds enforced rules whose keys many clients share and any client can choose, such as paths: each of them throttles
+/// all clients with the same key together, and a client escapes it by choosing another key. A rule of the class
+/// `user-agent` whose `when` selects certain user agents, such as those of crawlers, is safe.
 fn rule_checks(settings: &Settings) -> Vec<HardeningCheck> {
     let rules = settings.domains.iter().flat_map(|domain| &domain.rules);
-    let chosen = rules.filter(|settings| {
+    let shared = rules.filter(|settings| {
         let class = settings.rule.class.to_string();
-        let names_agents = settings.rule.when.headers.iter().any(|(name, _)| name == "user-agent");
+        let selects_agents = settings.rule.when.headers.iter().any(|(name, _)| name == "user-agent");
         settings.rule.mode == Mode::Enforce
-            && !(names_agents && class.contains("user-agent"))
+            && !(selects_agents && class.contains("user-agent"))
             && class.split('+').all(|part| matches!(part.trim(), "user-agent" | "path" | "host" | "method"))
     });
-    let names: Vec<_> = chosen.map(|settings| format!("`{}`", settings.rule.name)).collect();
+    let names: Vec<_> = shared.map(|settings| format!("`{}`", settings.rule.name)).collect();
     vec![HardeningCheck::new(
         "no rule has a class whose keys many clients share (path, host, method, or user agent unless `when` selects \
          user agents)",
@@ -173,6 +176,7 @@ fn rule_checks(settings: &Settings) -> Vec<HardeningCheck> {
     )]
 }
 
+/// Checks that none of these permission bits of a file are set. `what` names the file for the operator.
 fn is_closed_to_others(file: &Path, what: &str, bits: u32) -> HardeningCheck {
     let verb = if bits & OTHERS_READ == 0 { "written" } else { "read" };
     let subject = format!("{what} {} cannot be {verb} by others", file.display());
@@ -185,8 +189,8 @@ fn is_closed_to_others(file: &Path, what: &str, bits: u32) -> HardeningCheck {
     }
 }
 
-/// Whether a host is on this machine or in a private network. A name without dots, such as one of a container, is in a
-/// private network.
+/// Whether a host is on this machine or in a private network. Names are not resolved: those without dots, such as names
+/// of containers, and those in `.internal` and `.local` count as private.
 fn is_private_host(host: &str) -> bool {
     match host.trim_matches(['[', ']']).parse::<IpAddr>() {
         Ok(IpAddr::V4(v4)) => v4.is_loopback() || v4.is_private() || v4.is_link_local(),

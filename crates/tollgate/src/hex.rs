@@ -1,4 +1,4 @@
-//! Hexadecimal text.
+//! Bytes as hexadecimal text, for secrets of the admin address, signatures of webhooks, and commands to a master.
 
 use std::fmt::Write;
 

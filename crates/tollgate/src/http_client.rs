@@ -1,4 +1,5 @@
-//! Sends single requests to other servers, each on its own connection. HTTP/1.1 with or without TLS, for rare requests.
+//! An HTTP/1.1 client for rare requests, with or without TLS: those of commands to the admin address, webhooks and
+//! telemetry. Each request has its own connection.
 //!
 //! A response counts only when it is complete. A truncated one is an error whatever its status, because the server may
 //! not have completed the request.
@@ -23,15 +24,15 @@ use tokio_rustls::TlsConnector;
 
 use crate::client_tls;
 
-/// After this time the certificate authorities of the system are read again.
-const ROOTS_LAST: Duration = Duration::from_secs(3600);
+/// After this time the certificate authorities of the system are read again, because updates of the system change them.
+const ROOTS_AGE_MAX: Duration = Duration::from_secs(3600);
 
-/// A server.
+/// A client of one server.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpClient {
     /// Host and port.
     pub(crate) authority: String,
-    /// Name that its certificate must have, if it uses TLS.
+    /// Name that the server's certificate must have; `None` without TLS.
     name: Option<ServerName<'static>>,
 }
 
@@ -47,7 +48,7 @@ pub(crate) struct HttpAnswer {
 pub(crate) struct HttpRequest<'a> {
     pub(crate) method: Method,
     pub(crate) path: &'a str,
-    /// Names and values of header fields. They are not logged.
+    /// Names and values of header fields. The values are marked as sensitive, because one may be a token.
     pub(crate) fields: &'a [(&'a str, &'a str)],
     pub(crate) body: &'a [u8],
     /// Largest body of the response, in bytes.
@@ -57,7 +58,7 @@ pub(crate) struct HttpRequest<'a> {
 }
 
 impl HttpClient {
-    /// The server at a host and port. With TLS, its certificate must be trusted by this system.
+    /// Creates a client of the server at a host and port. With TLS, this system must trust the server's certificate.
     pub(crate) fn new(is_tls: bool, authority: &str) -> io::Result<Self> {
         let name = if is_tls { Some(server_name(authority)?) } else { None };
         Ok(Self { authority: authority.to_owned(), name })
@@ -131,7 +132,7 @@ async fn connector() -> io::Result<TlsConnector> {
     static CONFIG: Mutex<Option<(Instant, Arc<rustls::ClientConfig>)>> = Mutex::const_new(None);
     let mut kept = CONFIG.lock().await;
     if let Some((read_at, config)) = &*kept
-        && read_at.elapsed() < ROOTS_LAST
+        && read_at.elapsed() < ROOTS_AGE_MAX
     {
         return Ok(TlsConnector::from(config.clone()));
     }
@@ -140,6 +141,7 @@ async fn connector() -> io::Result<TlsConnector> {
     Ok(TlsConnector::from(config))
 }
 
+/// The host of an authority, without its port and without the brackets of an IPv6 address.
 fn server_name(authority: &str) -> io::Result<ServerName<'static>> {
     let name = authority.rsplit_once(':').map_or(authority, |(name, _)| name);
     ServerName::try_from(name.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)
@@ -151,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends a request to a server that sends this response and then closes the connection or keeps it open.
+    /// Sends a request to a server that sends this response. The server then closes the connection if `ends`.
     async fn answered(answer: &'static [u8], ends: bool) -> io::Result<HttpAnswer> {
         let (ours, mut theirs) = tokio::io::duplex(4096);
         tokio::spawn(async move {

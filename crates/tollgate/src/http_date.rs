@@ -1,12 +1,12 @@
-//! The `Date` of responses.
+//! The `Date` header of responses that a gate or a door makes itself.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The current date for HTTP, formatted at most once a second.
+/// The current date in the format of HTTP, cached per thread: it is formatted at most once a second.
 pub(crate) struct HttpDate {
-    /// The second since the Unix epoch, and its date.
+    /// A time in seconds since the Unix epoch, and its text.
     formatted: RefCell<(u64, Rc<str>)>,
 }
 
@@ -17,7 +17,7 @@ impl HttpDate {
         date
     }
 
-    /// Reads the clock.
+    /// Reads the clock, and formats the date if the second has changed.
     pub(crate) fn refresh(&self) {
         let now = SystemTime::now();
         let secs = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -27,7 +27,7 @@ impl HttpDate {
         }
     }
 
-    /// The date when the clock was last read.
+    /// The date at the last call of [`Self::refresh`].
     pub(crate) fn get(&self) -> Rc<str> {
         self.formatted.borrow().1.clone()
     }

@@ -1,4 +1,5 @@
-//! `tollgate init`: writes a first settings file for one of four purposes.
+//! `tollgate init`: writes a first settings file for one of four purposes. It is made of the templates in the folder
+//! `init`.
 #![expect(clippy::print_stdout, reason = "its answer is for the person at the terminal")]
 
 use std::fs::OpenOptions;
@@ -47,12 +48,14 @@ enum Purpose {
     Devices,
 }
 
-/// The answers to the questions.
+/// The answers to the questions, from which the file is made.
 struct Answers {
     purpose: Purpose,
     backend: String,
     listen: String,
+    /// Networks of the proxies; empty unless the purpose is [`Purpose::Proxy`].
     proxies: Vec<String>,
+    /// Header that identifies a client; empty unless the purpose is [`Purpose::Api`] or [`Purpose::Devices`].
     header: String,
 }
 
@@ -62,7 +65,7 @@ pub(crate) fn run(options: &InitOptions) -> Result<(), CommandError> {
 }
 
 fn write_file(options: &InitOptions) -> Result<(), String> {
-    // Before questions are asked for nothing.
+    // Checked first, so that no questions are asked in vain.
     if options.file.exists() {
         return Err(exists(&options.file));
     }
@@ -87,7 +90,8 @@ fn exists(file: &Path) -> String {
 }
 
 impl Answers {
-    /// The answers of the options, and for the others those of the person at the terminal, or the defaults without one.
+    /// Takes each answer from its option. Without the option, asks the person at the terminal; without a terminal, uses
+    /// the default. The purpose has no default.
     fn get(options: &InitOptions) -> Result<Self, String> {
         let is_asking = io::stdin().is_terminal() && io::stdout().is_terminal();
         let ask = |given: Option<&str>, question: &str, default: &str| match given {
@@ -101,13 +105,13 @@ impl Answers {
             None => return Err("there is no terminal to ask on: write --for app, proxy, api or devices".to_owned()),
         };
         let backend = ask(options.backend.as_deref(), "Where is the application?", "http://127.0.0.1:8080")?;
-        let given = (!options.proxies.is_empty()).then(|| options.proxies.join(","));
+        let given_proxies = (!options.proxies.is_empty()).then(|| options.proxies.join(","));
         let (mut listen, mut proxies, mut header) = (options.listen.clone(), String::new(), String::new());
         match purpose {
             Purpose::App => listen = Some(ask(listen.as_deref(), "Where do clients connect?", "0.0.0.0:8888")?),
             Purpose::Proxy => {
-                proxies =
-                    ask(given.as_deref(), "From which addresses or networks does the proxy connect?", "loopback")?;
+                let question = "From which addresses or networks does the proxy connect?";
+                proxies = ask(given_proxies.as_deref(), question, "loopback")?;
             }
             Purpose::Api => header = ask(options.header.as_deref(), "Which header has the API key?", "X-Api-Key")?,
             Purpose::Devices => {
@@ -128,7 +132,7 @@ impl Answers {
         })
     }
 
-    /// The settings file.
+    /// The text of the settings file.
     fn settings(&self) -> String {
         let proxies: Vec<_> = self.proxies.iter().map(|proxy| quoted(proxy)).collect();
         let (gate, rules) = match self.purpose {
@@ -147,7 +151,7 @@ impl Answers {
     }
 }
 
-/// The answer to a question; the default for an empty one.
+/// Asks a question on the terminal. An empty answer is the default.
 fn asked(question: &str, default: &str) -> Result<String, String> {
     let line = prompt(&format!("{question} [{default}] "))?;
     Ok(if line.is_empty() { default.to_owned() } else { line })
@@ -171,6 +175,7 @@ fn asked_purpose() -> Result<Purpose, String> {
     }
 }
 
+/// Prints a text and reads a line, without white space at its ends.
 fn prompt(text: &str) -> Result<String, String> {
     let unanswered = |error: &dyn std::fmt::Display| format!("the question was not answered: {error}");
     print!("{text}");

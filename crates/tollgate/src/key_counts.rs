@@ -1,4 +1,4 @@
-//! Counts per key. A key with a count of zero takes no memory.
+//! Counts per key, for limits such as "connections per network". A key with a count of zero takes no memory.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -19,7 +19,7 @@ impl<K: Eq + Hash> KeyCounts<K> {
         self.0.get(key).copied().unwrap_or(0)
     }
 
-    /// The number of keys.
+    /// The number of keys with a count above zero.
     pub(crate) fn keys(&self) -> usize {
         self.0.len()
     }
@@ -33,6 +33,7 @@ impl<K: Eq + Hash> KeyCounts<K> {
         *self.0.entry(key).or_default() += 1;
     }
 
+    /// Reverses one [`Self::add`]. Does nothing if the count is zero.
     pub(crate) fn remove(&mut self, key: &K) {
         if let Some(count) = self.0.get_mut(key) {
             *count -= 1;

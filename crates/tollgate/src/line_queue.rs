@@ -1,4 +1,5 @@
 //! A bounded queue of lines in front of an output that may block, such as a pipe that is not read or a disk that hangs.
+//! The access log and the log of the process use it.
 //!
 //! Threads append lines; one thread takes all of them at once and writes them. The lock is never held during a write,
 //! so an output that hangs delays no other thread: the queue fills up, and further lines are dropped.
@@ -7,24 +8,30 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// Capacity of a written chunk that is kept for reuse, in bytes.
+/// A chunk is all lines that the writer takes at once. Its buffer is reused; capacity above this is freed, in bytes.
 const SPARE_BYTES_MAX: usize = 64 << 10;
 
 /// The lines that are not written yet.
 #[derive(Debug)]
 pub(crate) struct LineQueue {
     state: Mutex<LineQueueState>,
+    /// Notified after every change of the state.
     changed: Condvar,
 }
 
 #[derive(Debug)]
 struct LineQueueState {
+    /// The lines that the writer has not taken yet.
     bytes: Vec<u8>,
+    /// The number of lines in `bytes`.
     lines: u64,
-    /// Size of the chunk that is being written.
+    /// Size of the chunk that is being written, in bytes.
     bytes_in_write: usize,
-    is_reopening: bool,
+    /// Whether the writer must open the output again, for log rotation.
+    is_reopen_due: bool,
+    /// Whether the writer ends when `bytes` is empty.
     is_closed: bool,
+    /// Whether the writer has ended.
     has_ended: bool,
 }
 
@@ -43,14 +50,15 @@ impl LineQueue {
             bytes: Vec::new(),
             lines: 0,
             bytes_in_write: 0,
-            is_reopening: false,
+            is_reopen_due: false,
             is_closed: false,
             has_ended: false,
         };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Appends whole lines, unless the unwritten ones would exceed `bytes_max`.
+    /// Appends whole lines, `lines` in number, unless the unwritten ones would then exceed `bytes_max`. Returns whether
+    /// it did.
     pub(crate) fn push(&self, bytes: &[u8], lines: u64, bytes_max: usize) -> bool {
         let mut state = self.state.lock();
         let fits = state.bytes.len() + state.bytes_in_write + bytes.len() <= bytes_max;
@@ -62,8 +70,9 @@ impl LineQueue {
         fits
     }
 
-    /// Waits for the next task of the thread that writes. `chunk` was written, and receives the lines to write. `None`
-    /// when the queue is closed and empty.
+    /// Called by the thread that writes, in a loop: waits for its next task. The previous content of `chunk` counts as
+    /// written; for [`WriterTask::Write`], `chunk` receives the lines to write. `None` when the queue is closed and
+    /// empty.
     pub(crate) fn next(&self, chunk: &mut Vec<u8>) -> Option<WriterTask> {
         chunk.clear();
         chunk.shrink_to(SPARE_BYTES_MAX);
@@ -71,7 +80,7 @@ impl LineQueue {
         state.bytes_in_write = 0;
         self.changed.notify_all();
         loop {
-            if std::mem::take(&mut state.is_reopening) {
+            if std::mem::take(&mut state.is_reopen_due) {
                 return Some(WriterTask::Reopen);
             }
             if !state.bytes.is_empty() {
@@ -88,20 +97,20 @@ impl LineQueue {
         }
     }
 
-    /// Lets the thread open the output again.
+    /// Makes the writer open the output again, before it writes further lines.
     pub(crate) fn reopen(&self) {
-        self.state.lock().is_reopening = true;
+        self.state.lock().is_reopen_due = true;
         self.changed.notify_all();
     }
 
-    /// Ends the thread when all lines are written.
+    /// Makes the writer end when all lines are written.
     pub(crate) fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();
     }
 
-    /// Waits until all lines are written and, if the queue is closed, the thread has ended. Returns the number of
-    /// unwritten lines if that takes longer than `timeout`.
+    /// Waits until all lines are written and, if the queue is closed, the writer has ended. If that takes longer than
+    /// `timeout`, returns the number of lines that the writer has not taken; the chunk being written is not counted.
     pub(crate) fn finish(&self, timeout: Duration) -> Result<(), u64> {
         let is_busy = |state: &mut LineQueueState| match state.is_closed {
             true => !state.has_ended,

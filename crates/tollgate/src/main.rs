@@ -1,4 +1,7 @@
 //! Tollgate keeps a service usable when some of its clients would take all of it.
+//!
+//! This is the binary. `cli` parses the arguments and runs a command; the commands and the roles, such as the gate and
+//! the master, are modules of this crate. ARCHITECTURE.md lists them.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

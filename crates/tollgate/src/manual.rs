@@ -1,4 +1,5 @@
-//! Output generated from declarations: the schema and reference of settings, shell completions and manual pages.
+//! The commands `schema`, `reference`, `completions` and `man`: pages that are generated from the declarations of the
+//! settings and of the command line.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -62,8 +63,8 @@ The documentation, with the reference of all settings.
 
 /// Writes a manual page for `command` and each of its subcommands into a directory, which is created if necessary.
 pub(crate) fn write_man_pages(command: Command, directory: &Path) -> Result<(), CommandError> {
-    let first = directory.join(format!("{}.1", command.get_name()));
-    let append = || fs::OpenOptions::new().append(true).open(&first)?.write_all(MORE.as_bytes());
+    let main_page = directory.join(format!("{}.1", command.get_name()));
+    let append = || fs::OpenOptions::new().append(true).open(&main_page)?.write_all(MORE.as_bytes());
     let written = fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(command, directory));
     written.and_then(|()| append()).map_err(|error| CommandError::failed(format!("{}: {error}", directory.display())))
 }

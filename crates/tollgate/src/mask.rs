@@ -1,11 +1,13 @@
 //! Masks values of headers, cookies and JSON bodies in logs and in the console.
 //!
 //! These values are often secrets, such as API keys and session IDs, which any reader of the log or the console could
-//! use. They are shown as their first characters and a digest: `sk_l*3f9a01c2d4e5b607`. The digest is keyed with a
-//! secret of this process, so that the value cannot be found by trying and different values stay different. An operator
+//! use. They are shown as their first characters and a digest: `sk_l*3f9a01c2d4e5b607`. Different values have different
+//! digests. The digest is keyed with a secret of this process, so that the value cannot be found by trying. An operator
 //! can look up a key by its masked form while the gate has state for it.
 //!
-//! Keys of the account class are not masked, because flags, webhooks and reports name accounts.
+//! A key is the value by which a rule or a report distinguishes clients, and its class says where the value comes from:
+//! `header:x-api-key`, `cookie:sid`, `ip/24+json:/user`. One class may be configured as that of accounts. Its keys are
+//! not masked, because flags, webhooks and reports name accounts.
 
 use std::borrow::Cow;
 use std::hash::Hasher;
@@ -16,9 +18,11 @@ use parking_lot::RwLock;
 use siphasher::sip::SipHasher24;
 use tollgate_core::class::Class;
 
-/// Characters that are shown; of a short value, a quarter.
+/// Number of characters that are shown. Of a value of less than 16 bytes, only a quarter is shown.
 const SHOWN_CHARACTERS_MAX: usize = 4;
+/// Length of the digest: 64 bits as hexadecimal digits.
 const DIGEST_DIGITS: usize = 16;
+/// Between the shown characters and the digest.
 const SEPARATOR: char = '*';
 
 static MASK: LazyLock<Mask> = LazyLock::new(|| {
@@ -30,9 +34,9 @@ static MASK: LazyLock<Mask> = LazyLock::new(|| {
 
 struct Mask {
     secret: [u8; 16],
-    /// Whether the settings turn masking off.
+    /// Whether the settings turn masking off (`show_values`).
     is_off: AtomicBool,
-    /// Class of accounts.
+    /// Class of accounts; empty if there is none.
     account_class: RwLock<String>,
 }
 
@@ -43,7 +47,7 @@ pub(crate) fn set_off(is_off: bool) {
 
 /// Sets the class of accounts.
 pub(crate) fn set_account_class(class: &str) {
-    // Normalised as in rules.
+    // Normalised like the classes with which it is compared.
     let class = Class::parse(class).map_or_else(|_| class.to_owned(), |class| class.to_string());
     *MASK.account_class.write() = class;
 }
@@ -53,12 +57,12 @@ pub(crate) fn value(value: &[u8]) -> Cow<'_, [u8]> {
     if MASK.is_off.load(Ordering::Relaxed) { Cow::Borrowed(value) } else { Cow::Owned(masked(value).into_bytes()) }
 }
 
-/// Masks a key, if its class is secret.
+/// Masks a key, if keys of its class are secret.
 pub(crate) fn key<'a>(class: &str, key: &'a [u8]) -> Cow<'a, [u8]> {
     if is_secret(class) { value(key) } else { Cow::Borrowed(key) }
 }
 
-/// Masks the value of a header; in `Cookie`, each value.
+/// Masks the value of a header, unless it is public; in `Cookie`, the value of each cookie. `name` is in lower case.
 pub(crate) fn header<'a>(name: &str, text: &'a [u8]) -> Cow<'a, [u8]> {
     if name == "cookie" {
         return Cow::Owned(each_cookie(text, |name, text| key(&format!("cookie:{name}"), text).into_owned()));
@@ -66,7 +70,7 @@ pub(crate) fn header<'a>(name: &str, text: &'a [u8]) -> Cow<'a, [u8]> {
     key(&format!("header:{name}"), text)
 }
 
-/// Replaces the value of each cookie of a `Cookie` header.
+/// Replaces the value of each cookie of a `Cookie` header. `replace` receives the name and the value.
 pub(crate) fn each_cookie(text: &[u8], mut replace: impl FnMut(&str, &[u8]) -> Vec<u8>) -> Vec<u8> {
     let pairs = text.split(|byte| *byte == b';').map(|pair| {
         let Some(equals) = pair.iter().position(|byte| *byte == b'=') else { return replace("", pair) };
@@ -76,8 +80,8 @@ pub(crate) fn each_cookie(text: &[u8], mut replace: impl FnMut(&str, &[u8]) -> V
     pairs.collect::<Vec<_>>().join(&b';')
 }
 
-/// Whether keys of a class contain values of headers, cookies or JSON bodies. User agents are not secret. Query
-/// parameters are not masked, because the access log has them in the path.
+/// Whether keys of a class contain values that are masked: those of headers other than `User-Agent` and `Host`, of
+/// cookies and of JSON bodies. Query parameters are not masked, because the access log has them in the path.
 fn is_secret(class: &str) -> bool {
     let is_public = |name: &str| matches!(name, "user-agent" | "host");
     let is_secret = |part: &str| match part.trim().split_once(':') {
@@ -88,7 +92,7 @@ fn is_secret(class: &str) -> bool {
     class.split('+').any(is_secret) && *MASK.account_class.read() != class
 }
 
-/// Whether this may be a masked value.
+/// Whether this has the form of a masked value.
 pub(crate) fn is_masked(shown: &[u8]) -> bool {
     let Some((start, digest)) = shown.split_at_checked(shown.len().saturating_sub(DIGEST_DIGITS)) else { return false };
     let is_digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);

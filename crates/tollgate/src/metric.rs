@@ -1,4 +1,4 @@
-//! Metrics whose values are computed when they are read.
+//! Helpers to export metrics for Prometheus whose values are computed when they are read, and counters per thread.
 
 use std::fmt;
 
@@ -51,7 +51,7 @@ pub(crate) fn metric(
     metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }
 
-/// Writes counters or gauges with labels.
+/// Writes a gauge, or else a counter, once for each set of labels.
 pub(crate) fn family<L: EncodeLabelSet>(
     encoder: &mut DescriptorEncoder<'_>,
     (name, help): (&str, &str),
@@ -69,9 +69,9 @@ pub(crate) fn family<L: EncodeLabelSet>(
     Ok(())
 }
 
-/// Declares the counters of one thread: an enum of them, and the type that counts them. Each is followed by the name
-/// and the help text of its metric. A thread has its own counters, so counting is an addition to memory that no other
-/// thread writes.
+/// Declares the counters of one thread: an enum `$counter` of them, and a type `$counters` that counts them. Each
+/// variant is followed by the name and the help text of its metric. A thread has its own counters, so counting is an
+/// addition to memory that no other thread writes.
 macro_rules! counters {
     ($counter:ident, $counters:ident: $($variant:ident = $name:literal: $help:literal,)+) => {
         /// A counter of one thread.
@@ -95,8 +95,8 @@ macro_rules! counters {
             }
 
             /// The counter with this index in [`Self::NAMES`].
-            pub(crate) fn read(&self, place: usize) -> u64 {
-                self.0[place].load(std::sync::atomic::Ordering::Relaxed)
+            pub(crate) fn read(&self, index: usize) -> u64 {
+                self.0[index].load(std::sync::atomic::Ordering::Relaxed)
             }
         }
     };

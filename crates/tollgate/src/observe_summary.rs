@@ -1,14 +1,16 @@
-//! The summary of observe mode in one sentence, for the log and the doctor.
+//! The summary of observe mode in one sentence, for the log and the command `doctor`. In observe mode a gate forwards
+//! every request, and counts those that it would have held (delayed) or refused.
 
 use serde_json::Value;
 
 use crate::terminal_text;
 
-/// Summarises `observed` of `/api/v1/status`: how many requests would have been held and refused, and of which clients.
+/// Summarises the field `observed` of `/api/v1/status`: how many requests would have been held and refused, and of
+/// which clients.
 pub(crate) fn text(observed: &Value) -> String {
     let number = |name: &str| observed[name].as_u64().unwrap_or(0);
     let requests = number("requests");
-    let part = |name: &str| {
+    let count_and_percentage = |name: &str| {
         let count = number(name);
         format!("{count} ({:.1} %)", count as f64 / requests.max(1) as f64 * 100.0)
     };
@@ -17,12 +19,13 @@ pub(crate) fn text(observed: &Value) -> String {
     let colon = if clients.is_empty() { "" } else { ": " };
     format!(
         "observe mode: of {requests} requests the gate would have held {}, refused {}{colon}{}",
-        part("would_hold"),
-        part("would_refuse"),
+        count_and_percentage("would_hold"),
+        count_and_percentage("would_refuse"),
         clients.join(", ")
     )
 }
 
+/// An element of `clients`. `None` without a key.
 fn client(client: &Value) -> Option<String> {
     let (held, refused) = (client["would_hold"].as_u64().unwrap_or(0), client["would_refuse"].as_u64().unwrap_or(0));
     Some(format!("{} ({held} held, {refused} refused)", terminal_text::escape(client["key"].as_str()?)))

@@ -1,5 +1,5 @@
-//! Output of commands. Unlike `println!` and `eprintln!`, these macros do not panic if the output is closed or its disk
-//! is full, so that the exit code stays the result of the command.
+//! Output of commands on the terminal, and their errors. Unlike `println!` and `eprintln!`, the macros of this module
+//! do not panic if the output is closed or its disk is full, so that the exit code stays the result of the command.
 
 use std::fmt::{self, Arguments};
 use std::io::Write;
@@ -11,7 +11,7 @@ macro_rules! print_line {
     };
 }
 
-/// Prints text of several lines to standard output.
+/// Prints text to standard output, without adding a line end.
 macro_rules! print_text {
     ($($text:tt)*) => {
         $crate::output::write_text(std::io::stdout(), format_args!($($text)*))
@@ -35,11 +35,12 @@ pub(crate) fn write_text(mut output: impl Write, text: Arguments<'_>) {
     let _ = output.write_all(text.to_string().as_bytes());
 }
 
-/// An error message of a command for the user.
+/// The error with which a command ends.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct CommandError {
+    /// Message for the user.
     pub(crate) message: String,
-    /// Whether an argument or a file is invalid, rather than the command failed.
+    /// True if an argument or a file is invalid (exit code 2), false if the command failed otherwise (exit code 1).
     pub(crate) is_wrong: bool,
 }
 

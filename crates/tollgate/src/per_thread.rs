@@ -1,13 +1,14 @@
-//! A value per thread that another thread reads from time to time.
+//! A value per thread that another thread reads from time to time. Workers of a gate record costs and refusals with it.
 //!
 //! Threads that write to the same memory wait for each other, or at least for the cache line to move between cores.
-//! Here each thread has its own value behind a lock that is only contended by the reader, for a moment once per second.
+//! Here each of up to 16 threads has its own value, whose lock is only contended by the reader, for a moment about once
+//! per second.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// Number of values. With more threads, some share one.
+/// Number of values. With more threads than this, several share a value.
 const THREADS: usize = 16;
 
 /// One value per thread.
@@ -33,7 +34,8 @@ impl<T> PerThread<T> {
     }
 }
 
-/// Index of this thread's value.
+/// Index of this thread's value, the same in every [`PerThread`]. Threads get the indices in the order of their first
+/// use.
 fn slot_index() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static INDEX: usize = NEXT.fetch_add(1, Ordering::Relaxed) % THREADS);

@@ -1,4 +1,4 @@
-//! Sends `POST` requests to one path of another server: announcements of flags, and telemetry.
+//! Sends `POST` requests to one URL: webhooks that announce flagged accounts, and telemetry.
 
 use std::io;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::settings::WebUrl;
 
 /// Timeout from connecting to the end of the response.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest response, in bytes.
+/// Largest response that is read, in bytes. Only the status is used.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// Server and path.
+/// A client for one URL.
 #[derive(Clone)]
 pub(crate) struct Poster {
     client: HttpClient,
@@ -21,12 +21,12 @@ pub(crate) struct Poster {
 }
 
 impl Poster {
-    /// Creates a poster. With TLS, the certificate of the server must be trusted by this system.
+    /// Creates the client. With TLS, this system must trust the certificate of the server.
     pub(crate) fn new(url: WebUrl) -> io::Result<Self> {
         Ok(Self { client: HttpClient::new(url.tls, &url.authority)?, path: url.path })
     }
 
-    /// Host and port.
+    /// Host and port of the server.
     pub(crate) fn authority(&self) -> &str {
         &self.client.authority
     }

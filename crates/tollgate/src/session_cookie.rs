@@ -1,15 +1,16 @@
-//! The session cookie of the console.
+//! The session cookie of the console, the web interface on the admin address. `admin` sets and reads it; this module
+//! has its name, and removes it from forwarded requests.
 //!
-//! Browsers send a cookie to all ports of a host. A browser with a session of the console therefore also sends it to
-//! the site behind the gate, where the backend could read it. The gate removes it.
+//! Browsers send a cookie to all ports of a host. A browser that is logged in to the console therefore also sends the
+//! cookie to the site on another port, where the backend could read it and use the session. The gate removes it.
 
 use memchr::memmem;
 
 /// Name of the cookie.
 pub(crate) const NAME: &str = "tollgate_session";
 
-/// Calls `write` with a `Cookie` header without the session, unless there is no other cookie. A header without a
-/// session is passed on unchanged and is not copied.
+/// Removes the session cookie from `value`, the value of a `Cookie` header, and calls `write` with the rest. If the
+/// session was the only cookie, `write` is not called. Without a session cookie, `write` gets `value` itself.
 pub(crate) fn without(value: &[u8], mut write: impl FnMut(&[u8])) {
     if memmem::find(value, NAME.as_bytes()).is_none() {
         return write(value);
@@ -22,7 +23,7 @@ pub(crate) fn without(value: &[u8], mut write: impl FnMut(&[u8])) {
     }
 }
 
-/// Whether a pair of a `Cookie` header is the session.
+/// Whether a `name=value` pair of a `Cookie` header is the session cookie.
 fn is_session(pair: &[u8]) -> bool {
     pair.split(|byte| *byte == b'=').next().is_some_and(|name| name.trim_ascii() == NAME.as_bytes())
 }

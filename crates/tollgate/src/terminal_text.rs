@@ -1,4 +1,4 @@
-//! Text on a terminal: escapes untrusted text, and fits lines to a width.
+//! Text on a terminal, for the output of commands: escapes untrusted text, and fits lines to a width.
 
 use std::fmt::Write;
 
@@ -33,7 +33,8 @@ pub(crate) fn escape(text: &(impl AsRef<[u8]> + ?Sized)) -> String {
     text
 }
 
-/// The characters of a line and their widths in columns. Control sequences, which change the colour, have none.
+/// The characters of a line and their widths in columns. The characters of control sequences, which change the colour,
+/// have the width 0. A sequence starts with an escape character and ends with the next letter.
 fn columns(line: &str) -> impl Iterator<Item = (char, usize)> {
     let mut is_control = false;
     line.chars().map(move |c| {
@@ -49,7 +50,7 @@ pub(crate) fn width(line: &str) -> usize {
     columns(line).map(|(_, width)| width).sum()
 }
 
-/// The line up to this column, with all its colours.
+/// The first `columns_max` columns of a line. All control sequences are kept, so that the colours end.
 pub(crate) fn cut(line: &str, columns_max: usize) -> String {
     let mut used = 0;
     let fits = |(_, width): &(char, usize)| {
@@ -59,7 +60,7 @@ pub(crate) fn cut(line: &str, columns_max: usize) -> String {
     columns(line).filter(fits).map(|(c, _)| c).collect()
 }
 
-/// The words of a text in lines of this many columns. A longer word is a line of its own.
+/// Wraps a text into lines of at most `columns_max` columns. A longer word is a line of its own.
 pub(crate) fn wrapped(text: &str, columns_max: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -1,7 +1,7 @@
-//! A token of a client, read from a file.
+//! The secret token that clients of the admin address or of the doors must send, read from a file.
 //!
-//! Tokens are compared as keyed hashes, so that the time reveals neither how much of a guess was right nor the length
-//! of the token.
+//! Tokens are compared as keyed hashes, so that the response time reveals neither how much of a guess was right nor the
+//! length of the token.
 
 use std::fmt;
 use std::fs;
@@ -17,16 +17,18 @@ use zeroize::Zeroizing;
 
 use crate::bounded_file;
 
-/// Shortest token that cannot be guessed, in bytes.
+/// Shortest token that is considered safe from guessing, in bytes.
 pub(crate) const TOKEN_BYTES_MIN: usize = 16;
 /// Permission bit that lets all users read a file.
 const OTHERS_READ: u32 = 0o004;
-/// Largest token file, in bytes.
+/// Largest token file and therefore longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 4096;
 
-/// The expected token.
+/// The expected token. Only its hash is kept.
 pub(crate) struct Token {
+    /// Random key of the hash.
     key: hmac::Key,
+    /// The hash of the token.
     tag: hmac::Tag,
 }
 
@@ -37,8 +39,8 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads the token file. A token of less than `bytes_min` bytes is an error. Returns `old` if the file has that
-    /// token.
+    /// Reads the token file. A token of less than `bytes_min` bytes is an error. Returns `old` itself if the file still
+    /// has that token, so that callers detect a change by comparing pointers.
     pub(crate) fn load(path: &Path, bytes_min: usize, old: Option<&Arc<Self>>) -> io::Result<Arc<Self>> {
         let token = read_token(path, bytes_min)?;
         match old.filter(|old| old.is(token.as_bytes())) {
@@ -54,18 +56,19 @@ impl Token {
         Ok(Self { tag: hmac::sign(&key, token.as_bytes()), key })
     }
 
-    /// Whether this is the token. The time is bounded by the size of a token file.
-    pub(crate) fn is(&self, shown: &[u8]) -> bool {
-        shown.len() <= TOKEN_BYTES_MAX && hmac::verify(&self.key, shown, self.tag.as_ref()).is_ok()
+    /// Whether a client has sent the right token. Longer ones than a token file can contain are not hashed.
+    pub(crate) fn is(&self, sent: &[u8]) -> bool {
+        sent.len() <= TOKEN_BYTES_MAX && hmac::verify(&self.key, sent, self.tag.as_ref()).is_ok()
     }
 }
 
-/// Shortest token for an admin address. Beyond loopback, everybody on the network can try tokens.
+/// Shortest token for an admin address, in bytes. Any length is allowed on loopback; beyond it, everybody on the
+/// network can try tokens.
 pub(crate) fn token_bytes_min(listen: SocketAddr) -> usize {
     if listen.ip().is_loopback() { 1 } else { TOKEN_BYTES_MIN }
 }
 
-/// Reads a token of at least `bytes_min` bytes.
+/// Reads a token of at least `bytes_min` bytes. Logs a warning if it is short, or if all users can read the file.
 fn read_token(path: &Path, bytes_min: usize) -> io::Result<Zeroizing<String>> {
     let wrong = |message: &str| io::Error::other(format!("the token file {}: {message}", path.display()));
     let unreadable = |error: io::Error| wrong(&error.to_string());

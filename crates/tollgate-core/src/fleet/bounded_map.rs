@@ -1,4 +1,4 @@
-//! A bounded map from domain and identifier to a value.
+//! A bounded map from domain and identifier to a value: the running counts of a gate, or the accounts of a master.
 //!
 //! Clients choose identifiers, so a map that grows with them could be flooded. This one has a fixed capacity.
 //! When it is full, it examines a few entries in turn and evicts the one that is clear soonest. An entry
@@ -26,10 +26,14 @@ pub(super) trait Evictable {
     fn clear_at(&self) -> Moment;
 }
 
+/// The map. `S` must be a keyed hasher, because clients choose identifiers.
 pub(super) struct BoundedMap<V, S> {
     hasher: S,
+    /// Finds the slot of an entry.
     index: HashIndex,
+    /// The slots; `None` for a free one.
     entries: Vec<Option<Entry<V>>>,
+    /// The indices of the free slots.
     free: Vec<u32>,
     capacity: usize,
     /// The entry at which the next search for a victim starts.
@@ -42,7 +46,9 @@ pub(super) struct BoundedMap<V, S> {
 
 pub(super) struct Entry<V> {
     hash: u64,
+    /// [`EntryId::number`].
     number: u32,
+    /// The index of the domain in the settings.
     pub(super) domain: u16,
     pub(super) identifier: Box<[u8]>,
     pub(super) value: V,
@@ -73,7 +79,8 @@ impl<V: Evictable, S: BuildHasher> BoundedMap<V, S> {
         self.entries.len() - self.free.len()
     }
 
-    /// Whether a queue of this length consists mostly of evicted entries.
+    /// Whether a queue of `queue` ids, each at most once, consists mostly of evicted entries, so that they should be
+    /// removed from it.
     pub(super) fn is_overgrown(&self, queue: usize) -> bool {
         queue > 2 * self.capacity
     }

@@ -1,5 +1,5 @@
-//! The gate's side: reports admitted requests to the master, and turns the master's orders into instructions
-//! for the gate's limiter.
+//! The gate's side of the protocol: reports admitted requests to the master, and turns the master's orders into
+//! instructions for the gate's limiter.
 //!
 //! Decisions are not made here. The same rule decides on the gate's own records, with or without a master,
 //! and never waits for this module. A delay from the master is merged into the same record. The gate
@@ -28,13 +28,13 @@ pub struct GateSettings {
     pub domains: Box<[Box<[u8]>]>,
     /// The maximum number of identifiers that are counted, over all domains.
     pub identifiers_max: usize,
-    /// The interval at which reports about outstanding debt are repeated.
+    /// The interval at which the report about an identifier is repeated while it has debt, in case reports were lost.
     pub repeat_every: Span,
     /// The time without a message after which the master counts as gone.
     pub silence_max: Span,
     /// The longest delay that is accepted from a master.
     pub delay_max: Span,
-    /// Whether reports describe requests and their cost.
+    /// Whether reports include the cost of requests and, if the caller supplies it, their description.
     pub log_info: bool,
 }
 
@@ -43,7 +43,7 @@ pub struct GateSettings {
 pub struct Usage<'a> {
     /// The index of the gate's domain.
     pub domain: u16,
-    /// The caller.
+    /// The key of the request as text.
     pub identifier: &'a [u8],
     /// The time at which a held request is forwarded.
     pub held_until: Option<Moment>,
@@ -58,7 +58,7 @@ pub struct Usage<'a> {
 /// A change to the gate's own record of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// Whether all debt is removed before the delay applies.
+    /// Whether all debt is removed before the delay applies, because of a pardon.
     pub forgets: bool,
     /// The time before which nothing is admitted and from which there is room for one more request; `None` for no
     /// delay.
@@ -81,29 +81,34 @@ impl Instruction {
 
 /// One gate's side of the connection to one master.
 pub struct Gate<S> {
+    /// A random number that identifies this run of the gate.
     id: u64,
     settings: GateSettings,
     counts: BoundedMap<RunningCount, S>,
-    /// Identifiers with news to report, each at most once.
+    /// Identifiers with usage that no report has mentioned, each at most once.
     news: VecDeque<EntryId>,
     /// Identifiers with debt, in the order in which their reports are repeated, each at most once.
     repeats: VecDeque<(Moment, EntryId)>,
-    /// The number of entries at the front of `repeats` that are sent without waiting, because the master is
-    /// new.
+    /// The number of entries at the front of `repeats` that are sent without waiting, because the gate has a new
+    /// master or a new connection.
     urgent: usize,
+    /// Refusals to report: domain and identifier.
     refusals: VecDeque<(u16, Box<[u8]>)>,
-    /// The refusal in the current report.
+    /// The refusal in the current report, which borrows it.
     refusal: Option<(u16, Box<[u8]>)>,
+    /// The clock of the current master; `None` without one.
     clock: Option<MasterClock>,
     /// The master that sent the last message, even if it is silent now; 0 for none.
     master: u64,
     /// The number of masters so far.
     master_number: u64,
-    /// The number of messages from masters, and the time of the last one.
-    message: u64,
-    heard: Moment,
-    /// `message` and `heard` of the previous master. Requests admitted after that must be reported again.
-    former: (u64, Moment),
+    /// The number of messages from masters so far, and the time of the last one.
+    messages: u64,
+    last_message_at: Moment,
+    /// `messages` and `last_message_at` at the last message of the previous master. Requests admitted after that may
+    /// be unknown to that master, so they are reported to the current one.
+    former_master: (u64, Moment),
+    /// The serial number of the newest running count.
     serial: u64,
 }
 
@@ -112,33 +117,40 @@ pub struct Gate<S> {
 #[derive(Clone, Copy)]
 struct MasterClock {
     master: u64,
-    /// This gate's clock minus the master's.
+    /// This gate's clock minus the master's, in nanoseconds.
     offset: i64,
-    heard: Moment,
+    /// The time of the last message.
+    updated_at: Moment,
 }
 
+/// The running count of one identifier, from which its [`Tally`] is made. Times are on this gate's clock.
 #[derive(Default)]
 struct RunningCount {
+    /// [`Tally::serial`]; 0 for a count that has not begun.
     serial: u64,
+    /// [`Tally::total`].
     total: Toll,
-    /// The part of `total` that a previous master knows of, and the number of masters at that time.
+    /// The part of `total` that a previous master has charged, and `Gate::master_number` when it was computed.
     base: Toll,
     master_number: u64,
     /// `total` at the last message from the master before the last request, and the number of that message.
     total_at_message: Toll,
     message: u64,
-    /// The last pardon, kept until no order from before it can do harm.
+    /// The number of the last pardon, and the time until which it is kept: no delay from before it lasts longer.
     era: u64,
     era_forgotten: Moment,
+    /// [`Tally::began`], [`Tally::last`] and [`Tally::clear`].
     began: Moment,
     last: Moment,
     clear: Moment,
     /// Requests that no report has mentioned.
     unreported: u32,
+    /// When the last request is forwarded, if it is held.
     held_until: Option<Moment>,
     /// The description of the last request, and the CPU time that is not reported yet.
     note: Box<[u8]>,
     cpu_unreported: Span,
+    /// Whether the identifier is in `Gate::news` and in `Gate::repeats`.
     in_news: bool,
     in_repeats: bool,
 }
@@ -169,9 +181,9 @@ impl<S: BuildHasher> Gate<S> {
             clock: None,
             master: 0,
             master_number: 0,
-            message: 0,
-            heard: Moment::ZERO,
-            former: (0, Moment::ZERO),
+            messages: 0,
+            last_message_at: Moment::ZERO,
+            former_master: (0, Moment::ZERO),
             serial: 0,
         }
     }
@@ -182,8 +194,8 @@ impl<S: BuildHasher> Gate<S> {
         let (id, _) = self.counts.find_or_insert(usage.domain, usage.identifier, now, || RunningCount::new(now));
         self.keep_current(id, now);
         let Some(running) = self.counts.value_mut(id) else { return };
-        if running.message != self.message {
-            running.message = self.message;
+        if running.message != self.messages {
+            running.message = self.messages;
             running.total_at_message = running.total;
         }
         running.total.count = running.total.count.saturating_add(usage.toll.count);
@@ -228,7 +240,7 @@ impl<S: BuildHasher> Gate<S> {
     /// change, and the change.
     pub fn handle_order(&mut self, order: &Order<'_>, reading: ClockReading) -> Option<(u16, Instruction)> {
         if let Command::Beacon { stamp } = order.command {
-            self.hear(stamp, reading.now);
+            self.update_clock(stamp, reading.now);
         }
         let domain = self.domain(order.domain)?;
         Some((domain, self.instruction(domain, order, reading)?))
@@ -248,7 +260,7 @@ impl<S: BuildHasher> Gate<S> {
                 (!wait.is_zero()).then_some(Instruction { forgets: false, next, clear: None })
             }
             Command::Delay { stamp, era, next, clear } => {
-                let clock = self.hear(stamp, now);
+                let clock = self.update_clock(stamp, now);
                 let next = clock.here(next);
                 let excess = next.since(latest);
                 let clear = clear.map(|clear| clock.here(clear).before(excess));
@@ -261,7 +273,7 @@ impl<S: BuildHasher> Gate<S> {
                 Some(Instruction { forgets: comparison.is_gt(), next: Some(next), clear })
             }
             Command::Pardon { stamp, era } => {
-                self.hear(stamp, now);
+                self.update_clock(stamp, now);
                 let is_news = self.compare_era(domain, identifier, era, now).is_gt();
                 is_news.then_some(Instruction { forgets: true, next: None, clear: None })
             }
@@ -299,9 +311,9 @@ impl<S: BuildHasher> Gate<S> {
         self.clock = None;
     }
 
-    /// Whether a Tollgate master is connected and sends messages.
+    /// Whether a Tollgate master is connected and has sent a message within `silence_max`.
     pub fn hears_master(&self, now: Moment) -> bool {
-        self.clock.is_some_and(|clock| now.since(clock.heard) <= self.settings.silence_max)
+        self.clock.is_some_and(|clock| now.since(clock.updated_at) <= self.settings.silence_max)
     }
 
     /// The number of identifiers that are counted.
@@ -309,41 +321,48 @@ impl<S: BuildHasher> Gate<S> {
         self.counts.len()
     }
 
+    /// Drops the clock of a master that has been silent for too long.
     fn notice_silence(&mut self, now: Moment) {
         if !self.hears_master(now) {
             self.clock = None;
         }
     }
 
-    fn hear(&mut self, stamp: Stamp, now: Moment) -> MasterClock {
+    /// Records a message from a master, and returns the updated estimate of its clock.
+    fn update_clock(&mut self, stamp: Stamp, now: Moment) -> MasterClock {
         let offset = offset(now, stamp.tick);
         let clock = match self.clock {
             Some(clock) if clock.master == stamp.master => {
-                let drift = now.since(clock.heard).as_nanos() / DRIFT_DIVISOR;
-                MasterClock { offset: clock.offset.saturating_add_unsigned(drift).min(offset), heard: now, ..clock }
+                let drift = now.since(clock.updated_at).as_nanos() / DRIFT_DIVISOR;
+                MasterClock {
+                    offset: clock.offset.saturating_add_unsigned(drift).min(offset),
+                    updated_at: now,
+                    ..clock
+                }
             }
             _ => {
                 if stamp.master != self.master {
                     self.master_number += 1;
-                    self.former = (self.message, self.heard);
+                    self.former_master = (self.messages, self.last_message_at);
                     self.master = stamp.master;
                 }
                 self.urgent = self.repeats.len();
-                MasterClock { master: stamp.master, offset, heard: now }
+                MasterClock { master: stamp.master, offset, updated_at: now }
             }
         };
-        self.message += 1;
-        self.heard = now;
+        self.messages += 1;
+        self.last_message_at = now;
         self.clock = Some(clock);
         clock
     }
 
-    /// Compares an order's era with the last known one, which is replaced if the order's is later.
+    /// Compares the era of an order (the number of the last pardon) with the last known one. If the order's is later,
+    /// the running count starts again with that era.
     fn compare_era(&mut self, domain: u16, identifier: &[u8], era: u64, now: Moment) -> Ordering {
         let known = self.counts.find(domain, identifier).and_then(|id| self.counts.entry(id));
         let comparison = era.cmp(&known.map_or(0, |entry| entry.value.era));
         if comparison.is_gt() {
-            let evicted_with_debt = now + self.settings.delay_max;
+            let forgotten_at = now + self.settings.delay_max;
             let (id, _) = self.counts.find_or_insert(domain, identifier, now, || RunningCount::new(now));
             if let Some(running) = self.counts.value_mut(id) {
                 // A serial of zero makes the next report start a new count, which excludes the pardoned
@@ -351,12 +370,13 @@ impl<S: BuildHasher> Gate<S> {
                 *running =
                     RunningCount { in_news: running.in_news, in_repeats: running.in_repeats, ..RunningCount::new(now) };
                 running.era = era;
-                running.era_forgotten = evicted_with_debt;
+                running.era_forgotten = forgotten_at;
             }
         }
         comparison
     }
 
+    /// Raises the debt of the running count to that of the master.
     fn note_clear(&mut self, domain: u16, identifier: &[u8], clear: Option<Moment>) {
         if let (Some(id), Some(clear)) = (self.counts.find(domain, identifier), clear)
             && let Some(running) = self.counts.value_mut(id)
@@ -369,7 +389,7 @@ impl<S: BuildHasher> Gate<S> {
         self.settings.domains.iter().zip(0..).find(|(domain, _)| ***domain == *name).map(|(_, index)| index)
     }
 
-    /// Numbers a new count, and computes the part that a new master already knows.
+    /// Numbers a new count, and after a change of master computes the part that the previous master has charged.
     fn keep_current(&mut self, id: EntryId, now: Moment) {
         let Some(running) = self.counts.value_mut(id) else { return };
         if running.serial == 0 {
@@ -379,13 +399,14 @@ impl<S: BuildHasher> Gate<S> {
             running.master_number = self.master_number;
         }
         if running.master_number != self.master_number {
-            let (message, heard) = self.former;
+            let (message, message_at) = self.former_master;
             running.base = running.known_at(message);
-            running.began = running.began.max(heard);
+            running.began = running.began.max(message_at);
             running.master_number = self.master_number;
         }
     }
 
+    /// The next identifier with unreported usage.
     fn next_news(&mut self, now: Moment) -> Option<EntryId> {
         while let Some(&id) = self.news.front() {
             if self.clock.is_none() && self.counts.entry(id).is_some_and(|entry| entry.value.unreported > 1) {
@@ -407,6 +428,7 @@ impl<S: BuildHasher> Gate<S> {
         None
     }
 
+    /// The next identifier whose report is due again.
     fn next_repeat(&mut self, now: Moment) -> Option<EntryId> {
         while let Some(&(due, id)) = self.repeats.front() {
             if now < due && self.urgent == 0 {
@@ -432,6 +454,7 @@ impl<S: BuildHasher> Gate<S> {
         None
     }
 
+    /// The report about an identifier; `is_news` is false for a repeat.
     fn report(&mut self, id: EntryId, reading: ClockReading, is_news: bool) -> Option<Report<'_>> {
         let now = reading.now;
         self.keep_current(id, now);
@@ -451,7 +474,7 @@ impl<S: BuildHasher> Gate<S> {
         let (base, began) = match self.clock {
             Some(_) => (running.base, running.began),
             // The peer may not be the master that sent the last message.
-            None => (running.known_at(self.message), running.began.max(self.heard)),
+            None => (running.known_at(self.messages), running.began.max(self.last_message_at)),
         };
         let (status, delayed_until_ms) = match (is_mention, running.held_until) {
             (false, _) => (Status::Rejected, None),
@@ -506,7 +529,8 @@ impl RunningCount {
         Self { began: now, last: now, clear: now, ..Self::default() }
     }
 
-    /// The part that a master knows of whose last message was `message`. Later reports may not have reached it.
+    /// The part of the count that the master whose last message had the number `message` is assumed to have charged:
+    /// all usage before that message. Later reports may not have reached it.
     fn known_at(&self, message: u64) -> Toll {
         if self.message == message { self.total_at_message } else { self.total }
     }

@@ -1,9 +1,9 @@
-//! The master's side: keeps the debt of every identifier, outside of the request path.
+//! The master's side of the protocol: keeps the debt of every identifier, outside of the request path.
 //!
 //! The master receives reports about admitted requests and orders gates to delay clients. It differs from the
-//! original in three ways. First, a late report is charged at the time of the request, not of its arrival, so
-//! that an outage does not punish clients; it is ignored if that time is unknown. Second, times are clamped
-//! and Tollgate gates use the master's clock, so that a wrong clock at a gate cannot block a client for a
+//! original, the master of Smockron, in three ways. First, a late report is charged at the time of the request, not of
+//! its arrival, so that an outage does not punish clients; it is ignored if that time is unknown. Second, times are
+//! clamped and Tollgate gates use the master's clock, so that a wrong clock at a gate cannot block a client for a
 //! year. Third, a [`Tally`] is cumulative, so that the next message repairs the loss of earlier ones.
 
 use alloc::boxed::Box;
@@ -40,7 +40,7 @@ pub struct MasterSettings {
     pub gates_max: usize,
     /// The maximum age of a report that is charged.
     pub lag_max: Span,
-    /// The interval of beacons.
+    /// The interval of beacons, the heartbeats that carry the master's clock.
     pub beacon_every: Span,
     /// The longest delay that is accepted from a gate, and the time for which a pardon is kept.
     pub delay_max: Span,
@@ -59,28 +59,29 @@ pub enum Outcome {
     Stale,
     /// The domain is unknown to this master.
     UnknownDomain,
-    /// Sent to another master, or to this one before a restart.
+    /// The report was made for another master, or for this one before a restart.
     Stranger,
-    /// Too many gates or too many counts: only the gate's own debt record was merged.
+    /// Too many gates or too many tallies: only the gate's own debt record was merged.
     Untracked,
 }
 
-/// One identifier to announce to the gates of a domain.
+/// The delay or pardon of one identifier, to announce to the gates of its domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice<'a> {
     domain: &'a [u8],
     identifier: &'a [u8],
     command: Command,
+    /// The remaining time of a delay; zero for a pardon.
     wait: Span,
 }
 
 impl<'a> Notice<'a> {
-    /// The order for Tollgate gates.
+    /// The order in the form for Tollgate gates.
     pub const fn own(&self) -> Order<'a> {
         Order { domain: self.domain, identifier: self.identifier, command: self.command }
     }
 
-    /// The order for original gates, which do not support pardons.
+    /// The order in the form for original gates, which do not support pardons; `wall_ms` is the current time.
     pub fn original(&self, wall_ms: u64) -> Option<Order<'a>> {
         let Command::Delay { .. } = self.command else { return None };
         let command = Command::DelayUntil { until_ms: wall_ms.saturating_add(self.wait.as_millis_ceil()) };
@@ -88,7 +89,7 @@ impl<'a> Notice<'a> {
     }
 }
 
-/// One step of a snapshot of all delays and pardons.
+/// One step of a snapshot of all delays and pardons, which a new subscriber receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Snapshot<'a> {
     /// Send this to the new subscriber.
@@ -101,31 +102,38 @@ pub enum Snapshot<'a> {
 
 /// The master's state.
 pub struct Master<S> {
+    /// A random number that identifies this run of the master.
     epoch: u64,
     settings: MasterSettings,
+    /// The index of each domain in the settings, by name.
     domains: BTreeMap<Box<[u8]>, u16>,
     accounts: BoundedMap<Account, S>,
     /// Identifiers to announce, each at most once.
     pending: VecDeque<EntryId>,
+    /// The Tollgate gates that have sent reports, by [`Tally::gate`].
     gates: BTreeMap<u64, GateStatus>,
-    /// The number of counts in all accounts.
-    counts: usize,
+    /// The number of tallies in all accounts.
+    tallies: usize,
     /// One per domain, in the same order.
     overshoots: Box<[Overshoot]>,
     beacon_due: Moment,
+    /// The number of the last pardon.
     last_era: u64,
 }
 
+/// The last report of a gate.
 #[derive(Clone, Copy)]
 struct GateStatus {
-    heard: Moment,
+    /// When it arrived.
+    reported_at: Moment,
+    /// [`Timing::transit`].
     transit: Span,
 }
 
 /// The number of entries that a snapshot examines per step.
 const SNAPSHOT_STEP: usize = 1024;
-/// The maximum number of counts, per identifier on average.
-const COUNTS_PER_IDENTIFIER: usize = 4;
+/// The maximum number of tallies, per identifier on average.
+const TALLIES_PER_IDENTIFIER: usize = 4;
 /// The assumed maximum difference between two wall clocks.
 const CLOCKS_APART_MAX: Span = Span::from_secs(10);
 /// The time without a message after which a gate counts as gone.
@@ -142,7 +150,7 @@ impl<S: BuildHasher> Master<S> {
             accounts: BoundedMap::new(settings.identifiers_max, hasher),
             pending: VecDeque::new(),
             gates: BTreeMap::new(),
-            counts: 0,
+            tallies: 0,
             beacon_due: now,
             last_era: 0,
             settings,
@@ -163,14 +171,14 @@ impl<S: BuildHasher> Master<S> {
         }
     }
 
-    /// The next identifier to announce.
+    /// The next delay or pardon to announce.
     pub fn poll_notice(&mut self, now: Moment) -> Option<Notice<'_>> {
         let (id, command) = loop {
             let id = self.pending.pop_front()?;
             let Some(account) = self.accounts.value_mut(id) else { continue };
-            account.queued = false;
-            let pardon_due = core::mem::take(&mut account.pardon_due);
-            if let Some(command) = self.command(id, now, pardon_due) {
+            account.is_queued = false;
+            let is_pardon_due = core::mem::take(&mut account.is_pardon_due);
+            if let Some(command) = self.command(id, now, is_pardon_due) {
                 break (id, command);
             }
         };
@@ -197,7 +205,7 @@ impl<S: BuildHasher> Master<S> {
         if self.pending.is_empty() { self.beacon_due } else { Moment::ZERO }
     }
 
-    /// One step of a snapshot of the domains for which `covers` is true. `cursor` starts at 0.
+    /// One step of a snapshot of the domains for which `covers` is true. `cursor` starts at 0, and each step moves it.
     pub fn snapshot(&self, cursor: &mut usize, covers: impl Fn(&[u8]) -> bool, now: Moment) -> Snapshot<'_> {
         let end = (*cursor + SNAPSHOT_STEP).min(self.accounts.slots());
         while *cursor < end {
@@ -273,15 +281,15 @@ impl<S: BuildHasher> Master<S> {
         self.accounts.evicted_with_debt
     }
 
-    /// The number of live Tollgate gates, and the longest age of their last reports, measured from the master
-    /// message before.
+    /// The number of live Tollgate gates, and the longest of their message delays: the transit of a gate's last report
+    /// and the fastest transit of a master's message to that gate.
     pub fn gates(&self, now: Moment) -> (usize, Span) {
-        let there = self.gates.values().filter(|gate| now.since(gate.heard) <= GATE_SILENCE_MAX);
-        there.fold((0, Span::ZERO), |(count, lag), gate| (count + 1, lag.max(gate.transit)))
+        let live = self.gates.values().filter(|gate| now.since(gate.reported_at) <= GATE_SILENCE_MAX);
+        live.fold((0, Span::ZERO), |(count, delay), gate| (count + 1, delay.max(gate.transit)))
     }
 
-    /// The overshoot of each domain and its bound. `original_gates` are connected and not in [`gates`](Self::gates),
-    /// because their reports do not identify them.
+    /// The overshoot of each domain and its bound. `original_gates` is the number of connected original gates. They are
+    /// not in [`gates`](Self::gates), because their reports do not identify them.
     pub fn overshoots(&self, original_gates: usize, now: Moment) -> impl Iterator<Item = DomainOvershoot<'_>> {
         let (gates, delay) = self.gates(now);
         let gates = gates + original_gates;
@@ -297,7 +305,7 @@ impl<S: BuildHasher> Master<S> {
         let entries = slots.filter_map(|index| self.accounts.at(index));
         let owing = entries.filter(|(_, entry)| entry.value.clear > now);
         let limits = |domain: u16| &self.settings.domains[usize::from(domain)].limits;
-        owing.filter(|(_, entry)| entry.value.next(limits(entry.domain), now).is_some()).count()
+        owing.filter(|(_, entry)| entry.value.room_from(limits(entry.domain), now).is_some()).count()
     }
 
     /// Handles a report of an original gate: one request, timed by that gate's wall clock.
@@ -326,15 +334,15 @@ impl<S: BuildHasher> Master<S> {
     fn handle_tally(&mut self, domain: u16, report: &Report<'_>, tally: &Tally, reading: ClockReading) -> Outcome {
         let now = reading.now;
         let Some(timing) = self.timing(report, tally, reading) else { return Outcome::Stranger };
-        let known = self.track_gate(tally.gate, timing.transit, now);
+        let is_gate_tracked = self.track_gate(tally.gate, timing.transit, now);
         let id = self.account(domain, report.identifier, now);
         let limits = &self.settings.domains[usize::from(domain)].limits;
         let latest = now + self.settings.delay_max;
-        let has_room_for_count = self.counts < self.settings.identifiers_max.saturating_mul(COUNTS_PER_IDENTIFIER);
+        let has_room_for_tally = self.tallies < self.settings.identifiers_max.saturating_mul(TALLIES_PER_IDENTIFIER);
         let Some(account) = self.accounts.value_mut(id) else { return Outcome::Untracked };
-        let tracked = account.seen.iter().any(|seen| seen.gate == tally.gate);
-        let outcome = if tracked || (known && has_room_for_count) {
-            self.counts += usize::from(!tracked);
+        let has_tally = account.tallies.iter().any(|known| known.gate == tally.gate);
+        let outcome = if has_tally || (is_gate_tracked && has_room_for_tally) {
+            self.tallies += usize::from(!has_tally);
             account.count(limits, tally, &timing)
         } else {
             Outcome::Untracked
@@ -355,9 +363,9 @@ impl<S: BuildHasher> Master<S> {
             // The gate has no master. Its wall clock gives the time of sending only well enough to detect a
             // message that was stuck for long.
             let ago = Span::from_millis(reading.wall_ms.saturating_sub(report.received_ms));
-            let stale = ago > now.since(last) + self.settings.lag_max + CLOCKS_APART_MAX;
-            let clear = (!stale).then_some(now + tally.clear.since(tally.sent));
-            return Some(Timing { began, last, clear, transit: Span::ZERO, stale });
+            let is_stale = ago > now.since(last) + self.settings.lag_max + CLOCKS_APART_MAX;
+            let clear = (!is_stale).then_some(now + tally.clear.since(tally.sent));
+            return Some(Timing { began, last, clear, transit: Span::ZERO, is_stale });
         };
         if master != self.epoch {
             return None;
@@ -367,45 +375,46 @@ impl<S: BuildHasher> Master<S> {
         // shortest transit time, so these times are early by that.
         let (began, last) = (tally.began.min(now), tally.last.min(now));
         let transit = now.since(tally.sent);
-        let stale = transit > self.settings.lag_max;
-        Some(Timing { began, last, clear: Some(tally.clear), transit, stale })
+        let is_stale = transit > self.settings.lag_max;
+        Some(Timing { began, last, clear: Some(tally.clear), transit, is_stale })
     }
 
     /// Records a message from a gate. Returns whether the gate is tracked.
     fn track_gate(&mut self, gate: u64, transit: Span, now: Moment) -> bool {
         if !self.gates.contains_key(&gate) && self.gates.len() >= self.settings.gates_max {
-            self.gates.retain(|_, seen| now.since(seen.heard) <= GATE_SILENCE_MAX);
+            self.gates.retain(|_, status| now.since(status.reported_at) <= GATE_SILENCE_MAX);
             if self.gates.len() >= self.settings.gates_max {
                 return false;
             }
         }
-        self.gates.insert(gate, GateStatus { heard: now, transit });
+        self.gates.insert(gate, GateStatus { reported_at: now, transit });
         true
     }
 
-    /// Records by how much a caller exceeds its limits according to a report.
+    /// Records by how many requests an identifier exceeds its limits after a report.
     fn record_overshoot(&mut self, id: EntryId, report: &Report<'_>, now: Moment) {
         let Some(entry) = self.accounts.entry(id) else { return };
         let held = report.delayed_until_ms.map_or(0, |until| until.saturating_sub(report.received_ms));
         let held = Span::from_millis(held.min(self.settings.delay_max.as_millis_ceil()));
         let limits = self.settings.domains[usize::from(entry.domain)].limits.iter().zip(&entry.value.records);
-        let ahead = limits.map(|(limit, record)| overshoot::ahead(limit, limit.clear_at(record), held, now)).max();
-        if let Some(requests) = ahead.filter(|&requests| requests > 0) {
+        let excess = limits.map(|(limit, record)| overshoot::excess(limit, limit.clear_at(record), held, now)).max();
+        if let Some(requests) = excess.filter(|&requests| requests > 0) {
             self.overshoots[usize::from(entry.domain)].note(requests, now);
         }
     }
 
+    /// Queues an identifier for an announcement if it is delayed, or if a pardon must be announced.
     fn queue_if_delayed(&mut self, id: EntryId, now: Moment) {
         let Some(entry) = self.accounts.entry(id) else { return };
         let limits = &self.settings.domains[usize::from(entry.domain)].limits;
-        if entry.value.pardon_due || entry.value.next(limits, now).is_some() {
+        if entry.value.is_pardon_due || entry.value.room_from(limits, now).is_some() {
             self.queue(id);
         }
     }
 
     fn queue(&mut self, id: EntryId) {
         if let Some(account) = self.accounts.value_mut(id)
-            && !core::mem::replace(&mut account.queued, true)
+            && !core::mem::replace(&mut account.is_queued, true)
         {
             self.pending.push_back(id);
             if self.accounts.is_overgrown(self.pending.len()) {
@@ -414,18 +423,19 @@ impl<S: BuildHasher> Master<S> {
         }
     }
 
-    /// The command to send. A delay carries the era of the pardon before it, so it replaces that pardon.
-    fn command(&self, id: EntryId, now: Moment, pardon_due: bool) -> Option<Command> {
+    /// The command to send: a delay if the identifier is delayed, otherwise the pardon if `is_pardon_due`. A delay
+    /// carries the era of the pardon before it, so it announces that pardon too.
+    fn command(&self, id: EntryId, now: Moment, is_pardon_due: bool) -> Option<Command> {
         let entry = self.accounts.entry(id)?;
         let limits = &self.settings.domains[usize::from(entry.domain)].limits;
         let stamp = Stamp { master: self.epoch, tick: now };
         let era = entry.value.era();
-        match entry.value.next(limits, now) {
+        match entry.value.room_from(limits, now) {
             Some(next) => {
                 let clear = (limits.len() == 1).then_some(entry.value.clear);
                 Some(Command::Delay { stamp, era, next, clear })
             }
-            None => pardon_due.then_some(Command::Pardon { stamp, era }),
+            None => is_pardon_due.then_some(Command::Pardon { stamp, era }),
         }
     }
 
@@ -436,10 +446,11 @@ impl<S: BuildHasher> Master<S> {
         Some(Notice { domain, identifier: &entry.identifier, command, wait })
     }
 
+    /// Finds or creates the account of an identifier.
     fn account(&mut self, domain: u16, identifier: &[u8], now: Moment) -> EntryId {
         let limits = self.settings.domains[usize::from(domain)].limits.len();
         let (id, evicted) = self.accounts.find_or_insert(domain, identifier, now, || Account::new(limits));
-        self.counts -= evicted.map_or(0, |account| account.seen.len());
+        self.tallies -= evicted.map_or(0, |account| account.tallies.len());
         id
     }
 }

@@ -50,14 +50,14 @@ pub struct Report<'a> {
 pub struct Tally {
     /// The gate's random number, chosen at its start.
     pub gate: u64,
-    /// The number of the count. A gate that restarts its count uses a larger one.
+    /// The number of the count at this gate. When the gate restarts the count from zero, it uses a larger number.
     pub serial: u64,
     /// The total since the start of the count.
     pub total: Toll,
     /// The part of `total` that an earlier master has charged. A master that does not know this count yet
     /// charges only the rest. While the gate has no master, its last master counts as an earlier one.
     pub base: Toll,
-    /// The last pardon of the identifier that the gate knows of; 0 for none.
+    /// The number of the last pardon of the identifier that the gate has received; 0 for none.
     pub era: u64,
     /// The master on whose clock the times are; `None` for the gate's own clock, on which only differences
     /// are meaningful.
@@ -104,14 +104,14 @@ pub enum Command {
     Delay {
         /// The time of sending.
         stamp: Stamp,
-        /// The pardon that preceded this; 0 for none.
+        /// The number of the last pardon before this; 0 for none.
         era: u64,
         /// The time from which there is room for one more request.
         next: Moment,
         /// The time at which all debt is paid back, in a domain with one limit.
         clear: Option<Moment>,
     },
-    /// Remove the debt of the identifier, and ignore orders from before this pardon.
+    /// Remove the debt of the identifier on behalf of an operator, and ignore orders from before this pardon.
     Pardon {
         /// The time of sending.
         stamp: Stamp,

@@ -1,12 +1,13 @@
-//! The over-admission of a limit that many gates share, and its theoretical bound.
+//! The overshoot of a limit that many gates share: the number of requests that were admitted beyond it, because each
+//! gate decides before the reports of the others arrive.
 //!
-//! Both are exported as metrics, so that operators can check the bound against reality.
+//! The master exports the measured overshoot and its theoretical bound as metrics, so that operators can compare them.
 
 use super::Domain;
 use crate::limit::Limit;
 use crate::time::{Moment, Span};
 
-/// The over-admission of one domain.
+/// The overshoot of one domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DomainOvershoot<'a> {
     /// The name on the wire.
@@ -14,53 +15,58 @@ pub struct DomainOvershoot<'a> {
     /// The number of requests that can be admitted beyond the limit, for the current number of gates and
     /// message delay.
     pub bound: u64,
-    /// The largest number that was admitted beyond the limit for one caller in the last minute.
+    /// The largest number of requests that was admitted beyond the limit for one identifier in the last minute.
     pub overshoot: u64,
 }
 
 /// The largest overshoot of one domain in the current and in the previous half minute.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Overshoot {
+    /// The start of the current half minute.
     began: Moment,
-    now: u64,
-    before: u64,
+    /// The largest overshoot of the current half minute, in requests.
+    current: u64,
+    /// That of the previous half minute.
+    previous: u64,
 }
 
-const HALF: Span = Span::from_secs(30);
+const HALF_MINUTE: Span = Span::from_secs(30);
 
 impl Overshoot {
     pub(super) fn note(&mut self, requests: u64, now: Moment) {
-        self.turn(now);
-        self.now = self.now.max(requests);
+        self.advance(now);
+        self.current = self.current.max(requests);
     }
 
     pub(super) fn read(mut self, now: Moment) -> u64 {
-        self.turn(now);
-        self.now.max(self.before)
+        self.advance(now);
+        self.current.max(self.previous)
     }
 
-    fn turn(&mut self, now: Moment) {
+    /// Begins a new half minute if the current one is over.
+    fn advance(&mut self, now: Moment) {
         let past = now.since(self.began);
-        if past >= HALF {
-            self.before = if past >= HALF + HALF { 0 } else { self.now };
-            (self.began, self.now) = (now, 0);
+        if past >= HALF_MINUTE {
+            self.previous = if past >= HALF_MINUTE + HALF_MINUTE { 0 } else { self.current };
+            (self.began, self.current) = (now, 0);
         }
     }
 }
 
-/// The number of requests by which a caller exceeds `limit`, whose debt is paid back at `clear`. Requests
-/// worth `held` are not forwarded yet.
-pub(super) fn ahead(limit: &Limit, clear: Moment, held: Span, now: Moment) -> u64 {
+/// The number of requests by which an identifier whose debt is paid back at `clear` exceeds `limit`. Its last request
+/// is held for `held`, so that much of the debt is from requests that are not forwarded yet.
+pub(super) fn excess(limit: &Limit, clear: Moment, held: Span, now: Moment) -> u64 {
     let Limit::Rate(rate) = limit else { return 0 };
     let (count, period, burst) = rate.parameters();
     let (count, period) = (u128::from(count), u128::from(period.as_nanos().max(1)));
-    let whole = u128::from(burst) * period / count;
-    let owed = u128::from(clear.since(now + held).as_nanos());
-    u64::try_from(owed.saturating_sub(whole).saturating_mul(count) / period).unwrap_or(u64::MAX)
+    let allowed_nanos = u128::from(burst) * period / count;
+    let owed_nanos = u128::from(clear.since(now + held).as_nanos());
+    u64::try_from(owed_nanos.saturating_sub(allowed_nanos).saturating_mul(count) / period).unwrap_or(u64::MAX)
 }
 
-/// The over-admission that `gates` gates can cause in `domain` if a message takes `delay` from one gate to
-/// all others: `(G-1) * (B + r*D) + G`, for its strictest rate.
+/// The overshoot that `gates` gates can cause in `domain` if a message takes `delay` from one gate to all others:
+/// `(G-1) * (B + r*D) + G`, where G is the number of gates, D the delay, B the burst of a rate and r its requests per
+/// second. The rate of the domain with the smallest result counts.
 pub(super) fn bound(domain: &Domain, gates: usize, delay: Span) -> u64 {
     let gates = gates.max(1) as u128;
     let of = |limit: &Limit| {
@@ -87,10 +93,10 @@ mod tests {
     fn each_request_beyond_the_burst_counts_as_one_overshoot() {
         let now = Moment::from_millis(1000);
         let clear = |requests: u64| now + Span::from_millis(100 * requests);
-        assert_eq!(ahead(&rate(), clear(20), Span::ZERO, now), 0);
-        assert_eq!(ahead(&rate(), clear(23), Span::ZERO, now), 3);
+        assert_eq!(excess(&rate(), clear(20), Span::ZERO, now), 0);
+        assert_eq!(excess(&rate(), clear(23), Span::ZERO, now), 3);
         assert_eq!(
-            ahead(&rate(), clear(23), Span::from_millis(300), now),
+            excess(&rate(), clear(23), Span::from_millis(300), now),
             0,
             "those are held, and not yet let through"
         );

@@ -1,15 +1,16 @@
-//! A bucket that leaks in whole drips: Sharkey's limit.
+//! A leaky bucket: each request fills it by one, and a fixed number of requests, a *drip*, leaks at a fixed interval.
+//! It is the limit of Sharkey, a social network server.
 //!
-//! Sharkey keeps a counter and a timestamp, which drift apart. Here both follow from one moment, at which the
-//! bucket will be empty, and from the amount by which the last drip is less than a full one. The counter is
-//! the number of drips still to come, less that missing part. The timestamp therefore moves by whole periods
-//! only, for any drip size.
+//! Sharkey keeps a counter and a timestamp, which drift apart. Here both follow from the state, which is one moment, at
+//! which the bucket will be empty, and the amount by which the last drip will be less than a full one. The counter is
+//! the number of drips still to come times the drip, less that missing part. The timestamp therefore moves by whole
+//! intervals only, for any drip size.
 
 use super::{Charge, LimitError, LimitInfo, Room};
 use crate::record::Record;
 use crate::time::{Moment, Span};
 
-/// Room for `size` requests, of which `drip` are returned every `every`.
+/// Room for `size` requests, of which `drip` leak every `every`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     size: u32,
@@ -22,6 +23,7 @@ struct Fill {
     empty_at: Moment,
     /// Drips until the bucket is empty.
     drips: u64,
+    /// Requests in the bucket.
     count: u64,
 }
 
@@ -48,6 +50,7 @@ impl Bucket {
         (self.drip == 1).then_some((self.every, self.every.times(u64::from(self.size))))
     }
 
+    /// Whether records need the missing part of the last drip, which is in [`Record::aux`].
     pub(super) fn uses_aux(&self) -> bool {
         self.drip != 1
     }
@@ -86,7 +89,8 @@ impl Bucket {
         self.store(record, fill.count.saturating_add(count), empty_at, fill.drips);
     }
 
-    /// Distinguishes the charges of one drip by the part of it that they leave.
+    /// As [`Limit::mark`](super::Limit::mark). Charges that leak with the same drip have the same `empty_at`; the
+    /// missing part of the drip distinguishes them.
     #[inline]
     pub(super) fn mark(&self, record: &impl Record) -> u64 {
         record.word(0).saturating_sub(u64::from(record.aux()))
@@ -98,12 +102,12 @@ impl Bucket {
             return;
         }
         if fill.count > u64::from(self.size) {
-            // Requests are held.
+            // Requests are held: only the newest charge can be refunded.
             if self.mark(record) == charged.mark {
                 self.store(record, fill.count.saturating_sub(count), fill.empty_at, fill.drips);
             }
         } else if self.drip == 1 {
-            // A bucket with a drip of one is a rate, which is paid back evenly.
+            // A bucket with a drip of one is treated as a rate, which is paid back evenly.
             let cost = self.every.times(count).as_nanos();
             let paid = now.since(self.paid_since(charged)).as_nanos();
             record.set_word(0, fill.empty_at.before(Span::from_nanos(cost.saturating_sub(paid))).as_nanos());
@@ -115,8 +119,8 @@ impl Bucket {
         }
     }
 
-    /// A held request is forwarded when its charge is within the size. Buckets with larger drips do not use
-    /// this.
+    /// The time from which a charge is paid back: when it was made, or when a held request was forwarded, which is when
+    /// its charge fits into the bucket. With larger drips, always the time of the charge.
     pub(super) fn paid_since(&self, charged: Charge) -> Moment {
         if self.drip > 1 {
             return charged.at;
@@ -124,7 +128,7 @@ impl Bucket {
         Moment::from_nanos(charged.mark).before(self.every.times(u64::from(self.size))).max(charged.at)
     }
 
-    /// Writes `count` into a bucket that would be empty at `empty_at`, after `drips` drips.
+    /// Changes the number of requests to `count` in a bucket that would be empty at `empty_at`, after `drips` drips.
     #[inline]
     fn store(&self, record: &mut impl Record, count: u64, empty_at: Moment, drips: u64) {
         let drip = u64::from(self.drip);
@@ -148,8 +152,8 @@ impl Bucket {
         }
     }
 
-    /// A bucket that is empty later may still contain less, by the missing part of its last drip, but never
-    /// by a whole drip.
+    /// Of two buckets, the one that is empty later may contain less now, because of the missing part of its last drip.
+    /// The difference is less than a whole drip, so it matters only if both are empty within one interval.
     pub(super) fn absorb(&self, into: &mut impl Record, from: &impl Record) {
         let (ours, theirs) = (self.clear_at(into), self.clear_at(from));
         let missing = if theirs >= ours + self.every {

@@ -1,4 +1,5 @@
-//! CPU-seconds per second: Tempomat's limit.
+//! A limit on the CPU time of a key at the backend, in CPU-seconds per second. It is the limit of Tempomat, an earlier
+//! proxy.
 //!
 //! The cost of a request is known only afterwards, so the credit may become negative. A key is admitted
 //! unless it is in debt, and its debt is repaid at the rate of its share before the next admission. A unit of the
@@ -11,11 +12,13 @@ use crate::time::Span;
 /// Credit that grows at a fraction of a core, up to `burst` of CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
+    /// The share of the key, in millionths of a core.
     millionths: u32,
     burst: Span,
     pub(super) gcra: Gcra,
 }
 
+/// Millionths in a core, and nanoseconds in a millisecond.
 pub(super) const MILLION: u64 = 1_000_000;
 
 impl Budget {

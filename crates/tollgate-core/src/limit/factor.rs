@@ -1,7 +1,8 @@
-//! One factor that loosens or tightens a limit: Sharkey's factor.
+//! A factor that loosens or tightens a limit, for some callers of a door or for all requests of a rule. It comes from
+//! Sharkey, a social network server whose roles have one.
 //!
-//! It scales size and rate together: half the factor allows twice as many requests at once and twice as many
-//! over time.
+//! It scales the size and the rate of a limit together: half the factor allows twice as many requests at once and twice
+//! as many over time.
 
 use super::{Bucket, Budget, InFlight, Limit, LimitError, Rate, Window};
 use crate::time::Span;
@@ -34,7 +35,8 @@ impl Factor {
         self.multiply(cpu).unwrap_or(Span::from_nanos(u64::MAX))
     }
 
-    /// The quantity of a scaled limit that corresponds to `quantity` of the unscaled one.
+    /// The quantity of a scaled limit that corresponds to `quantity` of the unscaled one: with a factor of one half,
+    /// twice as much.
     pub fn quantity(self, quantity: u64) -> u64 {
         self.divide(quantity).unwrap_or(u64::MAX)
     }

@@ -1,11 +1,11 @@
 //! The arithmetic of rates and budgets: the generic cell rate algorithm (GCRA), in exact fractions.
 //!
-//! The state is the moment at which all charges are paid back. A charge moves it forward, so debt is kept until it is
-//! repaid.
+//! A unit is a request in a rate, and a nanosecond of CPU time in a budget. The state is one moment: the time at which
+//! all charged units are paid back. A charge moves it forward by the time that its units take to be paid back.
 //!
 //! Three requests per second are one every 333,333,333 1/3 nanoseconds. Rounding that would make a limit too
-//! loose or too tight for as long as it runs, 750 million per second (1 1/3 ns) by a third. [`Gcra`] keeps the fraction
-//! and [`FineTime`] keeps the remainder, so a limit is exact over years.
+//! loose or too tight for as long as it runs, and would be wrong by a third for 750 million per second (1 1/3 ns).
+//! [`Gcra`] keeps the fraction and [`FineTime`] keeps the remainder, so a limit is exact over years.
 
 use super::{Charge, LimitError, LimitInfo, Room};
 use crate::record::Record;
@@ -98,7 +98,7 @@ impl Gcra {
         self.per != 1
     }
 
-    /// Whether `units` fit into the burst. With no units: whether the debt is at most the burst.
+    /// Whether `units` fit into the burst. A budget asks with 0 units, which fit unless the debt exceeds the burst.
     #[inline]
     pub(super) fn room(&self, record: &impl Record, units: u64, now: Moment) -> Room {
         let spent = self.spent(record, units, now);
@@ -114,27 +114,34 @@ impl Gcra {
         self.spent(record, units, now).write(record);
     }
 
+    /// The time at which all charges are paid back if `units` are charged at `now`.
     #[inline]
     fn spent(&self, record: &impl Record, units: u64, now: Moment) -> FineTime {
         self.plus(FineTime::read(record).max(FineTime::at(now)), self.cost_of(units))
     }
 
-    /// Refunds `units` less the part that was paid back since they were charged; `beyond` is as in
+    /// Refunds `units` less the part that was paid back since they were charged; `overdraft` is as in
     /// [`paid_since`](Self::paid_since). While the debt exceeds the burst, which means that requests are held, only the
     /// newest charge is refunded.
-    pub(super) fn refund(&self, record: &mut impl Record, (units, beyond): (u64, u64), charged: Charge, now: Moment) {
-        let (ahead, cost) = (FineTime::read(record), self.cost_of(units));
-        if ahead <= self.plus(FineTime::at(now), self.depth) {
-            let left = self.left_of(cost, self.paid_since(beyond, charged), now);
-            self.minus(ahead, left).write(record);
-        } else if ahead.nanos == charged.mark {
-            self.minus(ahead, cost).write(record);
+    pub(super) fn refund(
+        &self,
+        record: &mut impl Record,
+        (units, overdraft): (u64, u64),
+        charged: Charge,
+        now: Moment,
+    ) {
+        let (paid_at, cost) = (FineTime::read(record), self.cost_of(units));
+        if paid_at <= self.plus(FineTime::at(now), self.depth) {
+            let left = self.left_of(cost, self.paid_since(overdraft, charged), now);
+            self.minus(paid_at, left).write(record);
+        } else if paid_at.nanos == charged.mark {
+            self.minus(paid_at, cost).write(record);
         }
     }
 
-    /// Refunds `surplus` units of a charge of `reserved`. This happens even while requests are held; otherwise every
-    /// request of a busy key would cost as much as the most expensive prediction. Held requests may then be
-    /// forwarded earlier, by at most the hold time.
+    /// Refunds `surplus` units of a budget's charge of `reserved` units, for a request that cost less than predicted.
+    /// This happens even while requests are held; otherwise every request of a busy key would cost as much as the most
+    /// expensive prediction. Held requests may then be forwarded earlier, by at most the hold time.
     pub(super) fn refund_surplus(
         &self,
         record: &mut impl Record,
@@ -142,20 +149,21 @@ impl Gcra {
         charged: Charge,
         now: Moment,
     ) {
-        let (ahead, surplus) = (FineTime::read(record), self.cost_of(surplus));
-        let is_newest = ahead.nanos == charged.mark;
+        let (paid_at, surplus) = (FineTime::read(record), self.cost_of(surplus));
+        let is_newest = paid_at.nanos == charged.mark;
         let left = if is_newest { surplus } else { self.left_of(surplus, self.paid_since(reserved, charged), now) };
-        self.minus(ahead, left).write(record);
+        self.minus(paid_at, left).write(record);
     }
 
-    /// The time from which a charge is paid back: when it was made, or when a held request was forwarded, which is when
-    /// its charge is within the burst, except for the `beyond` units of it that need no room.
-    pub(super) fn paid_since(&self, beyond: u64, charged: Charge) -> Moment {
-        let within = self.minus(FineTime::at(Moment::from_nanos(charged.mark)), self.cost_of(beyond));
-        self.minus(within, self.depth).floor().max(charged.at)
+    /// The time from which a charge is paid back: when it was made, or, for a held request, when it was forwarded. A
+    /// request is forwarded as soon as the debt fits into the burst, except for the `overdraft` units of its own charge
+    /// that may exceed the burst: none in a rate, and the whole charge in a budget, which needs room for 0 units only.
+    pub(super) fn paid_since(&self, overdraft: u64, charged: Charge) -> Moment {
+        let must_fit = self.minus(FineTime::at(Moment::from_nanos(charged.mark)), self.cost_of(overdraft));
+        self.minus(must_fit, self.depth).floor().max(charged.at)
     }
 
-    /// The number of units that a refund at `now` returns at most, rounded up.
+    /// The number of a rate's `units` that a refund at `now` returns at most, rounded up.
     pub(super) fn returnable(&self, units: u64, charged: Charge, now: Moment) -> u64 {
         let left = self.left_of(self.cost_of(units), self.paid_since(0, charged), now);
         let whole = self.units_between(FineTime::ZERO, left);
@@ -168,23 +176,23 @@ impl Gcra {
         self.minus(self.plus(FineTime::at(next), self.depth), self.cost_of(units)).ceil()
     }
 
-    /// The state of a record whose next request needs room for `units`.
+    /// The state of a record whose next request needs room for `units`: 1 in a rate, 0 in a budget.
     #[inline]
     pub(super) fn info(&self, record: &impl Record, units: u64, now: Moment) -> LimitInfo {
-        let ahead = FineTime::read(record).max(FineTime::at(now));
-        let remaining = self.units_between(ahead, self.plus(FineTime::at(now), self.depth));
+        let paid_at = FineTime::read(record).max(FineTime::at(now));
+        let remaining = self.units_between(paid_at, self.plus(FineTime::at(now), self.depth));
         let reset = if remaining == 0 { self.room(record, units, now).wait(now) } else { Span::ZERO };
-        LimitInfo { remaining, reset, clear: ahead.ceil().since(now) }
+        LimitInfo { remaining, reset, clear: paid_at.ceil().since(now) }
     }
 
-    /// The time of `units`; `None` if it does not fit.
+    /// The time in which `units` are paid back; `None` if it does not fit into 64 bits.
     fn span_of(&self, units: u64) -> Option<FineTime> {
         let total = u128::from(units) * u128::from(self.nanos);
         let nanos = u64::try_from(total / u128::from(self.per)).ok()?;
         Some(FineTime { nanos, fraction: (total % u128::from(self.per)) as u32 })
     }
 
-    /// The time of `units`, saturating.
+    /// The time in which `units` are paid back, saturating.
     #[inline]
     fn cost_of(&self, units: u64) -> FineTime {
         match units {
@@ -249,13 +257,13 @@ mod tests {
     #[test]
     fn a_third_of_a_nanosecond_is_never_lost() {
         let gcra = Gcra::new(3, Span::from_nanos(10), 1).unwrap();
-        let mut ahead = FineTime::ZERO;
+        let mut paid_at = FineTime::ZERO;
         for _ in 0..3_000_000 {
-            ahead = gcra.plus(ahead, gcra.cost_of(1));
+            paid_at = gcra.plus(paid_at, gcra.cost_of(1));
         }
-        assert_eq!(ahead, FineTime::at(Moment::from_nanos(10_000_000)));
-        assert_eq!(gcra.units_between(FineTime::ZERO, ahead), 3_000_000);
-        assert_eq!(gcra.minus(ahead, gcra.cost_of(3_000_000)), FineTime::ZERO);
+        assert_eq!(paid_at, FineTime::at(Moment::from_nanos(10_000_000)));
+        assert_eq!(gcra.units_between(FineTime::ZERO, paid_at), 3_000_000);
+        assert_eq!(gcra.minus(paid_at, gcra.cost_of(3_000_000)), FineTime::ZERO);
     }
 
     #[test]

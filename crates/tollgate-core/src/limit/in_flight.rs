@@ -1,4 +1,4 @@
-//! A limit on the concurrent requests of one key.
+//! A limit on the concurrent requests of one key. Its state is their number, in [`Record::aux`].
 
 use super::{LimitError, LimitInfo, Room};
 use crate::record::Record;
@@ -30,6 +30,7 @@ impl InFlight {
         record.set_aux(record.aux().saturating_add(u32::from(count > 0)));
     }
 
+    /// Reverts [`charge`](Self::charge) when the request ends.
     pub(super) fn release(&self, record: &mut impl Record, count: u64) {
         record.set_aux(record.aux().saturating_sub(u32::from(count > 0)));
     }

@@ -1,4 +1,5 @@
-//! Sharkey's limits from before it had buckets: a quota per duration, a minimum interval, or both.
+//! Translates the `legacy` limits of the settings: a quota per duration, a minimum interval between requests, or both.
+//! The social network server Sharkey had them before it had buckets.
 //!
 //! Sharkey derives a bucket from the three parameters and then ignores the interval: the bucket admits `max`
 //! requests at once. Here the interval is a second limit beside the bucket, unless `is_spaced` is false.
@@ -19,8 +20,8 @@ pub struct Legacy {
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
-/// Rounds half up to whole milliseconds, at least 1, as Sharkey does.
-fn round_millis(numerator: u128, denominator: u128) -> u64 {
+/// The quotient, rounded half up to a whole number of at least 1, as Sharkey does.
+fn rounded_quotient(numerator: u128, denominator: u128) -> u64 {
     u64::try_from((2 * numerator + denominator) / (2 * denominator)).unwrap_or(u64::MAX).max(1)
 }
 
@@ -43,12 +44,13 @@ impl Legacy {
         }
         let duration_ms = u128::from(duration.as_nanos().div_ceil(NANOS_PER_MILLI));
         let max_wide = u128::from(max);
+        // The interval between drips, before it is adapted to a whole number of requests per drip.
         let every_first = match self.min_interval {
-            Some(interval) => round_millis(u128::from(interval.as_nanos()), u128::from(NANOS_PER_MILLI)),
-            None => round_millis(duration_ms, max_wide),
+            Some(interval) => rounded_quotient(u128::from(interval.as_nanos()), u128::from(NANOS_PER_MILLI)),
+            None => rounded_quotient(duration_ms, max_wide),
         };
-        let drip = round_millis(max_wide * u128::from(every_first), duration_ms);
-        let every = round_millis(duration_ms * u128::from(drip), max_wide);
+        let drip = rounded_quotient(max_wide * u128::from(every_first), duration_ms);
+        let every = rounded_quotient(duration_ms * u128::from(drip), max_wide);
         Bucket::new(max, u32::try_from(drip).map_err(|_| LimitError::TooFine)?, Span::from_millis(every))
     }
 }

@@ -1,4 +1,4 @@
-//! The five limits of a key.
+//! The five kinds of limits that a rule can set for each of its keys.
 //!
 //! A limit is a pure function on a [`Record`]: it checks whether there is room for a toll, and charges the
 //! toll if the caller decides to. The check changes nothing, so a refusal costs nothing, and several limits
@@ -36,7 +36,7 @@ pub enum Limit {
     Rate(Rate),
     /// A bucket that leaks in whole drips.
     Bucket(Bucket),
-    /// A number of requests in any window of time, and a ceiling.
+    /// A number of requests in any window of time, and a ceiling, which applies during a warm-up too.
     Window(Window),
     /// A number of concurrent requests.
     InFlight(InFlight),
@@ -78,7 +78,7 @@ impl Room {
     }
 }
 
-/// The state of a limit for its caller.
+/// The state of a limit, as reported to the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitInfo {
     /// The remaining quota: requests, or milliseconds of CPU time for a budget.
@@ -160,7 +160,7 @@ impl Limit {
         }
     }
 
-    /// Whether there is room while only ceilings apply.
+    /// Whether there is room during the warm-up of a rule, in which only the ceilings of windows apply.
     pub fn room_under_ceiling(&self, record: &impl Record, toll: Toll, now: Moment) -> Room {
         match self {
             Self::Window(window) => window.room_under_ceiling(record, toll.count, now),
@@ -190,8 +190,8 @@ impl Limit {
         }
     }
 
-    /// Identifies the newest charge of a record: it equals the mark of an earlier charge while that is the
-    /// newest.
+    /// Identifies the newest charge of a record. The mark that was read right after a charge equals the current one as
+    /// long as no other charge follows.
     #[inline]
     pub fn mark(&self, record: &impl Record) -> u64 {
         match self {
@@ -231,8 +231,8 @@ impl Limit {
         }
     }
 
-    /// The number of requests in `toll` that a refund at `now` returns at most. Peers that count whole
-    /// requests round in favour of the client, by less than one request.
+    /// The number of requests in `toll` that a refund at `now` returns at most, rounded up: masters count whole
+    /// requests, so this favours the client by less than one request.
     pub fn returnable(&self, toll: Toll, charged: Charge, now: Moment) -> u64 {
         match self {
             Self::Rate(rate) => rate.gcra.returnable(toll.count, charged, now),
@@ -240,8 +240,8 @@ impl Limit {
         }
     }
 
-    /// Raises the debt to what another copy of the state knows: it is paid back no earlier than `clear`. Only
-    /// rates and budgets support this.
+    /// Takes over debt from another copy of the same key's state, such as that of a master: all debt is paid back no
+    /// earlier than `clear`. Only rates and budgets support this.
     pub fn raise(&self, record: &mut impl Record, clear: Moment) {
         match self {
             Self::Budget(_) | Self::Rate(_) => FineTime::raise(record, FineTime::at(clear)),

@@ -1,4 +1,4 @@
-//! A number of requests per period, with a burst: Smockron's limit.
+//! A number of requests per period, with a burst. It is the limit of Smockron, an earlier rate limiter.
 //!
 //! Charges are paid back evenly ([`Gcra`]), so the burst is exact: N at once, then one per interval.
 

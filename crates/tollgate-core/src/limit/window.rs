@@ -1,13 +1,15 @@
-//! A maximum in any window of time, and a ceiling that nothing lifts: ScreenTinker's limit.
+//! A maximum number of requests in any window of time, and a ceiling. During the warm-up of a rule, in which a fleet of
+//! devices reconnects after a restart of the gate, only the ceiling applies. It is the limit of ScreenTinker, a
+//! server for such devices.
 //!
-//! The state is a ring of the times of admitted requests. Refused requests are not recorded: the announced
+//! The state is a log of the times of admitted requests, in a ring. Refused requests are not recorded: the announced
 //! retry time would be wrong if a client that waits found the window still full of its own refusals.
 
 use super::{Charge, LimitError, LimitInfo, Room};
 use crate::record::Record;
 use crate::time::{Moment, Span};
 
-/// At most `max` per window of `per`; while only ceilings apply, at most `ceiling`.
+/// At most `max` requests in any window of length `per`; during a warm-up, at most `ceiling`, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     max: u32,
@@ -55,7 +57,7 @@ impl Window {
         (self.max, self.per, self.ceiling)
     }
 
-    /// The number of entries in a record.
+    /// The number of entries in the log, each of which is a word of the record.
     pub(super) fn log_length(&self) -> usize {
         self.ceiling.unwrap_or(self.max) as usize
     }
@@ -89,6 +91,7 @@ impl Window {
         low
     }
 
+    /// Whether there is room for `count` more if the window has room for `most`.
     fn room_under(&self, most: u32, record: &impl Record, count: u64, now: Moment) -> Room {
         if count > u64::from(most) {
             return Room::Never;
@@ -108,7 +111,7 @@ impl Window {
         self.ceiling.map_or(Room::Now, |ceiling| self.room_under(ceiling, record, count, now))
     }
 
-    /// Counts a request that is forwarded at `at`: now, or later if it is held.
+    /// Adds `count` entries for a request that is forwarded at `at`: now, or later if it is held.
     pub(super) fn charge(&self, record: &mut impl Record, count: u64, at: Moment, now: Moment) {
         let log = self.log_length();
         let before = Ring::read(record);
@@ -126,7 +129,7 @@ impl Window {
         ring.write(record);
     }
 
-    /// The time of the newest entry.
+    /// As [`Limit::mark`](super::Limit::mark): the time of the newest entry.
     pub(super) fn mark(&self, record: &impl Record) -> u64 {
         let ring = Ring::read(record);
         ring.length.checked_sub(1).map_or(0, |last| self.hit(record, ring, last).as_nanos())

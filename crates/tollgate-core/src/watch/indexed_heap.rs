@@ -1,14 +1,16 @@
-//! A min-heap that tracks the position of each element.
+//! A min-heap of slot numbers by rank that tracks the position of each slot, so that its rank can be changed.
 //!
-//! A new element replaces the minimum and sinks from the top, once. A tree would need four searches.
+//! [`TopK`](super::top_k::TopK) finds the name to evict with it. A new name replaces the one with the lowest rank and
+//! sinks from the top, once. A search tree would need four searches for that.
 
 use alloc::vec::Vec;
 
-/// IndexedHeap of slots; the minimum is available in constant time. Ties are broken by the lower slot.
+/// A heap of slots; the lowest rank is available in constant time. Of equal ranks, the lower slot is first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct IndexedHeap {
+    /// Ranks and slots, in the order of a binary heap.
     heap: Vec<(u64, u32)>,
-    /// The position of each slot in the heap.
+    /// The position of each slot in the heap; `None` for a slot without a rank.
     at: Vec<Option<u32>>,
 }
 

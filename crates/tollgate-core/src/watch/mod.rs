@@ -1,9 +1,11 @@
-//! Turns refusals into episodes for operators, and into flags on accounts.
+//! The watch: turns refusals into episodes for operators, and into flags on accounts.
 //!
-//! A flag is set once, announced, and cleared by a person. It bans nobody. Two separate bounded counters
-//! exist: the view of currently throttled keys of all classes, and the counts of accounts on which flags are
-//! based. Made-up addresses therefore cannot evict the evidence against an account, and cannot flag an
-//! account falsely, because only the account's own refusals are compared with the threshold.
+//! An episode shows how often one key was refused lately. An account is a key of one chosen class, such as the user. An
+//! account that is refused too often within a window gets a flag: it is set once, announced, and cleared by a person.
+//! A flag bans nobody by itself; rules can have it as a condition. There are two separate bounded counters: the view of
+//! currently throttled keys of all classes, and the counts of accounts on which flags are based. Made-up addresses
+//! therefore cannot evict the evidence against an account, and cannot flag an account falsely, because only the
+//! account's own refusals are compared with the threshold.
 //!
 //! Clearing a flag resets the count; otherwise the next refusal would set the flag again.
 
@@ -20,10 +22,10 @@ use top_k::TopK;
 
 /// The minimum time for which an episode is shown after its last refusal.
 const RETENTION_MIN: Span = Span::from_secs(3600);
-/// The maximum length of a class, so that one byte holds it. Longer classes are ignored and counted.
+/// The maximum length of a class in bytes, so that one byte holds it. Refusals with a longer class are only counted as
+/// ignored.
 const CLASS_BYTES_MAX: usize = 255;
-/// The maximum length of a key. A byte that is not text takes four bytes when escaped, and a key has up to
-/// 255 bytes.
+/// The maximum length of a key in bytes. A key has up to 255 bytes, each of which takes up to four when it is escaped.
 const KEY_BYTES_MAX: usize = 4 * 255;
 
 /// A threshold that no account reaches: refusals are shown and nobody is flagged.
@@ -106,13 +108,13 @@ pub enum CountKind {
 /// One count in a form that can be saved and restored across restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavedCount<'a> {
-    /// Where it belongs.
+    /// The counter that it belongs to.
     pub kind: CountKind,
-    /// The class and key combined, as stored by the watch.
+    /// In the view, the length of the class in one byte, the class and the key; otherwise the account.
     pub name: &'a [u8],
-    /// The time of the count.
+    /// The time of the refusals.
     pub at: Moment,
-    /// The count.
+    /// The number of refusals; 0 if this only marks the time of the newest refusal.
     pub count: u64,
 }
 
@@ -133,13 +135,17 @@ pub struct Omissions {
 #[derive(Clone, Debug)]
 pub struct Watch<S> {
     settings: WatchSettings,
+    /// The latest time that any call has passed. Earlier times count as this, so that a clock may go back.
     latest: Moment,
+    /// The counts of keys of all classes. A name is the length of the class in one byte, the class and the key.
     view: TopK<S>,
+    /// The counts of accounts, by key.
     accounts: TopK<S>,
+    /// The flags, by account.
     flags: BTreeMap<Box<[u8]>, Flag>,
-    /// Without evictions.
+    /// Omissions other than evictions, which the counters count.
     omitted: Omissions,
-    /// Buffer for the class and key of an episode.
+    /// Buffer for a name in the view.
     name: Vec<u8>,
 }
 
@@ -162,11 +168,11 @@ impl<S: BuildHasher + Clone> Watch<S> {
     /// is already above a lower threshold is flagged at its next refusal.
     pub fn set_flagging(&mut self, threshold: u64, window: Span, account_class: &str) {
         self.settings.flag_threshold = threshold;
-        let are_others = *account_class != *self.settings.account_class;
-        if !are_others && window == self.settings.flag_window {
+        let has_new_class = *account_class != *self.settings.account_class;
+        if !has_new_class && window == self.settings.flag_window {
             return;
         }
-        let kept = |known: &SavedCount<'_>| known.kind == CountKind::View || !are_others;
+        let kept = |known: &SavedCount<'_>| known.kind == CountKind::View || !has_new_class;
         let known: Vec<_> = self
             .saved_counts()
             .filter(kept)
@@ -203,7 +209,7 @@ impl<S: BuildHasher + Clone> Watch<S> {
         if class == &*self.settings.account_class { self.count_account(key, count) } else { None }
     }
 
-    /// All refusals within the retention time, the most refused key first.
+    /// The episodes of all keys that were refused within the retention time, the most refused key first.
     pub fn episodes(&mut self, now: Moment) -> Vec<Episode> {
         self.latest = self.latest.max(now);
         self.view.expire(self.latest);
@@ -222,7 +228,7 @@ impl<S: BuildHasher + Clone> Watch<S> {
         self.flags.get(account)
     }
 
-    /// Restores a flag from a previous run or from another process. Returns whether there was room.
+    /// Sets a flag, also one from a previous run or from another process. Returns whether there was room.
     pub fn restore(&mut self, account: &[u8], flag: Flag) -> bool {
         let fits = self.flags.len() < self.settings.flags_max || self.flags.contains_key(account);
         if fits {
@@ -238,15 +244,15 @@ impl<S: BuildHasher + Clone> Watch<S> {
         self.accounts.forget(account);
     }
 
-    /// All counts, oldest first for each name.
+    /// All counts, oldest first for each name, to save them or to move them to other settings.
     pub fn saved_counts(&self) -> impl Iterator<Item = SavedCount<'_>> {
         let of = |kind| move |(name, at, count)| SavedCount { kind, name, at, count };
         self.view.points().map(of(CountKind::View)).chain(self.accounts.points().map(of(CountKind::Accounts)))
     }
 
     /// Restores a count from a previous run. This sets no flag, because flags are restored separately.
-    pub fn restore_count(&mut self, saved_counts: SavedCount<'_>) {
-        let SavedCount { kind, name, at, count } = saved_counts;
+    pub fn restore_count(&mut self, saved: SavedCount<'_>) {
+        let SavedCount { kind, name, at, count } = saved;
         match kind {
             // The first byte of a name in the view is the length of its class.
             CountKind::View if name.first().is_some_and(|&class| usize::from(class) < name.len()) => {
@@ -277,6 +283,7 @@ impl<S: BuildHasher + Clone> Watch<S> {
         Omissions { accounts_evicted: self.accounts.evicted, episodes_evicted: self.view.evicted, ..self.omitted }
     }
 
+    /// Adds refusals to an account. Returns the flag if they set one.
     fn count_account(&mut self, account: &[u8], count: u64) -> Option<Flag> {
         let count = self.accounts.add(account, count, self.latest);
         let threshold = self.settings.flag_threshold;
@@ -288,6 +295,7 @@ impl<S: BuildHasher + Clone> Watch<S> {
     }
 }
 
+/// The episode of a name in the view.
 fn episode((name, count, first, last): (&[u8], u64, Moment, Moment)) -> Episode {
     let (class, key) = name[1..].split_at(usize::from(name[0]));
     let class = alloc::string::String::from_utf8_lossy(class);
@@ -358,7 +366,7 @@ mod tests {
         assert_eq!(watch.record(refused("user", "u1", 5000), minute(1)), None, "no account any more");
         assert_eq!(watch.counted(b"u1", minute(1)), 0);
         assert!(watch.record(refused("header:x-api-key", "u1", 1000), minute(1)).is_some());
-        assert_eq!(watch.episodes(minute(1)).len(), 2, "who was refused is seen all the same");
+        assert_eq!(watch.episodes(minute(1)).len(), 2, "keys of other classes are shown too");
     }
 
     #[test]
@@ -417,8 +425,8 @@ mod tests {
         first.record(refused("user", "cleared", 5000), minute(5));
         first.clear(b"cleared");
         let mut second = watch();
-        for saved_counts in first.saved_counts() {
-            second.restore_count(saved_counts);
+        for saved in first.saved_counts() {
+            second.restore_count(saved);
         }
         assert_eq!(second.episodes(minute(6)), first.episodes(minute(6)));
         assert_eq!((second.counted(b"u1", minute(6)), second.counted(b"cleared", minute(6))), (999, 0));

@@ -8,20 +8,23 @@
 use crate::time::{Moment, Span};
 use alloc::collections::VecDeque;
 
-/// The number of slices in a window.
+/// The number of slices in a window. More of them make the count more exact and take more memory.
 const SLICES: u64 = 60;
 
 /// Timestamped counts, none older than a window.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SlidingCount {
     points: VecDeque<Point>,
+    /// The time of the newest count.
     last: Moment,
     /// The sum of all points. Their number is too small for an overflow.
     sum: u128,
 }
 
+/// The counts of one slice.
 #[derive(Clone, Copy, Debug)]
 struct Point {
+    /// The time of the first of them.
     at: Moment,
     count: u64,
 }
@@ -42,7 +45,7 @@ impl SlidingCount {
         }
     }
 
-    /// Drops points older than the window. A point exactly as old as the window stays.
+    /// Drops points that are older than `window`. A point exactly as old as the window stays.
     pub(super) fn expire(&mut self, window: Span, now: Moment) {
         while let Some(point) = self.points.pop_front_if(|point| now.since(point.at) > window) {
             self.sum -= u128::from(point.count);

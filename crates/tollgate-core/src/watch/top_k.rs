@@ -1,5 +1,5 @@
-//! Sliding-window counts for a bounded number of names (space-saving top-k). Heavy names cannot be evicted
-//! cheaply.
+//! Sliding-window counts of refusals for a bounded number of names (space-saving top-k). Names with many refusals
+//! cannot be evicted cheaply.
 //!
 //! Evicting the least recently seen name lets an offender erase its history with a few hundred made-up names.
 //! Evicting the smallest count alone is no better: once the table is full, every returning offender is the
@@ -15,7 +15,7 @@ use crate::time::{Moment, Span};
 use alloc::vec::Vec;
 use core::hash::BuildHasher;
 
-/// The number of sweeps for expired counts per window.
+/// The number of sweeps for expired counts per window. A sweep examines every slot, so it is not done with each count.
 const SWEEPS_PER_WINDOW: u64 = 16;
 /// The maximum number of names, limited by the index.
 const CAPACITY_MAX: usize = 1 << 30;
@@ -26,15 +26,19 @@ pub(super) struct TopK<S> {
     hasher: S,
     capacity: usize,
     window: Span,
+    /// The slots.
     counts: Vec<Counter>,
     /// Slots without a name.
     free: Vec<usize>,
+    /// Finds the slot of a name.
     index: HashIndex,
+    /// The rank of each name: its count plus `Counter::base`. The name with the lowest rank is evicted.
     ranks: IndexedHeap,
     /// The highest rank that was ever evicted.
     floor: u64,
     /// The number of names that were evicted before they expired.
     pub(super) evicted: u64,
+    /// The time of the last sweep.
     expired_at: Moment,
     /// The number of counts that all sweeps have examined.
     #[cfg(test)]
@@ -146,7 +150,7 @@ impl<S: BuildHasher> TopK<S> {
         self.index.find(hash, |slot| self.counts[slot].name == name)
     }
 
-    /// Finds a slot for a new name.
+    /// Assigns a slot to a new name, and evicts the name with the lowest rank if all are taken.
     fn insert(&mut self, hash: u64, name: &[u8]) -> usize {
         let slot = match self.ranks.first() {
             Some((rank, lowest)) if self.ranks.len() >= self.capacity => {

@@ -1,4 +1,5 @@
-//! The accounting connection, on which reports are sent to a master.
+//! The accounting connection of the link, on which reports are sent to a master. This side publishes (a ZeroMQ PUB
+//! socket), so the master subscribes to the domains that it wants.
 
 use std::io;
 use std::rc::Rc;
@@ -11,9 +12,9 @@ use tollgate_wire::zmtp::{Connection, Event, SocketKind};
 use super::connect::{PING_EVERY, SILENCE_MAX, serve_forever, violation};
 use super::dispatcher::{Dispatcher, Master};
 
-/// The maximum number of topics that a master may subscribe to, and their maximum length. Masters subscribe
-/// to everything.
+/// The maximum number of topics that a master may subscribe to. Masters usually have one, which matches everything.
 const TOPICS_MAX: usize = 256;
+/// The maximum length of a topic in bytes.
 const TOPIC_BYTES_MAX: usize = 512;
 
 /// Reports to a master, reconnecting forever.
@@ -29,7 +30,7 @@ pub(super) async fn run(dispatcher: Rc<Dispatcher>, place: usize) {
     .await;
 }
 
-/// Runs until the master disconnects, is silent, or violates ZMTP.
+/// Sends the outbox until the master disconnects, is silent, or violates ZMTP.
 async fn report(
     mut stream: TcpStream,
     mut connection: Connection,

@@ -1,4 +1,4 @@
-//! Connections with reconnection and backoff.
+//! The connections of the link to masters, with reconnection and backoff.
 
 use core::fmt;
 use std::io;
@@ -58,21 +58,24 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Timeouts for connecting and for the handshake.
+/// The timeout for connecting.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
+/// The timeout for the ZMTP handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 /// The connection is closed if data is unacknowledged for this long.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(6);
 const SEND_BUFFER_BYTES: usize = 256 * 1024;
-/// The interval of pings, and the longest silence of a peer.
+/// The interval of pings.
 pub(super) const PING_EVERY: Duration = Duration::from_secs(2);
+/// The time without a byte from a peer that answers pings after which the connection is closed.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(6);
 
-/// The shortest and the longest pause between connection attempts.
+/// The shortest pause between connection attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The longest pause between connection attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(3);
 
-/// The next pause between connection attempts, with a jitter of 50 %. `pause` doubles each time up to a maximum.
+/// The next pause between connection attempts: between a half and all of `pause`, which then doubles, up to a maximum.
 fn next_pause(pause: &mut Duration) -> Duration {
     let whole = core::mem::replace(pause, (*pause * 2).min(PAUSE_MAX));
     whole / 2 + (whole / 2).mul_f64(fastrand::f64())
@@ -86,7 +89,7 @@ async fn connect(
 ) -> io::Result<(TcpStream, Connection)> {
     let connecting = TcpStream::connect((endpoint.host.as_str(), endpoint.port));
     let mut stream = timeout(CONNECT_MAX, connecting).await??;
-    // Both are optimizations.
+    // The connection works without these options, so errors are ignored.
     let _ = stream.set_nodelay(true);
     let socket = socket2::SockRef::from(&stream);
     let _ = socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX));
@@ -107,7 +110,8 @@ pub fn draw_entropy() -> io::Result<Entropy> {
     Ok(Entropy(bytes))
 }
 
-/// Serves connections to one endpoint of a master, reconnecting forever. `is_up` tells whether there is one.
+/// Connects to one endpoint of a master and calls `serve`, again and again. `is_up` is true while there is a
+/// connection.
 pub(super) async fn serve_forever(
     master: &Master,
     (endpoint, kind): (&Endpoint, SocketKind),

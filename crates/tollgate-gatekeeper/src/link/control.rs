@@ -1,4 +1,4 @@
-//! The control connection, on which a master sends its orders.
+//! The control connection of the link, on which a master sends its orders. This side subscribes (a ZeroMQ SUB socket).
 
 use std::io;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use super::dispatcher::Dispatcher;
 /// The size of a read in bytes.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Listens to a master, reconnecting forever.
+/// Receives the orders of a master, reconnecting forever. `place` is the index of the master.
 pub(super) async fn run(dispatcher: Rc<Dispatcher>, place: usize) {
     let master = &dispatcher.masters[place];
     let (control, is_up) = ((&master.settings.control, SocketKind::Sub), &master.metrics.control_up);
@@ -28,7 +28,7 @@ pub(super) async fn run(dispatcher: Rc<Dispatcher>, place: usize) {
     .await;
 }
 
-/// Runs until the master disconnects, is silent, or violates ZMTP.
+/// Receives orders until the master disconnects, is silent, or violates ZMTP.
 async fn listen(
     mut stream: TcpStream,
     mut connection: Connection,
@@ -51,7 +51,7 @@ async fn listen(
             }
         }
         if has_original_topics && master.is_tollgate_master() {
-            // The master sends the same orders on its own clock.
+            // A Tollgate master sends the same orders on the other topics, with times on its own clock.
             has_original_topics = false;
             for linked in &master.settings.rules {
                 connection.cancel(&smockron::topic(linked.domain.as_bytes()));

@@ -1,5 +1,6 @@
-//! The state between the relay and the connections: for every master, the gate's side of the protocol and the
-//! outbox.
+//! Passes the events of decisions from the relay to the masters, and the orders of masters to the limiter. For every
+//! master it has the gate's side of the protocol ([`Gate`]), which turns events into reports, and an outbox with the
+//! encoded reports that the accounting connection sends.
 
 use std::cell::{Cell, RefCell};
 use std::hash::RandomState;
@@ -26,8 +27,9 @@ pub(super) struct Dispatcher {
     relay: Relay,
     clock: Clock,
     apply_order: ApplyOrder,
-    /// The master and its domain for each rule of the relay.
+    /// For each rule of the relay, the index of its master, and the index of its domain there.
     rule_masters: Vec<(usize, u16)>,
+    /// The identifiers of requests in flight, whose settlements and refunds have only hashes.
     identifiers: RefCell<IdentifierCache>,
     pub(super) masters: Vec<Master>,
     /// Notified when the relay has events, or an outbox has room again.
@@ -40,6 +42,7 @@ pub(super) struct Master {
     pub(super) metrics: Arc<MasterMetrics>,
     /// The identity of this process on an authenticated connection.
     pub(super) identity: Option<Identity>,
+    /// The gate's side of the protocol.
     gate: RefCell<Gate<RandomState>>,
     pub(super) outbox: RefCell<Outbox>,
     /// Notified when the outbox has data.
@@ -51,29 +54,34 @@ pub(super) struct Master {
 /// The data to be sent to a connected master.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
+    /// Encoded reports.
     pub(super) bytes: Vec<u8>,
     /// The master's subscriptions; empty while it is disconnected.
     pub(super) topics: Vec<Box<[u8]>>,
-    /// Whether a Tollgate master is connected. If it becomes silent, data would wait in transit.
+    /// Whether a Tollgate master is connected. If it becomes silent, reports are dropped, because they would wait in
+    /// transit.
     is_tollgate_master: bool,
 }
 
+/// The interval at which the report about an identifier with debt is repeated, in case reports were lost.
 const REPEAT_EVERY: Span = Span::from_secs(1);
+/// The time without a message after which a Tollgate master counts as gone. It sends several beacons per second.
 const SILENCE_MAX: Span = Span::from_secs(2);
 /// The time within which a Tollgate master sends its first beacon. A master that does not is an original one.
 const BEACON_MAX: Span = Span::from_secs(1);
+/// The longest delay of a client that is accepted from a master.
 const DELAY_MAX: Span = Span::from_secs(3600);
-/// The maximum size of the outbox. A master that is too slow receives the latest counts when it catches up.
+/// The maximum size of the outbox in bytes. A master that is too slow receives the latest counts when it catches up.
 const OUTBOX_BYTES_MAX: usize = 256 * 1024;
 /// The number of events that are processed before other tasks run.
 const BATCH_MAX: usize = 1024;
-/// The time for which events are collected. At a million decisions per second, this is an eighth of the
-/// relay's capacity.
+/// The time for which events are collected in the relay before they are processed. At a million decisions per second,
+/// this is an eighth of its capacity.
 const COLLECT_TIME: Duration = Duration::from_millis(1);
-/// The number of empty polls before the link sleeps. The next decision then has to wake it, which costs more
-/// than the decision itself, so this should happen once per pause in traffic.
+/// The number of times in a row that the link finds no events before it sleeps. The next decision then has to wake it,
+/// which costs more than the decision itself, so this should happen once per pause in traffic.
 const EMPTY_POLLS_MAX: u32 = 20;
-/// The interval of polls without events.
+/// The longest sleep without events.
 const POLL_EVERY: Duration = Duration::from_millis(500);
 
 impl Dispatcher {
@@ -176,8 +184,8 @@ impl Dispatcher {
         ClockReading { now: self.clock.now(), wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX) }
     }
 
-    /// Records an event. Returns the master that must receive it before the next one: an original master
-    /// counts messages, and each has its own time.
+    /// Records an event. If its master is an original one, or is silent, returns the master: its reports must be
+    /// written before the next event, because an original master counts messages, and each has its own time.
     fn record_event(&self, event: &RelayEvent) -> Option<&Master> {
         let &(place, domain) = self.rule_masters.get(usize::from(event.rule))?;
         let master = &self.masters[place];
@@ -283,6 +291,7 @@ impl Outbox {
     }
 }
 
+/// The gate's side of the protocol with a master.
 fn gate(master: &MasterSettings, settings: &LinkSettings) -> Gate<RandomState> {
     let settings = GateSettings {
         domains: master.rules.iter().map(|linked| linked.domain.as_bytes().into()).collect(),

@@ -1,17 +1,19 @@
-//! Maps hashes to identifiers while requests are in flight, because tickets contain only hashes.
+//! Maps the hashes of keys to their identifiers while requests are in flight. A ticket contains only hashes, but the
+//! report that a request has ended or was refunded needs the identifier.
 
 use std::collections::HashMap;
 
 use crate::hash::KeyHash;
 
-/// The identifiers of recent hashes, in two generations: when the younger one is full, the older one is
-/// dropped.
+/// The identifiers of recent hashes, by the index of the rule and the hash. There are two generations: when the younger
+/// one is full, the older one is dropped.
 #[derive(Debug, Default)]
 pub(super) struct IdentifierCache {
     young: HashMap<(u16, u64), Box<[u8]>>,
     old: HashMap<(u16, u64), Box<[u8]>>,
 }
 
+/// The maximum number of identifiers per generation.
 const GENERATION_MAX: usize = 65_536;
 
 impl IdentifierCache {

@@ -1,4 +1,4 @@
-//! Metrics of the connection to one master.
+//! Metrics of the link to one master, for operators.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 

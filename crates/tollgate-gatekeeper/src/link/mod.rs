@@ -1,10 +1,13 @@
-//! The link to masters: sends usage reports and receives orders to delay clients.
+//! The link to masters, the processes that share the state of rules between gates: sends reports about requests, and
+//! receives orders to delay clients. The gate uses it, and the tower layer of services that are linked to masters.
 //!
 //! Decisions never wait for the link. They write events to a [`Relay`], and orders change the limiter's own
 //! records. One thread between them does everything that can block, fail or be attacked: it reconnects with
 //! jittered backoff, so that a thousand gates do not reconnect at once, and it drops and counts reports while
 //! no master is connected. The sockets of a message queue would keep them, and clients would be charged at
 //! the end of an outage for requests that were paid back long ago.
+//!
+//! Smockron is an earlier rate limiter with gates and masters; its programs are called *original*.
 
 mod accounting;
 mod connect;
@@ -60,7 +63,8 @@ pub struct MasterSettings {
 }
 
 impl LinkSettings {
-    /// One master without authentication, which accounts for these rules in the domain `default`, as those of a gate.
+    /// One master without authentication, which accounts for these rules under the same domains as for the rules of a
+    /// gate with default settings.
     ///
     /// A gate and this process share a rule if name, class and limit are the same and the gate's has `state =
     /// "master"`.
@@ -90,8 +94,11 @@ pub struct Link {
     pub settings: LinkSettings,
     /// The relay to which decisions write.
     pub relay: Relay,
+    /// One for each master.
     metrics: Vec<Arc<MasterMetrics>>,
+    /// Passes the argument of [`begin`](Self::begin) to the thread, which waits for it.
     begin: mpsc::Sender<ApplyOrder>,
+    /// Ends the thread.
     stop: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
 }
@@ -132,8 +139,8 @@ impl Link {
         Ok(Self { settings, relay, metrics, begin, stop, thread: Some(thread) })
     }
 
-    /// Starts to connect to the masters, and passes their orders to `apply_order`. A master sends its snapshot only
-    /// once, so the records that it changes must exist before. Later calls have no effect.
+    /// Starts to connect to the masters, and passes their orders to `apply_order`. A master sends the debts that it
+    /// knows once, after a connection, so the rules must exist before this call. Later calls have no effect.
     pub fn begin(&self, apply_order: ApplyOrder) {
         let _ = self.begin.try_send(apply_order);
     }

@@ -1,4 +1,4 @@
-//! Addresses of stores, and connections to them.
+//! The addresses of stores, and connections to them: one Redis server, a Cluster, or a master behind Sentinels.
 
 use core::fmt;
 use core::time::Duration;
@@ -11,7 +11,7 @@ use redis::{
     TlsCertificates,
 };
 
-/// The minimum timeout for connecting. Otherwise it equals the longest silence of a connection.
+/// The minimum timeout for connecting. Otherwise it equals `silence_max`, the longest time that an answer may take.
 const CONNECT_MIN: Duration = Duration::from_millis(500);
 
 /// The address of a store.
@@ -117,11 +117,12 @@ impl Address {
         Ok(Self { kind: StoreTopology::parse(text, &certificates)?, certificates })
     }
 
-    /// Whether rules of different keys may be on different nodes.
+    /// Whether the address is that of a Cluster, where different keys may be on different nodes.
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self.kind, StoreTopology::Cluster(_))
     }
 
+    /// A client for the master at `host` and `port`, with the credentials and TLS of `template`.
     fn client_of(&self, template: &ConnectionInfo, host: String, port: u16) -> RedisResult<Client> {
         let addr = match template.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
@@ -196,6 +197,7 @@ async fn connect(client: &Client, silence_max: Duration) -> RedisResult<Multiple
     client.get_multiplexed_async_connection_with_config(&config).await
 }
 
+/// The host and port of the master with this name.
 async fn ask_sentinel(sentinel: &Client, master: &str, silence_max: Duration) -> RedisResult<(String, u16)> {
     let mut connection = connect(sentinel, silence_max.max(CONNECT_MIN)).await?;
     redis::cmd("SENTINEL").arg("get-master-addr-by-name").arg(master).query_async(&mut connection).await

@@ -1,4 +1,4 @@
-//! Turns answers of the script into decisions.
+//! Turns the replies of the script, which decides in the store, into decisions.
 //!
 //! The script returns the time of the decision, whether the request is admitted, and the states that it
 //! found. The core computes everything else from the same states at the same moment, so there is no second
@@ -20,9 +20,9 @@ use super::rule::kind;
 /// The length of the head before the numbers of a limit: tag, time of writing, end of the block with its
 /// nanoseconds, and level with its wait.
 const HEAD_LENGTH: usize = 2 + 4 * 8;
-/// The short head of a state that was never blocked, for limits without a log: tag and time of writing. The
-/// second constant is the length of such a state.
+/// The length of the short head of a state that was never blocked, for limits without a log: tag and time of writing.
 const SHORT_HEAD_LENGTH: usize = 2 + 8;
+/// The length of such a state.
 const SHORT_LENGTH: usize = SHORT_HEAD_LENGTH + 3 * 8;
 const NANOS_PER_MICRO: u64 = 1_000;
 const MICROS_PER_SEC: u64 = 1_000_000;
@@ -63,6 +63,7 @@ pub(super) enum ReplyError {
 /// The script's outcome for a call that ran after its deadline.
 const LATE: i64 = 2;
 
+/// The number in an integer or text reply.
 fn number_of(value: Value) -> Option<i64> {
     match value {
         Value::Int(number) => Some(number),
@@ -77,13 +78,14 @@ pub(super) struct Reply {
     /// The time of the decision on the store's clock.
     pub(super) now: Moment,
     /// Whether the script admitted the request.
-    pub(super) goes_on: bool,
+    pub(super) is_admitted: bool,
+    /// The state that the script found for each claim, before any charge.
     states: Vec<Option<Vec<u8>>>,
 }
 
 impl Reply {
-    /// Parses the reply to several requests, with the number of claims of each. An error in one does not
-    /// affect the others.
+    /// Parses the reply to several requests; `claims` is the number of claims of each. An error in one does not affect
+    /// the others.
     pub(super) fn parse(value: Value, claims: impl ExactSizeIterator<Item = usize>) -> Vec<Result<Self, ReplyError>> {
         let requests = claims.len();
         Self::parse_all(value, claims).unwrap_or_else(|| (0..requests).map(|_| Err(ReplyError::Garbled)).collect())
@@ -112,7 +114,7 @@ impl Reply {
             let foreign = outcome.checked_neg().and_then(|errand| usize::try_from(errand.checked_sub(1)?).ok());
             replies.push(match foreign {
                 Some(errand) => Err(ReplyError::Foreign(errand)),
-                None if states.len() == count => Ok(Self { now, goes_on: outcome == 1, states }),
+                None if states.len() == count => Ok(Self { now, is_admitted: outcome == 1, states }),
                 None => return None,
             });
         }
@@ -131,14 +133,14 @@ impl Reply {
             claims.push(Claim::new(place, rule, record));
         }
         let decision = decide(&mut claims, toll, &self.situation(asked));
-        if decision.verdict.is_refusal() == self.goes_on {
+        if decision.verdict.is_refusal() == self.is_admitted {
             return Err(Unanswered::Garbled);
         }
         let charged = |claim: &Claim<'_, _>| claim.mark.map(|mark| Charge { at: self.now, mark });
         Ok((Answer { decision, now: self.now }, claims.iter().map(charged).collect()))
     }
 
-    /// Whether the script found a state, for each claim.
+    /// For each claim, whether the script found a state.
     pub(super) fn known(&self) -> impl Iterator<Item = bool> {
         self.states.iter().map(Option::is_some)
     }
@@ -179,7 +181,7 @@ impl Reply {
     }
 }
 
-/// The core's record for a `state` of the script.
+/// The core's record for a `state` of the script, whose format is in `script.lua`; `None` if it is invalid.
 fn record(rule: &Rule, state: Option<&[u8]>, now: Moment) -> Option<PlainRecord> {
     let mut record = PlainRecord::new(rule.words());
     let Some(state) = state else { return Some(record) };
@@ -227,7 +229,7 @@ fn record(rule: &Rule, state: Option<&[u8]>, now: Moment) -> Option<PlainRecord>
     Some(record)
 }
 
-/// The number at `index`, which the script has validated to be an integer.
+/// The number at `index`, a double that the script has checked to be an integer.
 fn number(bytes: &[u8], index: usize) -> Option<u64> {
     let bytes = bytes.get(index * 8..index * 8 + 8)?;
     Some(f64::from_le_bytes(bytes.try_into().ok()?) as u64)

@@ -5,22 +5,26 @@
 //! growing pauses, until one succeeds.
 //!
 //! Many requests are in flight at once, so a short stall causes many failures in a row. It must not count as
-//! an outage, so the failures must last for a minimum time. Calls that started before the breaker opened say
-//! nothing about the store's later state, so only probes lengthen the pauses.
+//! an outage, so the failures must last for a minimum time. Calls that started before the breaker opened do not
+//! show the store's later state, so only failed probes lengthen the pauses.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use tollgate_core::time::{Moment, Span};
 
-/// The breaker opens after this many failures in a row over this time.
+/// The breaker opens after this many failures in a row, if they last for at least [`MISSING_MIN`].
 const MISSES_MAX: u32 = 5;
+/// The minimum time from the first failure to the one that opens the breaker.
 const MISSING_MIN: Span = Span::from_millis(10);
+/// The pause before the first probe. It doubles with every failed probe.
 const PAUSE_MIN: Span = Span::from_millis(50);
+/// The longest pause between probes.
 const PAUSE_MAX: Span = Span::from_secs(1);
 
 /// The circuit breaker of a store, or of a part of a Cluster.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
+    /// The number of failures in a row.
     misses: AtomicU32,
     /// The time of the first of these failures, in nanoseconds.
     missing_since: AtomicU64,
@@ -52,7 +56,7 @@ impl Breaker {
         self.probe_at.compare_exchange(probe_at, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Records an answer in time.
+    /// Records an answer in time, which closes the breaker.
     pub(super) fn answered(&self) {
         // The common case writes nothing, which avoids contention for the cache line.
         if self.misses.load(Ordering::Relaxed) != 0 {
@@ -62,7 +66,7 @@ impl Breaker {
         }
     }
 
-    /// Records a failure of a call that started at `asked`; `random` jitters the probes of many gates.
+    /// Records a failure of a call that started at `asked`; `random` is any number, which jitters the next probe.
     pub(super) fn missed(&self, asked: Moment, now: Moment, random: u64) {
         if self.is_open() {
             if asked.as_nanos() >= self.gone_since.load(Ordering::Relaxed) {

@@ -1,8 +1,8 @@
-//! Circuit breakers for the nodes of a Cluster.
+//! The circuit breakers for the nodes of a Redis Cluster, or the single one for a server.
 //!
 //! A failed node must not affect the others, so one breaker for a whole Cluster is not enough. One for every
 //! few slots is too many: each would detect and probe a failed node by itself, and requests would wait each
-//! time. The slots of one node therefore share a breaker. The owners of slots are queried now and then.
+//! time. The hash slots of one node therefore share a breaker. The owners of slots are queried every few seconds.
 //! Outdated owners do no harm: slots that have moved are skipped or probed together with their former
 //! neighbours.
 
@@ -17,7 +17,7 @@ use super::slot::SLOTS;
 pub(super) const PARTS: usize = 64;
 const SLOTS_PER_PART: usize = SLOTS as usize / PARTS;
 
-/// The parts of a store with their breakers.
+/// The breakers of a store. A part is a range of hash slots; parts of the same node use the same breaker.
 #[derive(Debug)]
 pub(super) struct ClusterParts {
     breakers: Vec<Breaker>,
@@ -35,7 +35,7 @@ impl ClusterParts {
         }
     }
 
-    /// The part of a Cluster's slot.
+    /// The part of a hash slot.
     pub(super) const fn part_of(slot: u16) -> usize {
         slot as usize / SLOTS_PER_PART
     }
@@ -54,6 +54,7 @@ impl ClusterParts {
     /// Lets parts that belong to one node share a breaker, by the answer to `CLUSTER SLOTS`.
     pub(super) fn learn(&self, slots: &Value) {
         let owners = owners(slots);
+        // The nodes so far, each with its first part, whose breaker all its parts use.
         let mut firsts: Vec<(&[u8], usize)> = Vec::new();
         for (part, (slots, breaker)) in owners.chunks(SLOTS_PER_PART).zip(&self.breaker_of).enumerate() {
             let owner = slots[0].filter(|_| slots.iter().all(|owner| *owner == slots[0]));
@@ -69,7 +70,7 @@ impl ClusterParts {
     }
 }
 
-/// The owner of each slot, as far as known.
+/// The name of the node that owns each hash slot, as far as known.
 fn owners(slots: &Value) -> Vec<Option<&[u8]>> {
     let mut owners = vec![None; usize::from(SLOTS)];
     let Value::Array(ranges) = slots else { return owners };

@@ -1,4 +1,4 @@
-//! The script and the core implement the same function, and must agree on any sequence of events.
+//! Tests that the script and the core, which implement the same limits, agree on any sequence of events.
 //!
 //! The core runs on its own record, and the script on a real server with a clock that the test controls. A
 //! decision is derived from the states that the script stored, so one wrong digit in a state shows in the
@@ -29,6 +29,7 @@ use tollgate_test_support::redis_server::RedisServer;
 /// The start of the controlled clock: in 2026, so that numbers have realistic sizes.
 const START_US: u64 = 1_794_700_000_123_457;
 
+/// The interval at which requests in flight are renewed, as in the store.
 const RENEW_EVERY: Span = Span::from_secs(20);
 /// The maximum time for which a state is kept beyond its need, or beyond twice that: one second plus
 /// rounding.
@@ -48,6 +49,7 @@ local redis = { pcall = server.pcall, call = function(...)
   return server.call(unpack(words))
 end }
 ";
+/// The factor by which [`CLOCK`] extends expiries.
 const KEPT_TIMES: u32 = 1_000;
 
 /// A server with a clock that the test controls.
@@ -540,11 +542,11 @@ fn requests_in_one_call_are_decided_separately_in_order() {
     let requests: Vec<&[Errand]> = requests.iter().map(Vec::as_slice).collect();
     let value = store.call_all(&requests, now);
     let replies = Reply::parse(value, requests.iter().map(|request| request.len()));
-    let goes_on: Vec<_> =
-        replies.iter().map(|reply| reply.as_ref().map(|reply| reply.goes_on).map_err(|why| *why)).collect();
+    let is_admitted: Vec<_> =
+        replies.iter().map(|reply| reply.as_ref().map(|reply| reply.is_admitted).map_err(|why| *why)).collect();
     let (foreign_second, foreign_first) = (Err(ReplyError::Foreign(1)), Err(ReplyError::Foreign(0)));
     assert_eq!(
-        goes_on,
+        is_admitted,
         [Ok(true), Ok(false), Ok(true), Ok(false), Ok(true), foreign_second, Ok(true), foreign_first, Ok(true)]
     );
 }
@@ -565,7 +567,7 @@ fn a_call_after_its_deadline_decides_nothing() {
         let value = store.call_by(&[&errands, &errands], now, deadline_us);
         Reply::parse(value, [1, 1].into_iter())
             .into_iter()
-            .map(|reply| reply.map(|reply| reply.goes_on))
+            .map(|reply| reply.map(|reply| reply.is_admitted))
             .collect::<Vec<_>>()
     };
     let late = Err(ReplyError::Late(now));

@@ -1,4 +1,4 @@
-//! Counters of the communication with the store, so that no fallback goes unnoticed.
+//! Counters of the communication with the store, for metrics, so that operators notice when the store does not decide.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -8,21 +8,22 @@ use crate::live_metrics::live_metrics;
 live_metrics! {
     /// The live counters.
     pub(super) Counters,
-    /// A snapshot of the counters. All fields but the last four count decisions.
+    /// A snapshot of the counters. The first seven count questions to the store by their result. Without an answer,
+    /// this process decides, or refuses if a rule requires it.
     Counts {
         /// Decided by the store.
         answered: AtomicU64 => u64,
-        /// Decided locally because the deadline had passed.
+        /// Not answered before the deadline.
         late: AtomicU64 => u64,
-        /// Decided locally without a call, because the store is down.
+        /// Not answered because the store is down, with or without a call.
         down: AtomicU64 => u64,
-        /// Decided locally because too many calls were waiting.
+        /// Not asked because too many calls were waiting.
         busy: AtomicU64 => u64,
-        /// Decided locally because the slot of a key has a value of other software.
+        /// Not answered because the slot of a key has a value of other software.
         foreign: AtomicU64 => u64,
-        /// Decided locally because the reply was invalid.
+        /// Not answered because the reply was invalid.
         garbled: AtomicU64 => u64,
-        /// Decided locally because the store returned an error.
+        /// Not answered because the store returned an error.
         failed: AtomicU64 => u64,
         /// Charged by the store and refunded, because the caller was gone or another part of a Cluster refused.
         given_back: AtomicU64 => u64,
@@ -38,6 +39,7 @@ live_metrics! {
 }
 
 impl Counters {
+    /// Counts a question that the store did not answer.
     pub(super) fn unanswered(&self, why: Unanswered) {
         let counter = match why {
             Unanswered::Late => &self.late,
@@ -52,7 +54,7 @@ impl Counters {
 }
 
 impl Counts {
-    /// The decisions that were made locally, by reason.
+    /// The questions that the store did not answer, by reason.
     pub const fn fallbacks(&self) -> [(Unanswered, u64); 6] {
         [
             (Unanswered::Late, self.late),
@@ -64,7 +66,7 @@ impl Counts {
         ]
     }
 
-    /// The number of decisions that were made locally.
+    /// The number of questions that the store did not answer.
     pub const fn unanswered(&self) -> u64 {
         self.late + self.down + self.busy + self.foreign + self.garbled + self.failed
     }

@@ -1,9 +1,11 @@
-//! Pages of data in the store, written by one writer at a time (fencing).
+//! Pages of data in the store, written by one writer at a time (fencing). A master saves its state in them, which the
+//! next master reads.
 //!
 //! A writer that dies cannot announce it, and one that only stalled does not know that it was replaced. A new
 //! writer therefore starts a new term, and every write atomically checks that the writer's term is current,
 //! so two writers never overwrite each other. Page names include the term, and the pages of a term become
-//! valid when it is finished once. A writer that dies before that leaves the previous term's pages intact.
+//! valid when the writer first calls [`FencedPages::finish`]. A writer that dies before that leaves the previous term's
+//! pages intact.
 //!
 //! Ages are measured by the store's clock, because writers may be on different machines. A page expires when
 //! all of its content has.
@@ -15,13 +17,17 @@ use redis::Script;
 use super::side_connection::SideConnection;
 use super::{Address, Unanswered};
 
-/// Terms are timestamps, so that none repeats even if the store loses all data.
+// Starts a term. KEYS: the term, the head (the last finished term and its number of pages). Terms are timestamps in
+// milliseconds, so that none repeats even if the store loses all data.
 const BEGIN: &str = r"
 local time = redis.call('TIME')
 local term = math.max(time[1] * 1000 + math.floor(time[2] / 1000), (tonumber(redis.call('GET', KEYS[1])) or 0) + 1)
 redis.call('SET', KEYS[1], string.format('%.0f', term))
 return { string.format('%.0f', term), redis.call('GET', KEYS[2]) }";
 
+// Writes a value if the term is current. KEYS: the term, the value. ARGV: the writer's term, the content, the
+// lifetime in milliseconds; a page has one, and begins with the time of writing. Returns 1, 0 if the term is later,
+// -1 if it is missing or earlier.
 const WRITE: &str = r"
 local term = redis.call('GET', KEYS[1])
 if term ~= ARGV[1] then return (tonumber(term) or 0) > tonumber(ARGV[1]) and 0 or -1 end
@@ -33,6 +39,7 @@ else
 end
 return 1";
 
+// Reads a page. KEYS: the page. Returns the time in microseconds and the page.
 const READ: &str = r"
 local time = redis.call('TIME')
 return { string.format('%.0f', time[1] * 1000000 + time[2]), redis.call('GET', KEYS[1]) }";
@@ -41,7 +48,9 @@ return { string.format('%.0f', time[1] * 1000000 + time[2]), redis.call('GET', K
 #[derive(Debug)]
 pub struct FencedPages {
     side_connection: SideConnection,
+    /// The prefix of the names of all pages.
     name: String,
+    /// The term of this writer, once it has begun.
     term: Option<String>,
     begin: Script,
     write: Script,
@@ -129,7 +138,8 @@ impl FencedPages {
         self.put(&term, &name, bytes, &life.to_string()).await
     }
 
-    /// Finishes this term with this number of pages, which the next writer will read.
+    /// Declares that this many pages of this term are complete. The next writer will read them. A term may be finished
+    /// again after further writes.
     pub async fn finish(&mut self, pages: u32) -> Result<WriteOutcome, Unanswered> {
         let Some(term) = self.term.clone() else { return Ok(WriteOutcome::Forgotten) };
         let name = self.called("head");
@@ -146,8 +156,8 @@ impl FencedPages {
         })
     }
 
-    fn called(&self, what: &str) -> String {
-        format!("{}:{what}", self.name)
+    fn called(&self, suffix: &str) -> String {
+        format!("{}:{suffix}", self.name)
     }
 
     fn page_of(&self, term: &str, page: u32) -> String {

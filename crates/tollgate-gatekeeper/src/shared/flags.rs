@@ -1,6 +1,7 @@
-//! Flags on accounts that all gates share.
+//! Flags in the store that all gates share. A flag is a mark on an account that was refused too often; the watch of a
+//! gate sets it, and an operator clears it.
 //!
-//! A flag is a readable hash under the name of its account. A sorted set has the accounts in the order of
+//! A flag is a Redis hash under the name of its account. A sorted set, the *order*, has the accounts in the order of
 //! their last change, so that a gate fetches only what is new. Each change is atomic. Flags use a separate
 //! connection, so that they do not delay requests.
 //!
@@ -8,8 +9,8 @@
 //! latest event wins, not the latest write: a write includes the time of the event on the store's clock
 //! ([`FlagChanges::now_us`]), and a flag that was set before it was cleared stays cleared. A store can also
 //! lose its data. It has an era, a random text that is lost with everything else. If the era or the
-//! connection changes, or the order goes back, all flags are returned from the start ([`FlagChanges::is_from_start`]),
-//! so that a gate can detect what is missing.
+//! connection changes, or the number of the last change decreases, all flags are returned from the start
+//! ([`FlagChanges::is_from_start`]), so that a gate can detect what is missing.
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -26,14 +27,15 @@ const CHANGES_MAX: usize = 1_000;
 /// The number of cleared flags that are kept; older ones are removed.
 const CLEARED_MAX: usize = 10_000;
 
-// KEYS: the flag, the order, the cleared flags. ARGV: account, refusals, time of setting, time of clearing or
-// empty, by whom, note, maximum number of flags, maximum number of cleared flags, prefix of flag names. Times
-// are capped at one second after the store's time. Two times within one second are those of the same flag: gates
-// convert them to the store's clock, with an error.
+// Sets or clears a flag. KEYS: the flag, the order, the cleared flags. ARGV: account, refusals, time of setting, time
+// of clearing or empty, name of the operator, note, maximum number of flags, maximum number of cleared flags, prefix
+// of flag names. Returns 1 if the flag was written, 0 if it stays set, 2 if it stays cleared, -1 if there are too
+// many flags. Times are in microseconds, and capped at one second after the store's time. Two times of setting within
+// one second are those of the same flag: gates convert them to the store's clock, with an error.
 const WRITE_FLAG: &str = r"
 local time = redis.call('TIME')
 local soon = time[1] * 1000000 + time[2] + 1000000
-local flagged, is_reported = math.min(tonumber(ARGV[3]), soon), ARGV[1]
+local flagged, account = math.min(tonumber(ARGV[3]), soon), ARGV[1]
 local known = redis.call('HMGET', KEYS[1], 'flagged_at_us', 'cleared_at_us')
 local flagged_before, cleared_before = tonumber(known[1] or nil), tonumber(known[2] or nil)
 local function text(number) return string.format('%.0f', number) end
@@ -44,14 +46,14 @@ if ARGV[4] == '' then
   if redis.call('ZCARD', KEYS[2]) - redis.call('ZCARD', KEYS[3]) >= tonumber(ARGV[7]) then return -1 end
   redis.call('DEL', KEYS[1])
   redis.call('HSET', KEYS[1], 'flagged_at_us', text(flagged), 'rejected', ARGV[2])
-  redis.call('ZREM', KEYS[3], is_reported)
+  redis.call('ZREM', KEYS[3], account)
 else
   local cleared = math.min(tonumber(ARGV[4]), soon)
   if cleared_before then return 2 end
   if flagged_before and flagged_before > math.max(cleared, flagged + 1000000) then return 0 end
   if not flagged_before then redis.call('HSET', KEYS[1], 'flagged_at_us', text(flagged), 'rejected', ARGV[2]) end
   redis.call('HSET', KEYS[1], 'cleared_at_us', text(cleared), 'cleared_by', ARGV[5], 'note', ARGV[6])
-  redis.call('ZADD', KEYS[3], last + 1, is_reported)
+  redis.call('ZADD', KEYS[3], last + 1, account)
   if redis.call('ZCARD', KEYS[3]) > tonumber(ARGV[8]) then
     local oldest = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
     redis.call('ZREM', KEYS[3], oldest)
@@ -59,10 +61,10 @@ else
     redis.call('DEL', ARGV[9] .. oldest)
   end
 end
-redis.call('ZADD', KEYS[2], last + 1, is_reported)
+redis.call('ZADD', KEYS[2], last + 1, account)
 return 1";
 
-// KEYS: the order, the era. ARGV: last known change, maximum number, a new era in case there is none.
+// Lists changes. KEYS: the order, the era. ARGV: last known change, maximum number, a new era in case there is none.
 const QUERY: &str = r"
 if redis.call('EXISTS', KEYS[2]) == 0 then redis.call('SET', KEYS[2], ARGV[3]) end
 local time, last = redis.call('TIME'), redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2] or '0'
@@ -110,7 +112,9 @@ pub enum FlagWriteOutcome {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Since {
     era: String,
+    /// The number of the connection.
     connection: u64,
+    /// The number of the last known change.
     last: u64,
 }
 
@@ -138,6 +142,7 @@ pub struct SharedFlags {
     side_connection: Mutex<SideConnection>,
     /// The name of the order, and the prefix of all other names.
     prefix: String,
+    /// The maximum number of flags that are set.
     flags_max: usize,
     write: Script,
     query: Script,
@@ -181,7 +186,7 @@ impl SharedFlags {
         })
     }
 
-    /// Flags that were set or cleared since `since`; all for the default.
+    /// Flags that were set or cleared since `since`; all flags for `Since::default()`.
     pub async fn changes(&self, since: &Since) -> Result<FlagChanges, Unanswered> {
         let ((mut era, mut now_us, latest, mut changed), connection) = self.query(since.last).await?;
         let is_from_start =
@@ -195,7 +200,7 @@ impl SharedFlags {
         Ok(FlagChanges { flags, since: Since { era, connection, last }, more, is_from_start, now_us })
     }
 
-    /// Queries changes. Also returns the number of the connection.
+    /// Queries changes after the one with the number `since`. Also returns the number of the connection.
     async fn query(&self, since: u64) -> Result<(QueryResult, u64), Unanswered> {
         let mut call = self.query.prepare_invoke();
         call.key(&self.prefix).key(format!("{}.era", self.prefix));

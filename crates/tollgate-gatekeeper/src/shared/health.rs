@@ -1,4 +1,4 @@
-//! The health of a store. It may outlive the store and keeps no connection open.
+//! The health of a store, for metrics and messages to operators. It may outlive the store and keeps no connection open.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
@@ -13,10 +13,12 @@ use crate::histogram::{Histogram, HistogramSnapshot};
 #[derive(Debug)]
 pub struct StoreHealth {
     pub(super) counters: Counters,
+    /// The error of the last connection attempt, if it failed.
     pub(super) connect_error: DisplayText,
     /// The last slot with a value of other software.
     pub(super) foreign: DisplayText,
     pub(super) parts: ClusterParts,
+    /// The times in which the store decided.
     times: Histogram,
 }
 
@@ -36,7 +38,7 @@ impl StoreHealth {
         self.counters.read()
     }
 
-    /// The error of the last failed connection attempt, for display.
+    /// The error of the last connection attempt, for display; `None` if it succeeded.
     pub fn connect_error(&self) -> Option<String> {
         self.connect_error.text()
     }
@@ -68,8 +70,8 @@ impl StoreHealth {
 pub(super) struct DisplayText(Mutex<Option<String>>);
 
 impl DisplayText {
-    pub(super) fn set(&self, remark: Option<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = remark;
+    pub(super) fn set(&self, text: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
 
     fn text(&self) -> Option<String> {

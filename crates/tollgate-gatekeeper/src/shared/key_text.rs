@@ -1,4 +1,4 @@
-//! A key as readable text that is the same in every gate.
+//! Writes a key as readable text that is the same in every gate: the part of a slot's name that identifies the key.
 
 use std::io::Write;
 
@@ -9,10 +9,12 @@ use tollgate_core::network::Network;
 #[derive(Debug, Default)]
 pub(super) struct KeyText {
     pub(super) bytes: Vec<u8>,
+    /// Whether a part has ended, so that the next one begins with `|`.
     is_between: bool,
 }
 
 impl KeyText {
+    /// Writes the `|` before a part, if another part has ended.
     fn begin(&mut self) {
         if core::mem::take(&mut self.is_between) {
             self.bytes.push(b'|');

@@ -1,4 +1,5 @@
-//! Leased slices of a limit, which a gate takes in advance to decide without the store.
+//! Leases: slices of a shared limit that a gate takes from the store in advance, so that it can decide on the next
+//! requests of a key from memory.
 //!
 //! The store charges a whole slice when it is taken, so all gates together never exceed the limit. A slice
 //! can be used later than it was charged, when part of it is already paid back. In any stretch of time,
@@ -19,12 +20,13 @@ use super::store_ticket::Taken;
 use super::{SharedRule, Store};
 use crate::clock::Clock;
 
-/// The lifetime of a slice.
+/// The time after which the rest of a slice is returned.
 pub const LEASE_LIFE: Span = Span::from_secs(1);
 /// The time after a failed attempt to take a slice in which the store is asked about single requests.
 const REST: Span = Span::from_millis(100);
 /// The maximum number of keys with slices; others are asked about individually.
 const KEYS_MAX: usize = 65_536;
+/// The number of locks among which the keys are divided.
 const SHARDS: usize = 64;
 
 /// The slices of this process.
@@ -40,13 +42,16 @@ pub(super) struct Leases {
 /// Slices by slot name.
 type Shard = HashMap<Vec<u8>, Lease>;
 
+/// The slice of one rule and key.
 #[derive(Debug)]
 struct Lease {
     rule: Arc<SharedRule>,
+    /// The number of requests that are left.
     left: u64,
     /// The time at which the rest is returned. With nothing left, the time from which another slice may be
     /// taken; until then, one is being taken or could not be taken.
     expires: Moment,
+    /// The state of the limit right after the slice was taken.
     info: LimitInfo,
     /// The store's charge for the slice; `None` before the first slice.
     charged: Option<Charge>,
@@ -55,7 +60,7 @@ struct Lease {
 /// The result for a request with a leased rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Slice {
-    /// The request is within a slice with this state and charge.
+    /// The request is within a slice: the state of the limit, and the store's charge for the slice.
     Inside(LimitInfo, Charge),
     /// The caller must fetch a slice; no other thread does.
     Fetch,
@@ -101,7 +106,7 @@ impl Leases {
         leases
     }
 
-    /// Takes `count` from the slice for `slot`, if there is one.
+    /// Takes `count` requests from the slice for `slot`, if they are left.
     pub(super) fn take(&self, rule: &Arc<SharedRule>, slot: &[u8], count: u64, now: Moment) -> Slice {
         let mut shard = self.shard(slot);
         let Some(lease) = shard.get_mut(slot) else {
@@ -131,7 +136,7 @@ impl Leases {
     }
 
     /// Stores a slice with `left` requests left. The rest of a previous slice is returned, because each has
-    /// its own charge.
+    /// its own charge. `false` if the entry that [`take`](Self::take) made for the key has been removed.
     pub(super) fn put(&self, slot: &[u8], left: u64, (info, charged): (LimitInfo, Charge), now: Moment) -> bool {
         let mut shard = self.shard(slot);
         let Some(lease) = shard.get_mut(slot) else { return false };
@@ -196,7 +201,7 @@ impl Drop for Leases {
     }
 }
 
-/// Returns unused slices.
+/// Calls [`Leases::sweep`] now and then, until the leases are dropped.
 async fn sweep(leases: Weak<Leases>) {
     let mut ticks = tokio::time::interval(core::time::Duration::from(LEASE_LIFE) / 4);
     loop {

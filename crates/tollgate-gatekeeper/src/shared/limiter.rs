@@ -1,4 +1,5 @@
-//! A limiter with shared rules: the store decides on them, or this process while the store does not answer.
+//! A limiter with shared rules, for services that embed the gatekeeper: the store decides on these rules, or this
+//! process while the store does not answer. The gate uses [`Sharing`] directly.
 
 use tollgate_core::band::Band;
 use tollgate_core::decision::Decision;
@@ -20,7 +21,7 @@ pub struct SharedPlan<'plan> {
     pub shares: &'plan [Option<Share>],
     /// The prefix of the names under which the store keeps records.
     pub prefix: &'plan str,
-    /// The domain of the rules: rules of the same name in different domains do not share records.
+    /// The domain of the rules, a part of these names: rules of the same name in different domains share no records.
     pub domain: &'plan str,
 }
 
@@ -51,7 +52,7 @@ impl SharedLimiter {
         Self::new(SharedPlan { plan, shares: &shares, prefix: "tollgate:", domain: "default" }, store, clock)
     }
 
-    /// The rules with their local tables, which are used without the store.
+    /// The rules with their local tables, by which this process decides while the store does not answer.
     pub const fn limiter(&self) -> &Limiter {
         &self.limiter
     }

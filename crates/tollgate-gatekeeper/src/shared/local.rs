@@ -1,4 +1,4 @@
-//! Local rules of a limiter while a store decides on the shared ones.
+//! The local part of a decision on a request that shared rules apply to, on which the store decides.
 //!
 //! If local rules were charged first and refunded when the store refuses, a flood that the store refuses
 //! would repeatedly take the local quota of other clients. Local rules are therefore only checked at first: a
@@ -18,8 +18,8 @@ use crate::limiter::{Claims, Keys, Limiter, Locks, decide_claims};
 use crate::ticket::Ticket;
 
 impl Limiter {
-    /// Returns and records the refusal by the rules that `among` accepts, if they refuse. Otherwise nothing
-    /// changes.
+    /// Checks the rules whose index `among` accepts, before the store is asked. Returns and records the refusal, if
+    /// they refuse. Otherwise nothing changes.
     pub(super) fn turn_away(
         &self,
         among: impl Fn(usize) -> bool,
@@ -52,9 +52,9 @@ impl Limiter {
         Some(decision)
     }
 
-    /// Charges the rules that `among` accepts for a request that the store admitted, so that its caller is
-    /// known locally if the store fails. A rule without local room is already at its limit; this is no
-    /// violation.
+    /// Charges the local tables of the shared rules that `among` accepts for a request that the store admitted, so that
+    /// its caller is known locally if the store fails. A table without room is already at its limit and is not charged;
+    /// this is no violation. The charges are added to `ticket`.
     pub(super) fn remember(
         &self,
         among: impl Fn(usize) -> bool,

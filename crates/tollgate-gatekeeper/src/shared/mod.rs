@@ -1,4 +1,9 @@
-//! Limits that are exact across processes, on Redis, Valkey or a Redis Cluster.
+//! Limits that are exact across processes, on Redis, Valkey or a Redis Cluster (the *store*). Gates use it for rules
+//! with `state = "redis"`, and services that embed the gatekeeper can share these rules.
+//!
+//! The state of one rule for one key is a value in the store; its name is called the *slot* of the key, and is not to
+//! be confused with the 16384 hash slots of a Cluster, which determine the node of a name. A *claim* is what a
+//! request asks of one slot, such as to charge it.
 //!
 //! With a read, a local decision and a write, every gate between the read and the write could admit a
 //! request. The decision is therefore a script that runs in the store, on the store's clock: all shared rules
@@ -6,7 +11,7 @@
 //!
 //! A request never waits for long. If an [`Answer`] does not arrive within the deadline, or the [`Store`] is
 //! known to be down, the result is a reason ([`Unanswered`]), and the caller decides by its local state.
-//! Rules that need exactness more can use another [`OnTimeout`].
+//! A rule for which exactness is more important can wait longer or refuse instead ([`OnTimeout`]).
 //!
 //! A [`SharedLimiter`] does this for rules of which some are shared. A service with its own limiter uses
 //! [`Sharing`] for the requests that it concerns.
@@ -65,7 +70,7 @@ tollgate_core::named_enum! {
         Busy = "busy",
         /// The store returned an error: it is full or read-only, or the user lacks permission.
         Failed = "failed",
-        /// The slot of a key has a value of other software.
+        /// The slot of a key has a value that this software did not write.
         Foreign = "foreign",
         /// The reply is invalid.
         Garbled = "garbled",

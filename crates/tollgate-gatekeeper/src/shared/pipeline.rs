@@ -27,21 +27,23 @@ use super::script::{Errand, Script};
 use super::store_clocks::StoreClocks;
 use fastrand;
 
+/// The shortest pause between connection attempts.
 const RECONNECT_MIN: Duration = Duration::from_millis(20);
+/// The longest pause between connection attempts.
 const RECONNECT_MAX: Duration = Duration::from_secs(1);
 /// The maximum number of calls per pipeline. With more, the first would wait for the last.
 const PIPELINE_MAX: usize = 256;
 /// The maximum number of calls per script invocation, during which the server serves no other client.
 const BATCH_MAX: usize = 64;
-/// The interval at which the slots of a Cluster are queried.
+/// The interval at which the owners of a Cluster's hash slots are queried.
 const QUERY_SLOTS_EVERY: Duration = Duration::from_secs(5);
-/// The number of failures in a row after which a Cluster is reconnected.
+/// The number of failed calls in a row after which the connections to a Cluster are made again.
 const FAILURES_MAX: usize = 64;
 
 /// A script call that waits to be sent.
 #[derive(Debug)]
 pub(super) struct Call {
-    /// The operations, executed in one step.
+    /// The operations of one request, executed in one step.
     pub(super) errands: Vec<Errand>,
     /// The time after which no caller waits; `None` for settlements, which must be made in any case.
     pub(super) expires: Option<Instant>,
@@ -56,6 +58,7 @@ pub(super) struct ConnectionPool {
     pub(super) script: Script,
     pub(super) waiting: Mutex<Waiting>,
     pub(super) health: Arc<StoreHealth>,
+    /// The maximum number of calls in [`Waiting::kept`], and of calls in flight to a Cluster.
     pub(super) waiting_max: usize,
     pub(super) clocks: StoreClocks,
     /// A connection whose answer takes longer is closed.
@@ -80,7 +83,7 @@ pub(super) struct ConnectionCounts {
     pub(super) trying: usize,
 }
 
-/// Sends calls until all callers are gone.
+/// The task of one connection: connects and sends calls until the store is closed.
 pub(super) async fn run(pool: Arc<ConnectionPool>) {
     let mut pause = RECONNECT_MIN;
     loop {
@@ -89,22 +92,22 @@ pub(super) async fn run(pool: Arc<ConnectionPool>) {
                 pause = RECONNECT_MIN;
                 pool.health.counters.connects.fetch_add(1, Relaxed);
                 pool.health.connect_error.set(None);
-                let change = |there: bool| {
+                let set_connected = |is_connected: bool| {
                     pool.connection_counts.send_modify(|connection_counts| {
                         let (from, to) = (&mut connection_counts.trying, &mut connection_counts.connected);
-                        let (from, to) = if there { (from, to) } else { (to, from) };
+                        let (from, to) = if is_connected { (from, to) } else { (to, from) };
                         (*from, *to) = (*from - 1, *to + 1);
                     });
                 };
-                change(true);
-                let ended = match connection {
+                set_connected(true);
+                let is_closed = match connection {
                     Connection::Single(connection) => run_single(&pool, connection).await,
                     Connection::Cluster(connection) => run_cluster(&pool, connection).await,
                 };
-                if ended {
+                if is_closed {
                     return;
                 }
-                change(false);
+                set_connected(false);
             }
             Err(error) => {
                 pool.health.connect_error.set(Some(error.to_string()));
@@ -152,6 +155,7 @@ async fn fail_waiting(pool: &ConnectionPool) -> bool {
     is_open
 }
 
+/// Connects, and loads the script.
 async fn open(pool: &ConnectionPool) -> RedisResult<Connection> {
     let connection = pool.address.connect(pool.silence_max).await?;
     match connection.clone() {
@@ -161,7 +165,7 @@ async fn open(pool: &ConnectionPool) -> RedisResult<Connection> {
     Ok(connection)
 }
 
-/// Takes waiting calls that have not expired. An empty result means that the store is closed.
+/// Waits for calls, and takes up to `most` that have not expired. An empty result means that the store is closed.
 async fn take(pool: &ConnectionPool, most: usize) -> Vec<Call> {
     let mut waiting = pool.waiting.lock().await;
     let kept = waiting.kept.len().min(most);
@@ -209,7 +213,7 @@ async fn run_single(pool: &ConnectionPool, mut connection: MultiplexedConnection
     }
 }
 
-/// The command for calls that are executed together. The last caller that waits determines their deadline.
+/// The command for calls that are executed together. Their deadline is the latest of those of their callers.
 fn command(pool: &ConnectionPool, batch: &[Call]) -> Cmd {
     let expires = batch.iter().filter_map(|call| call.expires).max();
     let closed = Instant::now() + pool.silence_max;
@@ -217,7 +221,8 @@ fn command(pool: &ConnectionPool, batch: &[Call]) -> Cmd {
     pool.script.call(batch.iter().map(|call| &call.errands[..]), deadline_us)
 }
 
-/// The first slot of a batch. On a Cluster, all slots of a batch are on one node.
+/// The first slot of a batch, which determines the node and its clock. On a Cluster, a batch is one call, all of whose
+/// slots are on one node.
 fn slot(batch: &[Call]) -> Option<&[u8]> {
     batch.first()?.errands.first().map(|errand| &errand.slot[..])
 }
@@ -326,6 +331,7 @@ async fn query_slots(pool: Arc<ConnectionPool>, mut connection: ClusterConnectio
     }
 }
 
+/// Sends one command to its node. If the node does not have the script, loads it and repeats the command.
 async fn deliver(script: &Script, command: &Cmd, connection: &mut ClusterConnection) -> RedisResult<Value> {
     let answer = command.query_async(connection).await;
     if is_unknown_script(&answer) {
@@ -335,6 +341,7 @@ async fn deliver(script: &Script, command: &Cmd, connection: &mut ClusterConnect
     answer
 }
 
+/// Fails calls for this reason, and counts settlements that are lost.
 fn fail(pool: &ConnectionPool, calls: impl IntoIterator<Item = Call>, why: Unanswered) {
     for call in calls {
         if call.expires.is_none() {

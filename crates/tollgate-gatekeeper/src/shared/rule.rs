@@ -1,8 +1,9 @@
-//! A rule for the script: its parameters in the script's numbers, and the slot names of its keys.
+//! A rule for the script that decides in the store (`script.lua`): its parameters as numbers of the script, and the
+//! names of the values (slots) in which the store has the state of its keys.
 //!
-//! The script computes with doubles, which are exact up to 2^53, so not every rule can be shared. Rules that
-//! are finer than the server's clock, or whose state lasts longer than a century, are rejected when the
-//! settings are read.
+//! The script computes with doubles, which are exact up to 2^53, so not every rule can be shared. Rules whose times are
+//! finer than the server's clock, whose state lasts longer than a century, or which count too many requests
+//! individually are rejected when the settings are read.
 
 use tollgate_core::band::Band;
 use tollgate_core::limit::{Charge, Limit, LimitInfo};
@@ -26,23 +27,25 @@ pub enum Unshareable {
     LogTooLong,
 }
 
-/// The maximum log of a shared window, and of requests in flight. The log is part of every reply.
+/// The maximum number of entries in the log of a shared window, and of requests in flight. The log is part of every
+/// reply.
 pub const LOG_MAX: u32 = 1024;
 
-/// A century, beyond which the script's numbers would not be exact.
+/// A century in microseconds, beyond which the script's numbers would not be exact.
 const CENTURY_US: u64 = 100 * 365 * 86_400 * 1_000_000;
 const NANOS_PER_MICRO: u64 = 1_000;
-/// Longer keys are replaced by their digest, so that clients cannot fill the store with names.
+/// The maximum length of a key in a slot name, in bytes. Longer keys are replaced by their digest, so that clients
+/// cannot fill the store with names.
 const NAME_MAX: usize = 96;
 
-/// The operation of the script on a claim.
+/// The operation of the script for one rule and key. The number of a variant is its code in the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     /// Check, and charge if every claim of the request has room.
     Decide,
     /// Charge unconditionally.
     Charge,
-    /// Refund a request that was not forwarded or is no longer in flight.
+    /// Refund a request that was not forwarded, or end one that was in flight.
     Refund,
     /// Change nothing.
     Read,
@@ -52,7 +55,8 @@ pub(super) enum Operation {
     Surplus,
 }
 
-/// Identifies one request in flight. With a plain counter, a gate that dies would leave the count too high.
+/// Identifies one request in flight in the store's log. With a plain counter, a gate that dies would leave the count
+/// too high; an entry of the log expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Work(u64);
 
@@ -70,11 +74,12 @@ pub const WORK_LIFE: Span = Span::from_secs(60);
 #[derive(Clone, Debug)]
 pub struct SharedRule {
     rule: Rule,
-    /// The slot name up to the key.
+    /// The beginning of all slot names of this rule.
     slot_prefix: Vec<u8>,
 }
 
-/// A length of time for the script: microseconds, and a rest in units of `1 / (1000 * per)` of one.
+/// A length of time for the script: microseconds, and a rest in units of `1 / (1000 * per)` of a microsecond. With
+/// `per` from [`Limit::pace`], the time of any toll is exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FineSpan {
     us: u64,
@@ -82,7 +87,7 @@ pub(super) struct FineSpan {
 }
 
 impl FineSpan {
-    /// The time of `units` if `nanos / per` nanoseconds are one; at most a century.
+    /// The time of `units` if one unit takes `nanos / per` nanoseconds; at most a century.
     fn of_units(units: u64, (nanos, per): (u64, u64)) -> Self {
         let total = u128::from(units) * u128::from(nanos);
         let parts = u128::from(per) * u128::from(NANOS_PER_MICRO);
@@ -99,8 +104,8 @@ impl SharedRule {
         shareable(&rule)?;
         let mut shared = Self { rule, slot_prefix: Vec::new() };
         // State has another meaning under other parameters, so a rule that changes starts with new slots.
-        let figures = fingerprint(&shared.parameters());
-        shared.slot_prefix = format!("{prefix}{domain}:{}:{figures:08x}:", shared.rule.name).into_bytes();
+        let fingerprint = fingerprint(&shared.parameters());
+        shared.slot_prefix = format!("{prefix}{domain}:{}:{fingerprint:08x}:", shared.rule.name).into_bytes();
         Ok(shared)
     }
 
@@ -139,7 +144,7 @@ impl SharedRule {
         }
     }
 
-    /// The script's input to refund `toll` of a request that was `charged` with `reserved`.
+    /// The script's input to refund `toll` of a request for which `reserved` was charged, by the charge `charged`.
     pub(super) fn refund_claim(
         &self,
         operation: Operation,
@@ -171,11 +176,14 @@ impl SharedRule {
         self.bytes([operation as u8, enforce, u8::from(warm), levels], first, self.numbers(toll, work), multiplier)
     }
 
-    /// The parameters of the escalation; all zero without one.
+    /// The parameters of the escalation (backoff and its maximum, number of levels, release time); all zero without
+    /// one.
     fn escalation(&self) -> ((Span, Span), u8, Span) {
         self.rule.escalation.map(|escalation| escalation.parameters()).unwrap_or_default()
     }
 
+    /// Encodes a claim in the order in which the script unpacks it. `head` is the operation, whether the rule is
+    /// enforced, whether it is in its warm-up, and the number of levels of its escalation.
     fn bytes(&self, head: [u8; 4], first: [u64; 6], second: [u64; 6], multiplier: u32) -> ClaimBytes {
         let mut claim = [0; CLAIM_LENGTH];
         claim[0] = kind(&self.rule.limit);
@@ -187,7 +195,7 @@ impl SharedRule {
         claim
     }
 
-    /// The numbers of the limit, in the script's order.
+    /// The numbers `a` to `f` of the script, whose meaning depends on the kind of limit.
     fn numbers(&self, toll: Toll, work: Work) -> [u64; 6] {
         let pace = self.rule.limit.pace();
         match &self.rule.limit {
@@ -214,25 +222,25 @@ impl SharedRule {
         }
     }
 
-    /// The parameters that determine the meaning of a state: class, limit and escalation.
+    /// The parameters that determine the meaning of a state (class, limit and escalation), for [`fingerprint`].
     fn parameters(&self) -> Vec<u8> {
         let calm = Situation { now: Moment::MAX, started: Moment::ZERO, band: Band::Normal };
         let plain = Rule { hold_max: Span::ZERO, mode: Mode::Enforce, warmup: None, ..self.rule.clone() };
         let plain = Self { rule: plain, slot_prefix: Vec::new() };
         // The multiplier of a band changes the length of a block, and not its meaning.
-        let mut figures = plain.claim(Operation::Decide, Toll::default(), Work(0), &calm)[..MULTIPLIER_AT].to_vec();
-        figures.extend_from_slice(self.rule.class.to_string().as_bytes());
-        figures
+        let mut parameters = plain.claim(Operation::Decide, Toll::default(), Work(0), &calm)[..MULTIPLIER_AT].to_vec();
+        parameters.extend_from_slice(self.rule.class.to_string().as_bytes());
+        parameters
     }
 }
 
-/// The position of the last number of a claim, after five bytes and twelve numbers.
+/// The position of the multiplier, the last number of a claim, after five bytes and twelve numbers.
 const MULTIPLIER_AT: usize = 5 + 12 * 8;
 /// The length of a claim in bytes.
 const CLAIM_LENGTH: usize = MULTIPLIER_AT + 8;
 /// A claim in the script's format.
 pub(super) type ClaimBytes = [u8; CLAIM_LENGTH];
-/// More than any limit.
+/// The maximum count of a claim, which is more than any limit.
 const COUNT_MAX: u64 = 1 << 52;
 
 /// The script's letter for the kind of limit.
@@ -250,7 +258,7 @@ const fn micros(span: Span) -> u64 {
     span.as_nanos() / NANOS_PER_MICRO
 }
 
-/// FNV-1a, folded. It must be the same in every process and version.
+/// A hash of `bytes` (FNV-1a, folded to 32 bits). It must be the same in every process and version.
 fn fingerprint(bytes: &[u8]) -> u32 {
     let hash = bytes
         .iter()
@@ -258,6 +266,7 @@ fn fingerprint(bytes: &[u8]) -> u32 {
     (hash ^ (hash >> 32)) as u32
 }
 
+/// Checks that the script can represent the rule exactly.
 fn shareable(rule: &Rule) -> Result<(), Unshareable> {
     let window = limit_status::of(&rule.name, &rule.limit, LimitInfo::default()).window;
     if micros(window.unwrap_or_default()) >= CENTURY_US {
@@ -288,6 +297,7 @@ fn shareable(rule: &Rule) -> Result<(), Unshareable> {
     Ok(())
 }
 
+/// Checks that a time is a whole number of microseconds and shorter than a century.
 fn whole(span: Span) -> Result<(), Unshareable> {
     if micros(span) >= CENTURY_US {
         Err(Unshareable::TooLong)

@@ -1,5 +1,7 @@
--- Decides on all shared rules of one request in one step: every claim is checked, then all or none are
--- charged. Several requests can be decided in one call, in order, which shares the fixed cost of a call.
+-- The script that decides in the store (Redis). `rule.rs` encodes its input, and `answer.rs` parses its output. It
+-- decides on all shared rules of one request in one step: every claim is checked, then all or none are charged. A
+-- claim is the question of a request about one rule, for the key of the request. Several requests can be decided in
+-- one call, in order, which shares the fixed cost of a call.
 --
 -- The server's clock is the only clock, in microseconds. Nanoseconds since 1970 do not fit the 53 bits of a
 -- number here, so a time is a pair: whole microseconds, and a rest in units of 1/(1000 * per) of one, where
@@ -8,13 +10,13 @@
 --
 -- ARGV[1] is the time in microseconds after which no caller waits for a decision, or empty. A server that was
 -- paused, or a connection that was interrupted, may run the call much later; then nothing is decided, because
--- nobody would refund the charge.
+-- no process would refund the charge.
 --
--- KEYS[i] and ARGV[i + 1] are a claim. An empty or missing ARGV[i + 1] repeats the one before it, and a flag
--- marks the last claim of a request. The answer is { seconds, microseconds }, the time of the decisions,
--- followed for each request by an outcome and its states as they were found, from which the caller derives
--- everything else. The outcome is 1 if the request is admitted, 0 if it is refused, 2 if it is too late to
--- decide, and -i if its i-th value is of other software; in the last two cases nothing was changed for it.
+-- KEYS[i], the name of the key's state, and ARGV[i + 1], the parameters, are a claim. An empty or missing ARGV[i + 1]
+-- repeats the one before it, and a flag marks the last claim of a request. The answer is { seconds, microseconds },
+-- the time of the decisions, followed for each request by an outcome and its states as they were found, from which
+-- the caller derives everything else. The outcome is 1 if the request is admitted, 0 if it is refused, 2 if it is too
+-- late to decide, and -i if its i-th value is of other software; in the last two cases nothing was changed for it.
 --
 -- A state is a head (tag, time of writing, end of the block with its nanoseconds, level and wait) and the data of
 -- the limit. The wait is the longest time until there was room, of all violations since level 0; it is stored
@@ -34,6 +36,7 @@
 -- sequence.
 local now = time[1] * 1000000 + time[2]
 
+-- The sum of two pairs; `parts` is the number of units per microsecond.
 local function plus(us, sub, more, more_sub, parts)
   us, sub = us + more, sub + more_sub
   if sub >= parts then us, sub = us + 1, sub - parts end
@@ -42,6 +45,7 @@ local function plus(us, sub, more, more_sub, parts)
   return us, sub
 end
 
+-- The difference of two pairs, at least zero.
 local function minus(us, sub, less, less_sub, parts)
   if us < less or (us == less and sub <= less_sub) then return 0, 0 end
   us, sub = us - less, sub - less_sub
@@ -49,16 +53,18 @@ local function minus(us, sub, less, less_sub, parts)
   return us, sub
 end
 
+-- Whether a number is a valid time or count.
 local function whole(number)
   return number >= 0 and number <= 9000000000000000 and number % 1 == 0
 end
 
+-- The quotient, rounded up.
 local function divide_up(number, by)
   local up = number + by - 1
   return (up - up % by) / by
 end
 
--- The time of a log entry.
+-- The time of a log entry, the last eight bytes of an entry of `width` bytes.
 local function entry(log, width, index)
   return (struct.unpack('<d', log, index * width - 7))
 end
@@ -95,8 +101,8 @@ for i = 1, count_of_claims do
   -- The meaning of a to f depends on the kind:
   --   r, c  per, depth (a pair), toll (a pair), burst
   --   b     size, drip, time between drips
-  --     w     maximum, ceiling (0 for none), length
-  --     f     maximum, request, lifetime
+  --   w     maximum, ceiling (0 for none), length
+  --   f     maximum, request, lifetime
   -- multiplier is that of the band, in thousandths.
   local claim = claims[i + 1]
   if claim and claim ~= '' then

@@ -1,14 +1,15 @@
-//! The script that decides in the store, and its commands.
+//! The commands that load the script `script.lua` into the store and call it.
 
 use redis::Cmd;
 
 use super::rule::ClaimBytes;
 
-/// The store's clock is the only one that all gates share.
+/// Sets the script's time to the store's clock, the only one that all gates share.
 const CLOCK: &str = "local time = redis.call('TIME')\n";
+/// The script without its clock, which tests replace.
 const BODY: &str = include_str!("script.lua");
 
-/// The script's text and digest.
+/// The script's text, and the digest by which the store knows it.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     text: String,
@@ -76,14 +77,15 @@ impl Script {
     }
 }
 
-/// The position of the operation in a claim, and the flag of a request's last claim.
+/// The position of the operation in a claim.
 const OPERATION_AT: usize = 1;
+/// The flag of a request's last claim, which is added to the operation.
 const LAST: u8 = 8;
 
-/// An operation for one rule and key.
+/// An operation of the script for one rule and key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Errand {
-    /// The name of the slot.
+    /// The name of the value in the store that has the state of the key.
     pub(super) slot: Vec<u8>,
     /// The rule's parameters and the operation, in the script's format.
     pub(super) claim: ClaimBytes,

@@ -1,4 +1,5 @@
-//! The charges of a request: in this process, in leased slices, and in the store.
+//! The charges of a request that shared rules apply to: in this process, in leased slices (parts of a limit that this
+//! process took from the store in advance), and in the store. They are settled or refunded when the request ends.
 
 use std::sync::Arc;
 
@@ -17,7 +18,9 @@ use crate::ticket::Ticket;
 pub struct SharedTicket {
     /// The charges in this process.
     pub here: Ticket,
+    /// The charges in the store.
     pub(super) store: Option<StoreTicket>,
+    /// The charges to leased slices.
     pub(super) slices: Option<Slices>,
 }
 
@@ -65,6 +68,7 @@ impl SharedTicket {
 #[derive(Debug)]
 pub(super) struct Slices {
     leases: Arc<Leases>,
+    /// The number of requests that each slice was charged.
     count: u64,
     pub(super) taken: Vec<Taken>,
 }

@@ -4,7 +4,7 @@
 //! If the store fails, its callers are therefore known locally; when it returns, it decides again, and nobody
 //! is blocked for requests in between.
 //!
-//! A leased rule takes a slice of its limit in advance and decides from memory.
+//! A leased rule takes a slice of its limit from the store in advance, and decides from memory while the slice lasts.
 
 use core::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -84,31 +84,33 @@ pub enum Authority {
 /// A shared rule with its settings.
 #[derive(Debug)]
 struct ActiveSharedRule {
+    /// The index of the rule in the limiter.
     place: usize,
     rule: Arc<SharedRule>,
-    /// The size of a slice in requests.
+    /// The size of a slice in requests; `None` if the rule is not leased.
     slice: Option<u64>,
     on_timeout: OnTimeout,
 }
 
-/// The retry time of requests that are refused because the store does not decide. It is probed within that
-/// time.
+/// The time after which a request may be retried that is refused because the store does not decide. The store is probed
+/// within that time.
 const RETRY_AFTER: Span = Span::from_secs(1);
 
 /// The shared rules that apply to a request, with the slot of the request's key for each.
 type Matches<'sharing> = Vec<(&'sharing ActiveSharedRule, Vec<u8>)>;
 
-/// The common part of the questions about all rules.
+/// The question about a request, which is the same for all rules.
 #[derive(Clone, Copy)]
 struct RuleQuestion {
     toll: Toll,
     situation: Situation,
+    /// The deadline of the store's answer.
     expires: Instant,
 }
 
 impl Sharing {
     /// Shares those of `rules` that have a [`Share`], through `store`. Slot names start with a prefix and the domain.
-    /// The slices that were leased `before`, for other rules on the same store, are kept.
+    /// After a reload, `before` is the previous value, whose leased slices are kept if the store is the same.
     pub fn new(
         store: &Store,
         clock: &Clock,
@@ -133,7 +135,7 @@ impl Sharing {
         Ok(Self { rules: active.into(), rule_names, is_shared: is_shared.into(), leases })
     }
 
-    /// The number of leased and unused requests, by which callers may exceed their rules.
+    /// The number of requests that are leased and unused. Callers may exceed their rules by this number.
     pub fn leased(&self) -> u64 {
         self.leases.leased.load(Relaxed)
     }
@@ -226,15 +228,15 @@ impl Sharing {
         let mut explained: Vec<_> = own.collect();
         let matches = keys(
             request,
-            self.rules.iter().filter(|active| explained.iter().any(|said| said.decision.rule == Some(active.place))),
+            self.rules.iter().filter(|active| explained.iter().any(|entry| entry.decision.rule == Some(active.place))),
         );
         let answers = self.leases.store.explain(asked(&matches), toll, &situation).await;
         let now = self.leases.clock.now();
         for (place, answer) in answers {
-            let Some(said) = explained.iter_mut().find(|said| said.decision.rule == Some(place)) else { continue };
-            *said = match answer {
+            let Some(entry) = explained.iter_mut().find(|entry| entry.decision.rule == Some(place)) else { continue };
+            *entry = match answer {
                 Ok(answer) => Explained { decision: answer.on_clock(now), by: Authority::Store },
-                Err(why) => Explained { by: Authority::Instead(why), ..*said },
+                Err(why) => Explained { by: Authority::Instead(why), ..*entry },
             };
         }
         explained
@@ -253,6 +255,7 @@ impl Sharing {
         self.leases.store.forget(asked(&matches), &situation).await
     }
 
+    /// Whether the rule with this index is shared.
     fn shares(&self, place: usize) -> bool {
         self.is_shared.get(place).copied().unwrap_or(false)
     }
@@ -265,7 +268,8 @@ impl Sharing {
         keys(request, self.rules.iter().filter(|active| active.rule.rule().applies(request)))
     }
 
-    /// Decides on those of `matches` that are within a slice, or for which one can be taken; the others stay.
+    /// Decides on those of `matches` that are within a slice, or for which one can be taken, and removes them from
+    /// `matches`. Returns their combined decision, if there are any.
     async fn enter_slices(
         &self,
         matches: &mut Matches<'_>,
@@ -301,7 +305,8 @@ impl Sharing {
         decision
     }
 
-    /// Takes a slice, and the request's part of it. `None` if this would have to wait for room.
+    /// Takes a slice from the store, and the request's part of it. `None` if the store does not answer, or if there
+    /// is no room for a whole slice now.
     async fn fetch(
         &self,
         active: &ActiveSharedRule,

@@ -1,4 +1,4 @@
-//! A separate connection for rare calls, so that they do not delay requests.
+//! A separate connection to the store for flags and the pages of a master, so that these calls do not delay decisions.
 
 use core::fmt;
 use core::time::Duration;
@@ -15,9 +15,10 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// A connection to a store, established on the first call.
 pub(super) struct SideConnection {
     address: Address,
+    /// The timeout of a call, with connecting.
     pub(super) timeout_max: Duration,
     connection: Option<Connection>,
-    /// The number of connections so far, including the current one.
+    /// The number of connection attempts so far, the last of which made the current connection.
     pub(super) connections: u64,
 }
 

@@ -1,13 +1,15 @@
-//! The hash slot of a name in a Cluster: the checksum of the part in braces, or of the whole name.
+//! The hash slot of a name in a Redis Cluster, which determines the node of the name: the checksum of the part in
+//! braces, or of the whole name.
 
-/// The number of slots of a Cluster.
+/// The number of hash slots of a Cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// The slot of `name`.
+/// The hash slot of `name`.
 pub(super) fn slot_of(name: &[u8]) -> u16 {
     crc16(tag(name)) % SLOTS
 }
 
+/// The part in braces, or the whole name.
 fn tag(name: &[u8]) -> &[u8] {
     let Some(open) = name.iter().position(|byte| *byte == b'{') else { return name };
     let rest = &name[open + 1..];

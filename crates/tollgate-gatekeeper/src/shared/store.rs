@@ -1,4 +1,5 @@
-//! The store from the gate's point of view: calls with a deadline.
+//! The interface of the store (Redis, Valkey or a Redis Cluster) for the rest of this folder: questions about requests,
+//! each with a deadline, and settlements.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -48,9 +49,9 @@ impl Default for Options {
     }
 }
 
-/// The default deadline. docs/decisions/redis-deadline.md has the measurements.
+/// The default deadline of an answer. docs/decisions/redis-deadline.md has the measurements.
 const DEADLINE: Duration = Duration::from_millis(50);
-/// A connection is closed if an answer takes longer than this and than the deadline.
+/// A connection is closed if an answer takes longer than the longest of this and the deadlines.
 const SILENCE_MAX: Duration = Duration::from_millis(500);
 
 /// A store that many gates share. It is cheap to clone.
@@ -65,13 +66,16 @@ pub struct Store {
 pub(super) struct StoreInner {
     options: Options,
     is_cluster: bool,
+    /// The queue to the connections.
     calls: mpsc::Sender<Call>,
     /// The runtime of the tasks.
     pub(super) runtime: Handle,
     health: Arc<StoreHealth>,
+    /// The start of the clock of the breakers.
     origin: Instant,
-    works: AtomicU64,
-    /// The renewals of requests in flight, for rules that count them.
+    /// The random bits of the next [`Work`].
+    next_work: AtomicU64,
+    /// The operations that renew requests in flight, for rules that count them.
     in_flight: Mutex<HashMap<Work, Vec<Errand>>>,
 }
 
@@ -90,14 +94,14 @@ impl AskedRule {
     }
 }
 
-/// The claims of a request that are decided in one step.
+/// The rules of a request that are decided in one step: on a Cluster, those of one hash slot.
 struct Group {
     /// The part of the store that has them.
     part: usize,
     asked: Vec<AskedRule>,
 }
 
-/// The common part of the questions to all groups.
+/// The question about a request, which is the same for all groups.
 #[derive(Clone, Copy)]
 struct StoreQuestion {
     operation: Operation,
@@ -106,12 +110,14 @@ struct StoreQuestion {
     situation: Situation,
 }
 
-/// A call for a group that is not answered yet.
+/// A call for a group that is not answered yet. Dropping it refunds charges that the store still makes.
 struct Pending {
     inner: Arc<StoreInner>,
     group: Group,
     question: StoreQuestion,
+    /// The time of the call, on the clock of the breakers.
     asked_at: Moment,
+    /// The channel for the reply; `None` if the call could not be queued, or after the reply.
     answered: Option<oneshot::Receiver<Result<Reply, Unanswered>>>,
 }
 
@@ -129,7 +135,7 @@ impl Store {
             runtime: Handle::current(),
             health: Arc::clone(&health),
             origin: Instant::now(),
-            works: AtomicU64::new(fastrand::u64(..)),
+            next_work: AtomicU64::new(fastrand::u64(..)),
             in_flight: Mutex::default(),
         });
         // All calls share the connections of a Cluster client.
@@ -258,7 +264,7 @@ impl StoreInner {
         expires: Instant,
     ) -> Result<(Answer, StoreTicket), Unanswered> {
         let groups = self.askable(asked)?;
-        let work = Work::new(self.works.fetch_add(1 << 12, Relaxed));
+        let work = Work::new(self.next_work.fetch_add(1 << 12, Relaxed));
         let question = StoreQuestion { operation: Operation::Decide, toll, work, situation: *situation };
         let pending: Vec<_> = groups.into_iter().map(|group| self.send(group, question, expires)).collect();
         let mut total: Option<Answer> = None;
@@ -266,7 +272,7 @@ impl StoreInner {
         let mut failure = None;
         for mut pending in pending {
             let reply = pending.reply(expires).await;
-            match reply.and_then(|reply| pending.group.make_sense(&reply, &question)) {
+            match reply.and_then(|reply| pending.group.interpret(&reply, &question)) {
                 Ok((answer, taken)) => {
                     ticket.taken.extend(taken);
                     total = Some(stricter(total, answer));
@@ -284,9 +290,9 @@ impl StoreInner {
             self.give_back(ticket);
             return Ok((answer, self.ticket(question, Vec::new())));
         }
-        let sign_of_life = ticket.sign_of_life();
-        if !sign_of_life.is_empty() {
-            self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).insert(question.work, sign_of_life);
+        let renewals = ticket.renewals();
+        if !renewals.is_empty() {
+            self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).insert(question.work, renewals);
         }
         Ok((answer, ticket))
     }
@@ -297,7 +303,7 @@ impl StoreInner {
         self: &Arc<Self>,
         asked: Vec<AskedRule>,
         question: StoreQuestion,
-        make_sense: impl Fn(&Group, Reply) -> Result<Vec<(usize, T)>, Unanswered>,
+        interpret: impl Fn(&Group, Reply) -> Result<Vec<(usize, T)>, Unanswered>,
     ) -> Vec<(usize, Result<T, Unanswered>)> {
         let places: Vec<_> = asked.iter().map(|asked| asked.place).collect();
         let groups = match self.askable(asked) {
@@ -309,8 +315,8 @@ impl StoreInner {
         let mut answers = Vec::with_capacity(places.len());
         for mut pending in pending {
             let reply = pending.reply(expires).await;
-            match reply.and_then(|reply| make_sense(&pending.group, reply)) {
-                Ok(said) => answers.extend(said.into_iter().map(|(place, said)| (place, Ok(said)))),
+            match reply.and_then(|reply| interpret(&pending.group, reply)) {
+                Ok(found) => answers.extend(found.into_iter().map(|(place, found)| (place, Ok(found)))),
                 Err(why) => answers.extend(pending.group.places().map(|place| (place, Err(why)))),
             }
         }
@@ -330,6 +336,7 @@ impl StoreInner {
         }
     }
 
+    /// Queues the call for a group.
     fn send(self: &Arc<Self>, group: Group, question: StoreQuestion, expires: Instant) -> Pending {
         let errands = group
             .asked
@@ -362,6 +369,7 @@ impl StoreInner {
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
+    /// Refunds the charges of a request that is not admitted after all, and counts it.
     fn give_back(&self, ticket: StoreTicket) {
         if !ticket.taken.is_empty() {
             self.health.counters.given_back.fetch_add(1, Relaxed);
@@ -369,8 +377,8 @@ impl StoreInner {
         }
     }
 
-    /// Sends operations that need no reply.
-    pub(super) fn tell(&self, errands: Vec<Errand>) {
+    /// Sends operations that need no reply, one call per hash slot of a Cluster.
+    pub(super) fn send_without_reply(&self, errands: Vec<Errand>) {
         let mut rest = errands;
         while let Some(first) = rest.first() {
             let slot = slot_of(&first.slot);
@@ -392,7 +400,7 @@ impl StoreInner {
 
 impl Group {
     /// Interprets the store's reply. Also returns the charges.
-    fn make_sense(&self, reply: &Reply, question: &StoreQuestion) -> Result<(Answer, Vec<Taken>), Unanswered> {
+    fn interpret(&self, reply: &Reply, question: &StoreQuestion) -> Result<(Answer, Vec<Taken>), Unanswered> {
         let (answer, charged) = reply.answer(&self.rules(), question.toll, &question.situation)?;
         let taken = |(AskedRule { rule, slot, .. }, charged): (&AskedRule, Option<Charge>)| {
             charged.map(|charged| Taken { rule: Arc::clone(rule), slot: slot.clone(), charged })
@@ -438,13 +446,14 @@ impl Drop for Pending {
         let group = Group { part: self.group.part, asked: core::mem::take(&mut self.group.asked) };
         self.inner.runtime.spawn(async move {
             let Ok(Ok(reply)) = answered.await else { return };
-            if let Ok((_, taken)) = group.make_sense(&reply, &question) {
+            if let Ok((_, taken)) = group.interpret(&reply, &question) {
                 inner.give_back(inner.ticket(question, taken));
             }
         });
     }
 }
 
+/// Combines the answers of two groups: the stricter decision wins.
 fn stricter(total: Option<Answer>, answer: Answer) -> Answer {
     let Some(mut total) = total else { return answer };
     // Nodes have their own clocks, so one answer is converted to the clock of the other.
@@ -452,7 +461,7 @@ fn stricter(total: Option<Answer>, answer: Answer) -> Answer {
     total
 }
 
-/// Renews requests that have been in flight for long.
+/// Renews all requests in flight, three times per [`WORK_LIFE`], so that the store keeps counting them.
 async fn renew(inner: std::sync::Weak<StoreInner>) {
     let mut ticks = interval(Duration::from(WORK_LIFE) / 3);
     // The first tick is immediate.
@@ -460,9 +469,10 @@ async fn renew(inner: std::sync::Weak<StoreInner>) {
     loop {
         ticks.tick().await;
         let Some(inner) = inner.upgrade() else { return };
-        let signs: Vec<_> = inner.in_flight.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
-        for sign in signs {
-            inner.tell(sign);
+        let renewals: Vec<_> =
+            inner.in_flight.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        for errands in renewals {
+            inner.send_without_reply(errands);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The clocks of the store, for deadlines of calls.
+//! Estimates the clocks of the store's servers, to give each call a deadline on the clock of the server that runs it.
 //!
 //! A call may run long after it was sent: the server was paused, or packets were lost. By then its caller has decided
 //! by itself, and the connection on which the charge would be reported may be closed. A call whose caller waits
@@ -19,15 +19,19 @@ use tollgate_core::time::Moment;
 use super::cluster_parts::{ClusterParts, PARTS};
 use super::slot::slot_of;
 
-/// A call may run for this long after its caller has stopped waiting, because the charge is refunded when the reply
-/// arrives. This keeps small corrections of the server's clock without effect.
+/// The time from the moment at which the caller stops waiting to the deadline on the server. It is not zero, so that a
+/// small correction of the server's clock does not make calls late whose callers still wait. A call that runs in this
+/// time does no harm: its charge is refunded when the reply arrives.
 const GRACE: Duration = Duration::from_millis(100);
+/// The offset of a part that has not replied yet.
 const UNKNOWN: i64 = i64::MIN;
 const NANOS_PER_MICRO: u64 = 1_000;
 
-/// The clocks of the parts of a store, which may be on different machines.
+/// The clocks of the parts of a store: of one server, or of ranges of a Cluster's hash slots, which may be on different
+/// machines.
 #[derive(Debug)]
 pub(super) struct StoreClocks {
+    /// The start of the local clock.
     origin: Instant,
     /// The time of a part minus the time since `origin`, in microseconds; [`UNKNOWN`] before the first reply.
     offsets: Box<[AtomicI64]>,
@@ -46,19 +50,22 @@ impl StoreClocks {
         self.offset(slot).store(ran_us.saturating_sub(self.micros(sent)), Relaxed);
     }
 
-    /// The deadline of a call about `slot` whose caller waits until `expires`, in microseconds on the store's clock.
-    /// The reply must arrive before `closed`, or the connection is closed.
+    /// The deadline of a call about `slot` whose caller waits until `expires`, in microseconds on the store's clock;
+    /// `None` if that clock is unknown. The connection is closed if the reply does not arrive before `closed`, so the
+    /// deadline is not later.
     pub(super) fn deadline_us(&self, slot: &[u8], expires: Instant, closed: Instant) -> Option<u64> {
         let offset = Some(self.offset(slot).load(Relaxed)).filter(|offset| *offset != UNKNOWN)?;
         let deadline = (expires + GRACE).min(closed);
         u64::try_from(self.micros(deadline).saturating_add(offset)).ok()
     }
 
+    /// The offset of the part that has `slot`.
     fn offset(&self, slot: &[u8]) -> &AtomicI64 {
         let part = if self.offsets.len() > 1 { ClusterParts::part_of(slot_of(slot)) } else { 0 };
         &self.offsets[part]
     }
 
+    /// The time from the origin to `instant`, in microseconds.
     fn micros(&self, instant: Instant) -> i64 {
         i64::try_from(instant.saturating_duration_since(self.origin).as_micros()).unwrap_or(i64::MAX)
     }

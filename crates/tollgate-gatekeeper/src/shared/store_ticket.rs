@@ -1,4 +1,5 @@
-//! The charges of a request in the store, which are settled or refunded when it ends.
+//! The charges that the store made for an admitted request. They are settled when the request ends, or refunded if it
+//! was not forwarded.
 
 use std::sync::Arc;
 
@@ -16,13 +17,16 @@ use super::store::StoreInner;
 #[derive(Debug)]
 #[must_use = "a request ends when its ticket is dropped"]
 pub struct StoreTicket {
+    /// One for each shared rule that applied.
     pub(super) taken: Vec<Taken>,
+    /// The cost that was charged.
     pub(super) toll: Toll,
+    /// The identifier of the request in limits on requests in flight.
     pub(super) work: Work,
     pub(super) inner: Arc<StoreInner>,
 }
 
-/// One charged rule and its slot.
+/// A charge to one rule, and the slot (the name in the store) of the charged key.
 #[derive(Clone, Debug)]
 pub(super) struct Taken {
     pub(super) rule: Arc<SharedRule>,
@@ -35,7 +39,7 @@ pub(super) struct Taken {
 const AFTERWARDS: Situation = Situation { now: Moment::MAX, started: Moment::ZERO, band: Band::Normal };
 
 impl Taken {
-    /// The operation on `toll` of a request with the cost `reserved`.
+    /// The operation on `toll`, which is all or a part of the cost `reserved` that was charged.
     fn errand(&self, operation: Operation, (toll, reserved): (Toll, Toll), work: Work) -> Errand {
         let claim = match operation {
             Operation::Refund | Operation::Surplus => {
@@ -58,11 +62,11 @@ impl StoreTicket {
         let taken = core::mem::take(&mut self.taken);
         self.inner.forget(self.work);
         let errands = taken.iter().map(|taken| taken.errand(Operation::Refund, (self.toll, self.toll), self.work));
-        self.inner.tell(errands.collect());
+        self.inner.send_without_reply(errands.collect());
     }
 
-    /// The renewals of the request, for rules that count requests in flight.
-    pub(super) fn sign_of_life(&self) -> Vec<Errand> {
+    /// The operations that renew the request in flight, for rules that count such requests.
+    pub(super) fn renewals(&self) -> Vec<Errand> {
         let in_flight = self.taken.iter().filter(|taken| matches!(taken.rule.rule().limit, Limit::InFlight(_)));
         in_flight.map(|taken| taken.errand(Operation::Charge, (self.toll, self.toll), self.work)).collect()
     }
@@ -77,7 +81,7 @@ impl StoreTicket {
             let (operation, toll) = SharedRule::settlement(taken.rule.rule(), self.toll, actual)?;
             Some(taken.errand(operation, (toll, self.toll), self.work))
         });
-        self.inner.tell(settlements.collect());
+        self.inner.send_without_reply(settlements.collect());
     }
 }
 

@@ -1,4 +1,4 @@
-//! The future of a request: held, running, or refused.
+//! The future that a service behind the tower layer returns for a request: held, running, or refused.
 
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
@@ -17,14 +17,15 @@ pin_project! {
     pub struct KeeperFuture<S: Service<Request<B>>, B, R> {
         #[pin]
         pub(super) state: State<S, S::Future, B, R>,
-        // `None` for a refused request.
+        // Settles or refunds the charges when it is dropped; `None` for a refused request.
         pub(super) guard: Option<RequestGuard>,
-        // The decision, if the response has its headers.
+        // The decision, if the service's response is to have its rate-limit headers.
         pub(super) sent_decision: Option<Decision>,
     }
 }
 
 pin_project! {
+    // `Held` goes to `Running` when the hold ends.
     #[project = StateProjection]
     pub(super) enum State<S, F, B, R> {
         Held { sleep: Pin<Box<Sleep>>, held: Option<(S, Request<B>)> },

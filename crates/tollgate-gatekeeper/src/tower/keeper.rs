@@ -112,8 +112,8 @@ impl Keeper {
         self.0.policies.get(place)?.as_ref()
     }
 
-    /// Decides on a request. A request to be held takes one of `held_max` slots, and is refused if there is
-    /// none.
+    /// Decides on a request. A request that would be held is refused if `held_max` requests are held already. The guard
+    /// has its charges; a refused request has none, or the guard refunds them.
     pub(super) fn decide(&self, request: &impl Request, held_max: u32) -> (Decision, RequestGuard) {
         let now = self.now();
         let (mut decision, ticket) = self.0.limiter.decide(request, Toll::ONE, Band::Normal, now);
@@ -142,8 +142,11 @@ impl Keeper {
 /// them otherwise.
 pub(super) struct RequestGuard {
     pub(super) keeper: Keeper,
+    /// `None` only while the guard is dropped.
     ticket: Option<Ticket>,
+    /// Whether the request counts as held.
     is_held: bool,
+    /// Whether the request was forwarded to the service.
     is_begun: bool,
     /// The time that the service spent on it.
     pub(super) spent: Span,

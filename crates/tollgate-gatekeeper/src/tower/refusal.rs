@@ -1,4 +1,4 @@
-//! Rate-limit headers and refusals.
+//! The responses to refused requests, and the rate-limit headers of all responses of the tower layer.
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
@@ -23,7 +23,7 @@ pub(super) fn grpc_of(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(CONTENT_TYPE).filter(|kind| grpc::is_grpc(kind.as_bytes())).cloned()
 }
 
-/// The response to a refused request, with the content type of a gRPC request.
+/// The response to a refused request: status 429, or a gRPC status if `grpc` is the content type of the request.
 pub(super) fn refusal<B: Default>(
     keeper: &Keeper,
     decision: &Decision,
@@ -52,7 +52,7 @@ pub(super) fn refusal<B: Default>(
     response
 }
 
-/// Adds the rate-limit headers.
+/// Adds the rate-limit headers of the rule that determined the decision, if there is one.
 pub(super) fn add_headers(keeper: &Keeper, decision: &Decision, headers: &mut HeaderMap) {
     let Some((place, info)) = decision.rule.zip(decision.info) else { return };
     let Some(rule) = keeper.limiter().rule(place) else { return };

@@ -1,4 +1,4 @@
-//! A service behind a keeper.
+//! The tower layer, and the service behind it: decides on each request before it reaches the inner service.
 
 use core::net::IpAddr;
 use core::task::{Context, Poll};
@@ -22,6 +22,7 @@ pub struct KeeperLayer {
     keeper: Keeper,
     extractors: Extractors,
     held_max: u32,
+    /// Whether responses of the service get rate-limit headers.
     headers: bool,
 }
 
@@ -46,8 +47,8 @@ impl KeeperLayer {
         self
     }
 
-    /// Sets the function that finds a caller's name: it gets `identifier` for the class of that name, and
-    /// NAME for `descriptor:NAME`.
+    /// Sets the function that finds a caller's name. Its second argument is `identifier` for the class of that name,
+    /// and NAME for the class `descriptor:NAME`.
     pub fn attribute(
         mut self,
         find: impl for<'a> Fn(RequestView<'a>, &str) -> Option<&'a [u8]> + Send + Sync + 'static,
@@ -62,7 +63,7 @@ impl KeeperLayer {
         self
     }
 
-    /// Sets whether responses have rate-limit headers. Refusals always have `Retry-After`.
+    /// Sets whether responses of the service get rate-limit headers. Refusals always have them.
     pub fn headers(mut self, headers: bool) -> Self {
         self.headers = headers;
         self

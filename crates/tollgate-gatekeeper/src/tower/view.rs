@@ -1,4 +1,5 @@
-//! A request as rules see it.
+//! Presents an HTTP request of a service to the rules of the limiter: its address, method, path, headers and the
+//! attributes that the service supplies.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -48,6 +49,7 @@ impl Default for Extractors {
     }
 }
 
+/// A request as the limiter reads it.
 pub(super) struct View<'a> {
     view: RequestView<'a>,
     client: Option<IpAddr>,
@@ -100,8 +102,9 @@ impl Asked for View<'_> {
 }
 
 /// Reduces each header and cookie that rules use to one value, so that the service sees the same value as the
-/// rules. Repeated headers are joined. Repeated cookies, and headers and cookies with look-alike names, are
-/// dropped, and so is white space around a value, which HTTP/2 can carry.
+/// rules. Repeated headers are joined. Of a repeated cookie, only the first is kept. Headers and cookies that some
+/// servers would confuse with one of them, such as `x_user` with `x-user`, are dropped, and so is white space around a
+/// value, which HTTP/2 can carry.
 pub(super) fn unify(headers: &mut HeaderMap, inputs: &Inputs) {
     for name in &inputs.headers {
         join(headers, name);
@@ -121,6 +124,7 @@ pub(super) fn unify(headers: &mut HeaderMap, inputs: &Inputs) {
     }
 }
 
+/// Joins all headers with this name into one, without white space around the values.
 fn join(headers: &mut HeaderMap, name: &str) {
     let mut values = headers.get_all(name).iter().peekable();
     let Some(first) = values.next() else { return };

@@ -1,7 +1,8 @@
-"""As much of pyzmq as the peers of these tests use, on a libzmq that speaks ZMTP 3.0.
+"""The part of pyzmq that the peers of the tests use, on an old libzmq with the protocol version ZMTP 3.0.
 
-Wheels of pyzmq with such a libzmq are for Pythons that nobody has any more; the library in them is for everybody. With this directory on
-its path a peer finds this module in the place of pyzmq. TOLLGATE_TEST_LIBZMQ is the file of the library.
+Wheels of pyzmq with such a libzmq need an old Python, but the library in them can be loaded by any Python. With this
+directory on its path, a peer imports this module instead of pyzmq. The environment variable TOLLGATE_TEST_LIBZMQ has
+the path of the library.
 """
 
 import ctypes
@@ -13,7 +14,7 @@ SUBSCRIBE, RCVMORE = 6, 13
 SNDMORE = 2
 BYTES_MAX = 65536
 
-# What it needs lies beside it, where no loader looks.
+# libzmq needs libsodium, which is in the same directory, where the loader does not search.
 for sodium in glob.glob(os.path.join(os.path.dirname(os.environ["TOLLGATE_TEST_LIBZMQ"]), "libsodium*")):
     ctypes.CDLL(sodium, ctypes.RTLD_GLOBAL)
 library = ctypes.CDLL(os.environ["TOLLGATE_TEST_LIBZMQ"], use_errno=True)
@@ -33,7 +34,7 @@ def version():
     return tuple(part.value for part in parts)
 
 
-# Later ones speak ZMTP 3.1.
+# Later versions use ZMTP 3.1.
 assert version() < (4, 3, 3), version()
 
 

@@ -1,17 +1,21 @@
-//! The chunked transfer coding: a strict decoder and an encoder.
+//! The chunked transfer coding: a strict decoder for the bodies that the gate and the HTTP door receive, and an encoder
+//! for those that the gate sends.
 //!
-//! Lenient decoders disagree about chunk extensions and trailers. Here extensions are skipped and trailers
-//! are parsed, both within a bound, and a line that does not end in CRLF is malformed.
+//! Lenient decoders disagree about chunk extensions and trailers. Here extensions are skipped and trailers are parsed,
+//! both up to a maximum length, and a line that does not end in CRLF is malformed.
 
 use core::ops::Range;
 use std::io::Write as _;
 
 use super::fields::{Fields, Name};
 
-/// The longest chunk-size line, extensions included, in bytes.
-const SIZE_LINE_MAX: u32 = 1024;
-/// The longest trailer section in bytes.
+/// The maximum length of the extensions of one chunk, in bytes.
+const EXTENSION_BYTES_MAX: u32 = 1024;
+/// The maximum number of hexadecimal digits of a chunk size, with which it always fits 64 bits.
+const SIZE_DIGITS_MAX: u8 = 15;
+/// The maximum length of the trailer section, in bytes.
 pub const TRAILERS_BYTES_MAX: usize = 8 * 1024;
+/// The maximum number of trailers; a body with more is malformed.
 const TRAILER_FIELDS_MAX: usize = 32;
 
 /// The bytes are not the chunked coding.
@@ -30,14 +34,21 @@ pub enum Step {
     End(usize),
 }
 
+/// The expected input. A chunk goes through the states from `Size` to `DataLf`; the last one, whose size is 0, goes
+/// from `SizeLf` to `Trailers`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
+    /// A digit of the size, or the end of the size.
     #[default]
     Size,
+    /// The extensions after the size.
     Extension,
+    /// The LF of the size line.
     SizeLf,
     Data,
+    /// The CR after the data.
     DataCr,
+    /// The LF after the data.
     DataLf,
     Trailers,
     End,
@@ -47,9 +58,13 @@ enum State {
 #[derive(Clone, Debug, Default)]
 pub struct Decoder {
     state: State,
+    /// The bytes of the chunk that have not been decoded; in the size line, the size read so far.
     left: u64,
+    /// The number of digits of the size read so far.
     digits: u8,
-    line_len: u32,
+    /// The bytes of the chunk's extensions read so far.
+    extension_len: u32,
+    /// The trailer section read so far.
     trailer_text: Vec<u8>,
     trailers: Fields,
 }
@@ -57,12 +72,12 @@ pub struct Decoder {
 impl Decoder {
     /// Prepares for the next body and keeps the memory.
     pub fn reset(&mut self) {
-        (self.state, self.left, self.digits, self.line_len) = (State::Size, 0, 0, 0);
+        (self.state, self.left, self.digits, self.extension_len) = (State::Size, 0, 0, 0);
         self.trailer_text.clear();
         self.trailers.clear();
     }
 
-    /// The trailers, once the body has ended, without fields that change the interpretation of a message.
+    /// The trailers that [`push_trailer`] accepts; empty until the body has ended.
     pub fn trailers(&self) -> &Fields {
         &self.trailers
     }
@@ -91,9 +106,10 @@ impl Decoder {
         Ok(if self.state == State::End { Step::End(at) } else { Step::More(at) })
     }
 
+    /// Processes one byte that is neither data nor part of the trailers.
     fn framing_byte(&mut self, byte: u8) -> Result<(), Malformed> {
         self.state = match (self.state, byte) {
-            (State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') if self.digits < 15 => {
+            (State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') if self.digits < SIZE_DIGITS_MAX => {
                 let digit = (byte as char).to_digit(16).unwrap_or(0);
                 self.left = self.left * 16 + u64::from(digit);
                 self.digits += 1;
@@ -102,8 +118,8 @@ impl Decoder {
             (State::Size, b'\r') if self.digits > 0 => State::SizeLf,
             (State::Size, b';') if self.digits > 0 => State::Extension,
             (State::Extension, b'\r') => State::SizeLf,
-            (State::Extension, b'\t' | b' '..=b'~' | 0x80..) if self.line_len < SIZE_LINE_MAX => {
-                self.line_len += 1;
+            (State::Extension, b'\t' | b' '..=b'~' | 0x80..) if self.extension_len < EXTENSION_BYTES_MAX => {
+                self.extension_len += 1;
                 State::Extension
             }
             (State::SizeLf, b'\n') if self.left == 0 => State::Trailers,
@@ -111,7 +127,7 @@ impl Decoder {
             (State::DataCr, b'\r') => State::DataLf,
             (State::DataLf, b'\n') => {
                 self.digits = 0;
-                self.line_len = 0;
+                self.extension_len = 0;
                 State::Size
             }
             _ => return Err(Malformed),
@@ -119,6 +135,7 @@ impl Decoder {
         Ok(())
     }
 
+    /// Reads trailers from `input[at..]`, up to the empty line that ends them.
     fn trailer_lines(&mut self, input: &[u8], mut at: usize) -> Result<Step, Malformed> {
         while let Some(found) = memchr::memchr(b'\n', &input[at..]) {
             self.trailer_text.extend_from_slice(&input[at..=at + found]);
@@ -156,7 +173,8 @@ impl Decoder {
     }
 }
 
-/// Adds a trailer, unless the field must not be one: fields for framing, routing or authentication.
+/// Adds a trailer, unless the field must not be one. These are the fields that a gate uses, such as those for framing
+/// and addressing, and fields about content, authentication, caching or limits.
 pub fn push_trailer(trailers: &mut Fields, name: &[u8], value: &[u8]) {
     let lower = name.to_ascii_lowercase();
     let forbidden = matches!(
@@ -177,7 +195,7 @@ pub fn push_trailer(trailers: &mut Fields, name: &[u8], value: &[u8]) {
     }
 }
 
-/// Writes the size line of a chunk.
+/// Writes the size line of a chunk. The caller appends the data and a CRLF.
 pub fn write_size(out: &mut Vec<u8>, length: usize) {
     write!(out, "{length:x}\r\n").expect("writing to memory succeeds");
 }

@@ -1,4 +1,4 @@
-//! Header fields in one buffer that is reused for the next message.
+//! The header fields or trailers of a message, in one buffer that is reused for the next message.
 //!
 //! A map of owned strings would allocate for every field of every request. A proxy reads a few fields and
 //! copies the rest, so the fields here are slices of one buffer, in the order received. The names that a gate
@@ -84,9 +84,11 @@ impl Name {
     }
 }
 
+/// The position of a field in the buffer: the name, directly followed by the value.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     name: Name,
+    /// The index of the first byte of the name.
     start: u32,
     name_len: u32,
     value_len: u32,
@@ -95,7 +97,9 @@ struct Slot {
 /// Header or trailer fields in the order received, with names in lower case.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
+    /// Names and values, also those of fields that were removed or joined.
     text: Vec<u8>,
+    /// One slot per field, in order.
     slots: Vec<Slot>,
 }
 
@@ -122,7 +126,7 @@ impl Fields {
         self.slots.len()
     }
 
-    /// The total length of names and values in bytes.
+    /// The length of all names and values in bytes, including those of fields that were removed or joined.
     pub fn bytes(&self) -> usize {
         self.text.len()
     }
@@ -132,7 +136,7 @@ impl Fields {
         self.slots.is_empty()
     }
 
-    /// Appends a field. Name and value must be valid.
+    /// Appends a field. The caller has checked that name and value are valid, and the name may have any case.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
         let start = self.text.len();
         self.text.extend_from_slice(name);
@@ -217,8 +221,8 @@ impl Fields {
     }
 
     /// Reduces each header and cookie that rules use to one value, so that the backend sees the same value as
-    /// the rules. Repeated headers are joined. Repeated cookies, and headers and cookies with look-alike
-    /// names, are dropped.
+    /// the rules. Repeated headers are joined. Of a repeated cookie, only the first is kept. Headers and cookies that
+    /// some servers would confuse with one of them, such as `x_user` with `x-user`, are dropped.
     pub fn unify(&mut self, inputs: &Inputs) {
         for name in &inputs.headers {
             self.join(name.as_bytes(), separator(name.as_bytes()));

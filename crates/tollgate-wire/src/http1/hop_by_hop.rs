@@ -1,14 +1,14 @@
-//! Hop-by-hop header fields.
+//! Hop-by-hop header fields, which concern one connection and which the gate must not forward.
 //!
-//! A client lists hop-by-hop fields in `Connection`, and may list any field, including those that a gate adds
-//! to identify the client. Listed fields are therefore removed ([`strip_nominated`]) before the gate adds its
-//! own. The standard hop-by-hop fields are skipped when a head is written ([`is_hop_by_hop`]), because the
-//! gate reads them until then.
+//! A peer lists further hop-by-hop fields in `Connection` (here they are called nominated). A client may list any
+//! field, including those that a gate adds to identify the client. Nominated fields are therefore removed
+//! ([`strip_nominated`]) before the gate adds its own. The standard hop-by-hop fields are skipped when a head is
+//! written ([`is_hop_by_hop`]), because the gate reads them until then.
 
 use super::fields::{Fields, Name, tokens};
 
-/// The maximum number of fields listed in `Connection`, each of which is compared with every field. A request
-/// with more is rejected by the parser.
+/// The maximum number of names in `Connection`. Each of them is compared with every field, which takes time. A request
+/// with more is malformed; of a response, the rest is ignored.
 pub const NOMINATED_MAX: usize = 32;
 
 /// Whether a field of this name is never forwarded unchanged.
@@ -27,7 +27,7 @@ pub fn is_hop_by_hop(name: Name) -> bool {
     )
 }
 
-/// Removes the fields that `Connection` lists.
+/// Removes the fields that `Connection` lists, except the standard ones, which [`is_hop_by_hop`] recognizes.
 pub fn strip_nominated(fields: &mut Fields) {
     let ordinary = |token: &[u8]| {
         [&b"keep-alive"[..], b"close", b"upgrade", b"te"].iter().any(|known| token.eq_ignore_ascii_case(known))

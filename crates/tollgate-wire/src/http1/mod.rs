@@ -1,4 +1,5 @@
-//! Strict HTTP/1.1 parsing for a proxy.
+//! Strict HTTP/1.1 parsing for a proxy. The gate and the HTTP door parse messages with it. For HTTP/2, the gate fills
+//! the same [`RequestHead`] and [`ResponseHead`].
 //!
 //! A reverse proxy and its backend parse the same bytes. If they disagree on the end of a message, a client
 //! can hide a second request in the first (request smuggling). General HTTP libraries are lenient: they drop

@@ -1,4 +1,5 @@
-//! The head of a request, and the rules that make it unambiguous.
+//! The head of a request, and the rules that make it unambiguous: every request that is accepted here has one host, one
+//! target and one body length for any server that reads it.
 
 use core::mem::MaybeUninit;
 
@@ -9,7 +10,7 @@ use super::fields::{Fields, Name, tokens};
 use super::hop_by_hop::NOMINATED_MAX;
 use super::{Fault, Length, Version, content_length};
 
-/// The maximum number of fields in a head.
+/// The maximum number of fields in the head of a request.
 pub const FIELDS_MAX: usize = 128;
 
 /// A request head as the gate forwards it: one method, one target, one authority.
@@ -21,7 +22,7 @@ pub struct RequestHead {
     pub method: Vec<u8>,
     /// Path and query, starting with `/`; or `*`. Only [`set_target`](Self::set_target) writes it.
     target: Vec<u8>,
-    /// The readings of the path.
+    /// The paths that backends may read instead of the one in `target`, which rules check too.
     normal_path: NormalPath,
     /// Host and optional port, the single source for the addressed host. Empty only for HTTP/1.0.
     pub authority: Vec<u8>,
@@ -29,7 +30,8 @@ pub struct RequestHead {
     pub version: Version,
     /// The length of the body.
     pub length: Length,
-    /// All fields except `Host` and `Content-Length`, which are in `authority` and `length`.
+    /// The fields in order, except `Host`, which is in `authority`, and `Content-Length` and `Transfer-Encoding`, which
+    /// are in `length`. There is at most one `Cookie`.
     pub fields: Fields,
 }
 
@@ -61,7 +63,7 @@ impl RequestHead {
                 Name::Host => {}
                 Name::ContentLength => framing.content_length(header.value, bytes)?,
                 Name::TransferEncoding => framing.transfer_encoding(header.value)?,
-                // It has no meaning, and joined to others it would leave a separator with a space at the end.
+                // An empty cookie has no meaning, and joined to others it would leave a separator at the end.
                 _ if header.value.is_empty() && header.name.eq_ignore_ascii_case("cookie") => {}
                 _ => self.fields.push(header.name.as_bytes(), header.value),
             }
@@ -104,7 +106,7 @@ impl RequestHead {
         self.normal_path.read(&self.target[..end]);
     }
 
-    /// The readings of the path that differ from [`path`](Self::path).
+    /// The paths that backends may read instead of [`path`](Self::path); `None` if all read the same.
     pub fn normal_path(&self) -> Option<&NormalPath> {
         self.normal_path.differing()
     }
@@ -115,7 +117,7 @@ impl RequestHead {
         &self.target[..end]
     }
 
-    /// Whether the response has no body, regardless of its fields.
+    /// Whether this is a HEAD request, whose response has no body, regardless of its fields.
     pub fn is_head(&self) -> bool {
         self.method == b"HEAD"
     }
@@ -132,9 +134,9 @@ impl RequestHead {
             && self.fields.has_token(Name::Expect, b"100-continue")
     }
 
-    /// The protocol that the client asks to upgrade to, if a gate may tunnel it.
+    /// The value of `Upgrade`, if the client asks for an upgrade that a gate may tunnel.
     ///
-    /// `h2c` is never forwarded, because requests in that tunnel would bypass the gate.
+    /// An upgrade to HTTP (`h2c`, `HTTP/3.0`) or TLS is `None`, because requests in that tunnel would bypass the gate.
     pub fn upgrade(&self) -> Option<&[u8]> {
         if self.version != Version::Http11 || !self.fields.has_token(Name::Connection, b"upgrade") {
             return None;
@@ -149,11 +151,12 @@ impl RequestHead {
         (!hidden_http).then_some(protocol)
     }
 
-    /// Whether the connection may serve another request after this one.
+    /// Whether the client keeps the connection open for another request after this one.
     pub fn keeps_alive(&self) -> bool {
         self.fields.keeps_alive(self.version)
     }
 
+    /// Checks the target of the request line and the value of `Host`, and sets `target` and `authority`.
     fn address(&mut self, target: &[u8], host: Option<&[u8]>) -> Result<(), Fault> {
         if self.method == b"CONNECT" {
             return Err(Fault::NotImplemented("a gate is not a forward proxy"));
@@ -174,6 +177,7 @@ impl RequestHead {
         self.absolute(target, host.is_some())
     }
 
+    /// Sets `target` and `authority` from a target that is a URL. The authority of the URL must equal `Host`.
     fn absolute(&mut self, target: &[u8], has_host: bool) -> Result<(), Fault> {
         let rest = strip_prefix_any_case(target, b"http://")
             .or_else(|| strip_prefix_any_case(target, b"https://"))
@@ -198,8 +202,8 @@ impl RequestHead {
 }
 
 impl Name {
+    /// The name if it is one for framing or addressing; [`Fields::push`] recognizes the others.
     fn of_any_case(name: &str) -> Self {
-        // Only the names for framing and addressing matter here; `push` recognizes the others.
         match name.len() {
             4 if name.eq_ignore_ascii_case("host") => Self::Host,
             14 if name.eq_ignore_ascii_case("content-length") => Self::ContentLength,
@@ -245,7 +249,7 @@ impl Framing {
             (true, Some(_)) => Err(Fault::Malformed("both Content-Length and Transfer-Encoding")),
             (true, None) if version == Version::Http10 => Err(Fault::Malformed("Transfer-Encoding on HTTP/1.0")),
             (true, None) => Ok(Length::Chunked),
-            // `Content-Length: 0` is kept, because a POST without a body has it.
+            // A length of 0 is forwarded as `Content-Length: 0`, which some servers require of a POST.
             (false, Some(length)) => Ok(Length::Fixed(length)),
             (false, None) => Ok(Length::Empty),
         }

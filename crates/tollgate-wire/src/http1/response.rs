@@ -1,4 +1,4 @@
-//! The head of a response.
+//! The head of a backend's response.
 
 use core::mem::MaybeUninit;
 
@@ -31,9 +31,9 @@ pub struct ResponseHead {
     pub version: Version,
     /// The length of the body.
     pub length: Length,
-    /// All fields except `Content-Length`, which is in `length`.
+    /// The fields in order, except `Content-Length` and `Transfer-Encoding`, which are in `length`.
     pub fields: Fields,
-    /// The `Content-Length` of a response without a body (to HEAD, or 304).
+    /// The `Content-Length` of a response to HEAD, or of a 304: the length that the body of a GET would have.
     pub would_be_length: Option<u64>,
 }
 
@@ -110,6 +110,8 @@ impl ResponseHead {
         self.length != Length::UntilClose && self.fields.keeps_alive(self.version)
     }
 
+    /// Sets the length of the body from `Content-Length` and from `Transfer-Encoding` (`chunked` is whether its value
+    /// is that word, if there is one).
     fn frame(&mut self, length: Option<u64>, chunked: Option<bool>, to_head: bool) -> Result<(), ResponseError> {
         if length.is_some() && chunked.is_some() {
             return Err(ResponseError("both Content-Length and Transfer-Encoding"));

@@ -1,4 +1,4 @@
-//! Finds the end of a head.
+//! Finds the end of the head of a request or response in the bytes received so far.
 //!
 //! A client may send its head byte by byte. Parsing from the start on every arrival would take quadratic time
 //! at little cost for the client. [`Scan`] keeps its position, so each byte is scanned once and only a
@@ -25,7 +25,9 @@ pub struct Bounds {
 pub struct Scan {
     /// The number of bytes that were scanned.
     seen: usize,
+    /// The index of the first byte of the current line.
     line_start: usize,
+    /// The index of the first byte of the head, after optional empty lines.
     head_start: usize,
     /// The number of complete lines of the head, without the empty lines before it.
     lines: usize,
@@ -35,7 +37,8 @@ impl Scan {
     /// Scans the bytes that arrived since the last call. `bytes` must start with the same bytes as before. Returns the
     /// range of the head, after optional empty lines; `None` if it is incomplete.
     ///
-    /// With `strict`, a line that ends in a bare LF is an error, because two parsers may disagree about it.
+    /// With `strict`, a line that ends in a bare LF is an error, because two parsers may disagree about it. Requests
+    /// are scanned strictly, responses are not.
     pub fn look(&mut self, bytes: &[u8], bounds: Bounds, strict: bool) -> Result<Option<Range<usize>>, Fault> {
         while let Some(found) = memchr::memchr(b'\n', &bytes[self.seen..]) {
             let newline = self.seen + found;
@@ -68,6 +71,7 @@ impl Scan {
         Ok(None)
     }
 
+    /// Checks the bounds before the head is complete.
     fn check(&self, bounds: Bounds) -> Result<(), Fault> {
         let read = self.seen - self.head_start;
         // The line may end in CRLF.

@@ -1,4 +1,4 @@
-//! The client in a log line: an address with or without a port, or a name.
+//! Parses the client in a line of an access log or trace: an address with or without a port, or a name.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

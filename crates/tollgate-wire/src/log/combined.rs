@@ -1,4 +1,4 @@
-//! The combined log format of Apache and nginx, the common format, and usual extensions of both.
+//! Parses the combined log format of Apache and nginx, the common format, and usual extensions of both.
 //!
 //! ```text
 //! 203.0.113.7 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 2326 "http://example.org/" "Mozilla/5.0" 0.123
@@ -46,8 +46,8 @@ pub(super) fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Requ
     draft.finish(line, scratch, Expected::BracketedTime)
 }
 
-/// Finds the time. Returns the positions of the opening bracket and of the text after the closing one. A user
-/// name may contain brackets and spaces, so every opening bracket is tried.
+/// Finds the time and stores it in `draft`. Returns the positions of the opening bracket and of the text after the
+/// closing one. A user name may contain brackets and spaces, so every opening bracket is tried.
 fn bracketed_time(line: &[u8], draft: &mut Draft) -> Result<(usize, usize), LineError> {
     let mut from = 0;
     while let Some(open) = line[from..].iter().position(|byte| *byte == b'[').map(|offset| from + offset) {
@@ -62,7 +62,8 @@ fn bracketed_time(line: &[u8], draft: &mut Draft) -> Result<(usize, usize), Line
     Err(LineError::at(line.iter().position(|byte| *byte == b'[').unwrap_or(line.len()), Expected::BracketedTime))
 }
 
-/// The client is the first field; in a log of several hosts (`host:port client - -`) it is the second.
+/// The client, from the fields before `end`: the first field, or in a log of several hosts (`host:port client - -`) the
+/// second.
 fn client(line: &[u8], end: usize) -> Text {
     let first = word(line, 0, end);
     let second = word(line, first.1 + 1, end);
@@ -91,7 +92,8 @@ fn status(text: &[u8]) -> Result<Option<u16>, ()> {
     }
 }
 
-/// Splits `METHOD target HTTP/x`. A target may contain spaces, which some clients send and servers log.
+/// Splits `METHOD target HTTP/x` and stores method and target in `draft`, unless it is something else. A target may
+/// contain spaces, which some clients send and servers log.
 pub(super) fn request_line(request: Text, line: &[u8], scratch: &Scratch, draft: &mut Draft) {
     let bytes = scratch.bytes(request, line);
     let Some(blank) = bytes.iter().take(33).position(|byte| *byte == b' ') else {
@@ -123,8 +125,8 @@ enum Certainty {
     Unit,
 }
 
-/// Parses the fields that the site appended: the duration, at any position, and forwarded addresses. Returns the time
-/// and whether it is the cost that a gate measured.
+/// Parses the fields after the user agent: the duration or cost, at any position, and forwarded addresses in the first
+/// one. Returns the cost or duration, and whether it is a cost that a gate measured.
 fn appended(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<(Option<Span>, bool), LineError> {
     let mut best: Option<(Certainty, Span)> = None;
     let (mut words, mut measured) = (0, None);
@@ -157,6 +159,7 @@ fn appended(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<(Option<Sp
     Ok((best.filter(|best| best.0 > Certainty::LoneNumber || words == 1).map(|best| best.1), false))
 }
 
+/// The duration in a field, if it may be one.
 fn time_taken(word: &[u8]) -> Option<(Certainty, Span)> {
     if let Some(equals) = word.iter().take(32).position(|byte| *byte == b'=') {
         let sure = match &word[..equals] {
@@ -180,7 +183,8 @@ fn time_taken(word: &[u8]) -> Option<(Certainty, Span)> {
     }
 }
 
-/// Seconds. nginx writes several, separated by commas or colons, if it tried more than one backend.
+/// A duration in seconds. nginx writes several, separated by commas or colons, if it tried more than one backend; the
+/// result is their sum.
 pub(super) fn seconds(text: &[u8]) -> Option<Span> {
     let mut sum = None;
     for part in text.split(|byte| matches!(byte, b',' | b':')).map(<[u8]>::trim_ascii) {
@@ -191,7 +195,7 @@ pub(super) fn seconds(text: &[u8]) -> Option<Span> {
     sum
 }
 
-/// The position after the time.
+/// A position in the line, after the time.
 struct Cursor<'a> {
     line: &'a [u8],
     at: usize,

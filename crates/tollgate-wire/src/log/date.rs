@@ -1,4 +1,4 @@
-//! Dates in logs, as nanoseconds since 1970 in UTC.
+//! Converts the dates in logs to a [`Moment`], the nanoseconds since 1970 in UTC, and back.
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
@@ -86,7 +86,7 @@ fn zone(text: &[u8]) -> Option<i32> {
     (hours <= 23 && minutes <= 59).then_some(sign * (hours * 3600 + minutes * 60) as i32)
 }
 
-/// The moment of a date and time in a zone; `None` before 1970 or for an invalid date.
+/// The moment of a date and time in a zone, which is in seconds east of UTC; `None` before 1970 or for an invalid date.
 fn moment(
     (year, month, day): (u64, u64, u64),
     (hour, minute, second): (u64, u64, u64),

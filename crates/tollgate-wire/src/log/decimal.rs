@@ -1,9 +1,9 @@
-//! Decimal numbers, scaled to integers without floating point.
+//! JSON numbers in logs, such as times and durations, scaled to integers without floating point.
 //!
 //! `1646861401.5241024` seconds has more digits than a `f64` can represent, and rounding could change the
 //! order of times.
 
-/// `mantissa` x 10^`exponent`.
+/// `mantissa` x 10^`exponent`, with a sign. Digits for which the mantissa has no room are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Decimal {
     negative: bool,
@@ -11,7 +11,8 @@ pub(super) struct Decimal {
     exponent: i32,
 }
 
-/// Larger exponents overflow and smaller ones give zero for any mantissa, so the value saturates here.
+/// A limit for exponents in the text, so that they do not overflow. Larger ones fit no integer anyway, and smaller ones
+/// give zero.
 const EXPONENT_MAX: i32 = 100_000;
 
 impl Decimal {
@@ -48,8 +49,8 @@ impl Decimal {
         self.exponent >= 0
     }
 
-    /// Parses digits from `at` and returns their end. Each digit adds `step` to the exponent if the mantissa
-    /// has room for it, and `step + 1` otherwise.
+    /// Appends the digits from `at` to the mantissa and returns their end. `step` is 0 before the decimal point and -1
+    /// after it. Each digit adds `step` to the exponent if the mantissa has room for it, and `step + 1` otherwise.
     fn digits(&mut self, bytes: &[u8], mut at: usize, step: i32) -> usize {
         while let Some(digit) = bytes.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10) {
             if self.mantissa < u64::MAX / 10 {

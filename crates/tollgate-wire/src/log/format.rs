@@ -3,7 +3,7 @@
 use super::{LINE_BYTES_MAX, Parser};
 
 tollgate_core::named_enum! {
-    /// The format of a recording. The most specific format is the first.
+    /// The format of a recording. If lines are valid in several formats, [`Format::detect`] selects the first of them.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum Format {
         /// A Tollgate trace, in JSON Lines.
@@ -15,7 +15,7 @@ tollgate_core::named_enum! {
     }
 }
 
-/// The maximum number of lines that are tried.
+/// The maximum number of lines from which the format is detected.
 const LINES_MAX: usize = 32;
 
 impl Format {
@@ -34,7 +34,7 @@ impl Format {
     }
 }
 
-/// The first nonempty lines of acceptable length.
+/// The first nonempty lines of acceptable length, without the byte order mark of the file.
 fn lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
     let lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);

@@ -15,24 +15,24 @@ use super::scanner::Scanner;
 use super::text::{List, Scratch, Text};
 use super::{Expected, LineError, date, trace};
 
-/// The meaning of a field. If several fields have the same meaning, the highest rank wins.
+/// The meaning of a field. If several fields have the same meaning, the one with the highest rank, the `u8`, wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
-    /// A time in any format, with its rank.
+    /// A time in any format.
     Time(u8),
-    /// The client, with its rank.
+    /// The client's address or name.
     Client(u8),
     Method,
-    /// The target, with its rank.
+    /// The path and query of the request.
     Target(u8),
     /// A complete request line, or an object about the request.
     Request,
     Status,
     /// The size of the response body.
     BodyBytes,
-    /// The cost: a duration at the backend, or a total one. Its rank and unit.
+    /// The cost of the request: a duration at the backend, or a total one.
     Cost(u8, Unit),
-    /// The ticket that a gate's door returned for the request, when the proxy that wrote this log asked it.
+    /// The ticket that a door of a gate returned when the proxy that wrote this log asked it about the request.
     Ticket,
     /// A header with this name.
     Header(&'static str),
@@ -222,6 +222,7 @@ impl Findings {
         Ok(())
     }
 
+    /// Records a time, or the error if it is invalid: it is reported if no other field has a valid time.
     fn time(&mut self, rank: u8, scalar: Scalar, line: &[u8], scratch: &Scratch, column: usize) {
         let at = match scalar {
             Scalar::Number(count) => date::epoch(count),
@@ -278,8 +279,8 @@ fn whole(scalar: Scalar, line: &[u8], scratch: &Scratch) -> Option<u64> {
     number.scaled(0)
 }
 
-/// The duration. A text may include its unit. nginx quotes its numbers and lists one per backend that it
-/// tried.
+/// The duration in `scalar`. `unit` applies unless a text has its own. nginx writes a text with one number of seconds
+/// per backend that it tried; their sum counts.
 fn cost(scalar: Scalar, unit: Unit, line: &[u8], scratch: &Scratch) -> Option<Span> {
     let text = match scalar {
         Scalar::Number(number) => return unit.span(number),

@@ -1,4 +1,6 @@
-//! Recorded traffic: a Tollgate trace, or the access log of a web server.
+//! Parses recorded requests, one per line, from a Tollgate trace or the access log of a web server, and writes the
+//! access log of the gate. `tollgate replay` runs rules on recorded requests. The log door reads the access log of a
+//! proxy to learn what the requests cost about which the proxy asked the gate.
 //!
 //! A day of a busy site has a hundred million lines, so lines are parsed in place. A parsed [`Request`]
 //! borrows from its line, and only text with escapes is copied, to a buffer that is reused for the next line.
@@ -36,7 +38,7 @@ use text::Scratch;
 pub const LINE_BYTES_MAX: usize = 256 * 1024;
 /// The maximum nesting of JSON values.
 pub const DEPTH_MAX: u32 = 64;
-/// The maximum number of headers, and of attributes, per request.
+/// The maximum number of headers of a request, and of its attributes.
 pub const FIELDS_MAX: usize = 128;
 
 /// Parses lines with one reusable buffer.

@@ -1,4 +1,5 @@
-//! The content of one line.
+//! The content of one line of a recording: a request, or a change of the band. The parsers of all formats fill a
+//! `Draft`.
 
 use core::net::IpAddr;
 
@@ -39,11 +40,12 @@ pub struct Request<'a> {
     pub method: Option<&'a [u8]>,
     /// The target with its query; `None` if it is missing or the request was not HTTP.
     pub target: Option<&'a [u8]>,
-    /// The readings of the path that differ from it.
+    /// The paths that backends may read instead of the one in `target`, which rules check too; `None` if all read the
+    /// same.
     pub normal_path: Option<&'a NormalPath>,
     /// The logged headers.
     pub headers: LineFields<'a>,
-    /// Attributes of the caller, for descriptors.
+    /// Values that the caller of a door supplied about the request, or the ticket that it got.
     pub attributes: LineFields<'a>,
     /// The cost of the request, or its duration if the cost is not logged.
     pub cost: Option<Span>,

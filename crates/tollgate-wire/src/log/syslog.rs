@@ -1,4 +1,4 @@
-//! The header that syslog writes before a message.
+//! Finds the end of the header that syslog writes before a line of an access log, so that the parser can skip it.
 //!
 //! Access logs are often collected by syslog or the journal, which put a time, a host and a program before each line:
 //!
@@ -16,7 +16,7 @@ use super::client::Client;
 use super::date::{self, MONTHS};
 use super::{Expected, LineError};
 
-/// The maximum length of the host and of the program. RFC 5424 allows 255 for the host and less for the program.
+/// The maximum length of a word of the header, in bytes. RFC 5424 allows 255 for the host and less for the others.
 const NAME_BYTES_MAX: usize = 255;
 
 /// The number of bytes of the syslog header, or 0 if the line has none. A line that begins with the time of syslog and
@@ -32,6 +32,7 @@ pub(super) fn header_bytes(line: &[u8]) -> Result<usize, LineError> {
     }
 }
 
+/// The number of bytes of the header, if it is complete.
 fn header(line: &[u8]) -> Option<usize> {
     let mut rest = match line {
         [b'<', ..] => priority(line)?,

@@ -1,21 +1,22 @@
-//! Text within a line, and the buffer for decoded text.
+//! The texts that the parsers of this folder find in a line, and the buffer for those with escapes, which are decoded.
 //!
-//! While a line is parsed, its texts are positions, because the buffer may move. Afterwards they become
-//! slices.
+//! While a line is parsed, a text is a position, because the buffer may move when it grows. Afterwards it becomes a
+//! slice.
 
 use tollgate_core::inputs::separator;
 use tollgate_core::path::NormalPath;
 
 use super::{Expected, FIELDS_MAX, LineError};
 
-/// The position of a text, in the line or in the scratch buffer. With its error it fits two machine words,
-/// which a function can return in registers; the top bit of `end` selects the buffer.
+/// The position of a text, in the line or, if the top bit of `end` is set, in [`Scratch::decoded`]. The bit is part of
+/// `end` so that a `Result<Text, LineError>` has two machine words, which a function can return in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Text {
     start: u32,
     end: u32,
 }
 
+/// The bit of [`Text::end`] for a text in the buffer.
 const DECODED: u32 = 1 << 31;
 
 /// Buffers that are reused for every line.
@@ -23,8 +24,9 @@ const DECODED: u32 = 1 << 31;
 pub(super) struct Scratch {
     /// The decoded text so far.
     pub(super) decoded: Vec<u8>,
-    /// Names and values, by list.
+    /// Names and values; the index is a [`List`].
     fields: [Vec<(Text, Text)>; 2],
+    /// The paths that backends may read instead of the request's.
     normal_path: NormalPath,
 }
 
@@ -64,13 +66,13 @@ impl Scratch {
         self.fields.iter_mut().for_each(Vec::clear);
     }
 
-    /// Normalizes the path of the target, without its authority.
+    /// Normalizes the path of `target`. `without_authority` removes the scheme and host of a target that is a URL.
     pub(super) fn read_path(&mut self, target: Text, line: &[u8], without_authority: impl Fn(&[u8]) -> &[u8]) {
         let target = without_authority(target.bytes(line, &self.decoded));
         self.normal_path.read(target.split(|&byte| byte == b'?').next().unwrap_or_default());
     }
 
-    /// The readings of the last path.
+    /// The paths that backends may read instead of the last one; `None` if all read the same.
     pub(super) fn normal_path(&self) -> Option<&NormalPath> {
         self.normal_path.differing()
     }
@@ -92,7 +94,7 @@ impl Scratch {
         Text { start: start as u32, end: self.decoded.len() as u32 | DECODED }
     }
 
-    /// The text with dashes instead of underscores.
+    /// A copy of the text with dashes instead of underscores: the header `user-agent` of `user_agent`.
     pub(super) fn dashed(&mut self, text: Text, line: &[u8]) -> Text {
         let start = self.decoded.len();
         if text.end & DECODED == 0 {

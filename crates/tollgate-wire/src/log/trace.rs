@@ -5,9 +5,9 @@
 //! {"at_ms": 2000, "band": "critical"}
 //! ```
 //!
-//! LineFields may be in any order. Only `at_ms` and `client` (or `band`) are required; unknown fields and `null`
+//! Fields may be in any order. Only `at_ms` and `client` (or `band`) are required; unknown fields and `null`
 //! are ignored. Milliseconds may have decimals. `"attributes": {"user": "u1"}` are the attributes that a
-//! caller of a door supplies.
+//! caller of a door supplies. `tollgate replay` reads traces.
 
 use tollgate_core::band::Band;
 use tollgate_core::time::{Moment, Span};
@@ -17,7 +17,7 @@ use super::scanner::Scanner;
 use super::text::{List, Scratch, Text};
 use super::{Expected, FIELDS_MAX, LineError};
 
-/// Powers of ten from milliseconds to nanoseconds.
+/// The power of ten from milliseconds to nanoseconds.
 const MILLIS: i32 = 6;
 
 /// Parses one line of a trace.
@@ -81,8 +81,8 @@ fn named_band(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option
         .ok_or(error)
 }
 
-/// Adds the fields of an object. Values are strings, or arrays of strings for repeated headers, which are
-/// joined.
+/// Reads an object and adds its fields to `list`. Values are strings, or arrays of strings for repeated headers, which
+/// are joined.
 pub(super) fn fields(list: List, scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<(), LineError> {
     if scanner.null() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Writes access log lines that [`Parser`](super::Parser) reads back.
+//! Writes the lines of the gate's access log, in a form that [`Parser`](super::Parser) reads back.
 //!
 //! Method, target and header values come from clients. Every byte that could end a field or a line, or that a terminal
 //! could interpret, is escaped. A field has at most [`FIELD_BYTES_MAX`] bytes before escaping, so that the longest line
@@ -11,7 +11,7 @@ use tollgate_core::time::{Moment, Span};
 
 use super::date::{MONTHS, civil};
 
-/// The bytes of one field that are written; the rest is cut off.
+/// The maximum number of bytes of one field that are written; the rest is cut off.
 pub(super) const FIELD_BYTES_MAX: usize = 4096;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
@@ -19,7 +19,7 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 /// One answered request.
 #[derive(Clone, Copy, Debug)]
 pub struct AccessEntry<'a> {
-    /// The arrival of the request, since 1970.
+    /// The time at which the request arrived, since 1970.
     pub at: Moment,
     /// The address of the client.
     pub client: IpAddr,

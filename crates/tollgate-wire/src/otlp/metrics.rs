@@ -1,10 +1,10 @@
-//! Metrics: the same as at `/metrics`.
+//! Encodes metrics, which were parsed from the text of `/metrics`, as an OTLP export.
 
 use super::protobuf::Writer;
 use super::{Sender, Value, write_attribute};
 use crate::openmetrics::{Family, MetricKind, Series};
 
-/// Aggregation temporality: counts since the start.
+/// The aggregation temporality of counts since the start of the process.
 const CUMULATIVE: u64 = 2;
 
 /// Encodes an export of metrics counted from `start_ns` to `now_ns`, in nanoseconds since 1970.
@@ -24,6 +24,7 @@ fn write_family(metric: &mut Writer<'_>, family: &Family<'_>, start_ns: u64, now
     } else if family.name.ends_with("_ms") {
         metric.bytes(3, b"ms");
     }
+    // A point of a gauge or of a sum.
     let number = |writer: &mut Writer<'_>, series: &Series<'_>| {
         writer.message(1, |point| {
             point.fixed(2, start_ns);
@@ -37,6 +38,7 @@ fn write_family(metric: &mut Writer<'_>, family: &Family<'_>, start_ns: u64, now
         MetricKind::Counter => metric.message(7, |sum| {
             family.series.iter().for_each(|series| number(sum, series));
             sum.integer(2, CUMULATIVE);
+            // `is_monotonic`
             sum.integer(3, 1);
         }),
         MetricKind::Histogram => metric.message(9, |histogram| {

@@ -1,7 +1,8 @@
-//! OTLP: metrics and spans for OpenTelemetry collectors, in Protocol Buffers.
+//! OTLP: encodes the metrics and spans of a process as Protocol Buffers, for an OpenTelemetry collector. The
+//! telemetry exporter of the binary sends the bytes.
 //!
-//! The few messages that are sent are encoded by hand; none is decoded. Field numbers are those of
-//! `opentelemetry-proto` 1.x.
+//! The few messages are encoded by hand; none is decoded. The first argument of each `Writer` method is a field number
+//! of `opentelemetry-proto` 1.x.
 
 mod metrics;
 mod protobuf;
@@ -23,7 +24,7 @@ pub enum Value {
     Number(f64),
 }
 
-/// The sender of an export.
+/// The process that an export describes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sender {
     /// Resource attributes, such as `service.name`.
@@ -33,7 +34,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Encodes an export; `write` writes the metrics or spans. Both kinds have the same envelope.
+    /// Encodes an export, in which `write` writes the metrics or spans. Both kinds have the same outer fields.
     fn export(&self, write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
         let mut bytes = Vec::new();
         Writer::new(&mut bytes).message(1, |export| {

@@ -4,7 +4,7 @@
 //! written in place after a gap, and moved back by the unused bytes of the gap. This needs no buffer per
 //! level and no separate length computation.
 
-/// The maximum size of an encoded length in bytes.
+/// The size of the gap in bytes: enough for the length of a message of 32 GiB.
 const LENGTH_BYTES: usize = 5;
 
 /// Writes the fields of one message.
@@ -25,8 +25,8 @@ impl<'a> Writer<'a> {
         self.0.push(number as u8);
     }
 
-    fn key(&mut self, field: u32, kind: u64) {
-        self.varint(u64::from(field) << 3 | kind);
+    fn key(&mut self, field: u32, wire_type: u64) {
+        self.varint(u64::from(field) << 3 | wire_type);
     }
 
     /// An integer, boolean or enum value.

@@ -1,4 +1,4 @@
-//! Spans: traces of single requests.
+//! Encodes spans, the timed steps of traced requests, as an OTLP export.
 
 use super::protobuf::Writer;
 use super::{Sender, Value, write_attribute};
@@ -55,6 +55,7 @@ impl Span {
         writer.fixed(8, self.end_ns);
         self.attributes.iter().for_each(|(name, value)| write_attribute(writer, 9, name, value));
         if self.failed {
+            // The status `STATUS_CODE_ERROR`.
             writer.message(15, |status| status.integer(3, 2));
         }
     }

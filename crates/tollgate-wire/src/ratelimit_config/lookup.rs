@@ -1,8 +1,9 @@
-//! Finds the limit of a request's descriptor.
+//! Finds the limit that applies to a descriptor, a list of keys and values that Envoy sends about a request.
 //!
-//! The original matches the joined text `key_value`, so an entry `a_b` with the value `c` and an entry `a` with the
-//! value `b_c` match the same descriptors. Files rely on that only by accident, but the same file must give the same
-//! limits, so it is the same here. State is not shared between such entries, because keys have separate parts.
+//! The original service, envoyproxy/ratelimit, matches the joined text `key_value`, so an entry `a_b` with the value
+//! `c` and an entry `a` with the value `b_c` match the same descriptors. Files rely on that only by accident, but the
+//! same file must give the same limits, so it is the same here. These two entries do not share a counter, because the key
+//! of a counter has separate parts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,11 +23,11 @@ pub struct LimitLeaf {
     pub path: String,
     /// The limit.
     pub limit: LimitSpec,
-    /// Whether it is only evaluated and counted.
+    /// Whether it is only evaluated and counted, and refuses nothing.
     pub is_shadow: bool,
     /// Whether a request is refused only if all limits with this mode are exceeded.
     pub is_quota: bool,
-    /// For each entry: its key and value in the file, and whether its value is part of the key of the counter.
+    /// The levels of the path, one for each entry of a matching request descriptor.
     pub entries: Vec<LeafEntry>,
     /// The line of the descriptor in the file, from 1.
     pub line: usize,
@@ -37,24 +38,26 @@ pub struct LimitLeaf {
 pub struct LeafEntry {
     /// The key.
     pub key: String,
-    /// The value in the file.
+    /// The value in the file, in which `*` matches any text; `None` matches every value.
     pub value: Option<String>,
-    /// Whether each value of a request has its own counter.
+    /// Whether each value that requests have here has its own counter. Otherwise all of them share one.
     pub varies: bool,
 }
 
-/// The descriptors that an entry of a request can match.
+/// The descriptors of one level, which one entry of a request can match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Level {
     /// By `key_value`, or by `key` if there is no value.
     by_text: HashMap<String, Branch>,
-    /// The wildcards in file order: the parts between the stars, and the key of `by_text`.
+    /// The descriptors with wildcards, in file order: the parts between the stars, and the key in `by_text`.
     wildcards: Vec<(Vec<String>, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Branch {
+    /// The index of its limit in [`LimitTree::leaves`], if it has one.
     leaf: Option<usize>,
+    /// The descriptors for the next entry.
     below: Level,
 }
 
@@ -131,7 +134,7 @@ fn path_text(path: &[LeafEntry]) -> String {
     parts.join(".")
 }
 
-/// Numbers paths that are equal because keys contain dots.
+/// Appends `~2`, `~3` and so on to paths that are equal to an earlier one, because keys contain dots.
 fn make_unique(leaves: &mut [LimitLeaf]) {
     let mut known = HashSet::new();
     for leaf in leaves {

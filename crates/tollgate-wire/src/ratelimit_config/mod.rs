@@ -1,8 +1,11 @@
-//! The YAML configuration of envoyproxy/ratelimit: domains, nested descriptors and their limits.
+//! The YAML configuration of envoyproxy/ratelimit, the reference implementation of Envoy's rate limit service. The gRPC
+//! door answers Envoy by the limits of such files, and `tollgate import` translates them to rules.
 //!
-//! [`parse`] reads one file and reports all errors with their positions. [`LimitTree`] finds the limit of a request's
-//! descriptor by the rules of that service: an exact `key_value` first, then wildcards in file order, then the bare
-//! `key`. A key or value at the wrong place is an error here, although the original ignores some of them.
+//! Envoy sends descriptors for each request: lists of entries, each with a key and a value. A file contains one
+//! domain with nested descriptors, one level per entry, and their limits. [`parse`] reads one file and reports all
+//! errors with their positions. [`LimitTree`] finds the limit of a request's descriptor by the rules of that service:
+//! on each level an exact `key_value` first, then wildcards in file order, then the bare `key`. A key or value at the
+//! wrong place is an error here, although the original ignores some of them.
 
 mod lookup;
 mod read;
@@ -75,13 +78,13 @@ pub struct LimitSpec {
 /// A descriptor of the file, with those below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DescriptorSpec {
-    /// The key of the request's entry; not empty.
+    /// The key that the entry of a request must have; not empty.
     pub key: String,
     /// The value, in which `*` matches any text; `None` matches every value.
     pub value: Option<String>,
     /// The limit for request descriptors that end here.
     pub limit: Option<LimitSpec>,
-    /// Whether the limit is only evaluated and counted.
+    /// Whether the limit is only evaluated and counted, and refuses nothing.
     pub is_shadow: bool,
     /// Whether a request is refused only if all limits with this mode are exceeded.
     pub is_quota: bool,
@@ -96,7 +99,7 @@ pub struct DescriptorSpec {
 /// The contents of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitFile {
-    /// The domain that Envoy names; not empty.
+    /// The domain, by which Envoy selects the limits; not empty.
     pub domain: String,
     /// The line of the domain, from 1.
     pub domain_line: usize,
@@ -113,7 +116,7 @@ pub struct ConfigMessage {
     pub line: usize,
     /// The character within the line, from 1.
     pub column: usize,
-    /// The error, and its correction.
+    /// The error and its correction, or the reason why a key has no effect.
     pub message: String,
 }
 
@@ -126,7 +129,7 @@ pub fn parse(text: &str) -> Result<LimitFile, Vec<ConfigMessage>> {
     read::file(&root)
 }
 
-/// The text of a descriptor in messages and names: the key, and the value after an underscore.
+/// The text of a descriptor for lookups and messages: the key, and its value, if there is one, after an underscore.
 fn joined(key: &str, value: Option<&str>) -> String {
     value.map_or_else(|| key.to_owned(), |value| format!("{key}_{value}"))
 }

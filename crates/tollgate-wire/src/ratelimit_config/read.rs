@@ -1,4 +1,5 @@
-//! From a YAML tree to limits. Reading goes on after an error, so that all are reported together.
+//! Converts the YAML tree of a file of envoyproxy/ratelimit to [`DescriptorSpec`]s, and checks it. Reading continues
+//! after an error, so that all errors are reported together.
 
 use std::collections::HashSet;
 
@@ -40,7 +41,7 @@ pub(super) fn file(root: &Node<'_>) -> Result<LimitFile, Vec<ConfigMessage>> {
     if domain.is_none() {
         reader.error(root.at, "the file has no domain: write `domain: NAME`, as in Envoy's filter");
     }
-    let descriptors = reader.descriptors(fields.find("descriptors"), "");
+    let descriptors = reader.descriptors(fields.find("descriptors"));
     let Reader { errors, notes } = reader;
     match domain {
         Some(domain) if errors.is_empty() => Ok(LimitFile { domain, domain_line, descriptors, notes }),
@@ -75,7 +76,8 @@ impl Reader {
         }
     }
 
-    /// The fields of a map. Unknown and repeated keys are errors.
+    /// The fields of a map. `known` are its allowed keys, and `of` names the map in errors. Unknown and repeated keys
+    /// are errors.
     fn fields<'n, 't>(&mut self, node: &'n Node<'t>, known: &'static [&'static str], of: &str) -> KnownFields<'n, 't> {
         let NodeKind::Map(pairs) = &node.kind else {
             self.error(node.at, format!("{of} is a map of keys and values: write `{}: ...`", known[0]));
@@ -110,6 +112,7 @@ impl Reader {
         Some(text.clone().into_owned())
     }
 
+    /// A boolean, `false` if it is absent.
     fn truth(&mut self, fields: &KnownFields<'_, '_>, key: &str) -> bool {
         let Some(node) = fields.find(key) else { return false };
         let word = match &node.kind {
@@ -137,31 +140,30 @@ impl Reader {
         }
     }
 
-    /// The descriptors of one level, below the one with the path `parent`.
-    fn descriptors(&mut self, node: Option<&Node<'_>>, parent: &str) -> Vec<DescriptorSpec> {
+    /// The descriptors of one level.
+    fn descriptors(&mut self, node: Option<&Node<'_>>) -> Vec<DescriptorSpec> {
         let mut known = HashSet::new();
         let mut descriptors = Vec::new();
         for node in self.list(node, "descriptors") {
-            let Some(descriptor) = self.descriptor(node, parent) else { continue };
-            let path = joined(&descriptor.key, descriptor.value.as_deref());
-            if known.contains(&path) {
-                let message = format!("another descriptor of this level is `{}`: join the two", shown(&path));
+            let Some(descriptor) = self.descriptor(node) else { continue };
+            let text = joined(&descriptor.key, descriptor.value.as_deref());
+            if known.contains(&text) {
+                let message = format!("another descriptor of this level is `{}`: join the two", shown(&text));
                 self.error(node.at, message);
             }
-            known.insert(path);
+            known.insert(text);
             descriptors.push(descriptor);
         }
         descriptors
     }
 
-    fn descriptor(&mut self, node: &Node<'_>, parent: &str) -> Option<DescriptorSpec> {
+    fn descriptor(&mut self, node: &Node<'_>) -> Option<DescriptorSpec> {
         let fields = self.fields(node, &DESCRIPTOR_KEYS, "a descriptor");
         let key = self.text(&fields, "key").filter(|key| !key.is_empty());
         let value = self.text(&fields, "value").filter(|value| !value.is_empty());
         if key.is_none() && matches!(node.kind, NodeKind::Map(_)) {
             self.error(node.at, "the descriptor has no key: write `key: NAME`");
         }
-        let path = format!("{parent}{}.", joined(key.as_deref().unwrap_or("?"), value.as_deref()));
         let (is_shadow, is_quota) = (self.truth(&fields, "shadow_mode"), self.truth(&fields, "quota_mode"));
         let shares_threshold = self.truth(&fields, "share_threshold");
         for (name, reason) in WITHOUT_EFFECT {
@@ -177,7 +179,7 @@ impl Reader {
                 }
             }
         }
-        let children = self.descriptors(fields.find("descriptors"), &path);
+        let children = self.descriptors(fields.find("descriptors"));
         let has_wildcard = [key.as_deref(), value.as_deref()].into_iter().flatten().any(|text| text.contains('*'));
         if shares_threshold && !has_wildcard {
             self.error(node.at, "`share_threshold` is for values with a `*`: add one, or remove `share_threshold`");
@@ -202,7 +204,7 @@ impl Reader {
                 self.error(node.at, "the limit has no unit: write `unit: minute`");
                 None
             }
-            // The original takes an absent number for 0, which refuses all.
+            // In envoyproxy/ratelimit, an absent number is 0, which refuses all.
             (false, Some(unit)) => self.unit(unit).map(|unit| Allowance::PerUnit(requests.unwrap_or(0), unit)),
         };
         Some(LimitSpec { allowance: allowance?, name, replaces })
@@ -230,6 +232,7 @@ impl Reader {
         number
     }
 
+    /// The names in `replaces`. `own` is the name of the limit itself.
     fn replaces(&mut self, fields: &KnownFields<'_, '_>, own: Option<&str>) -> Vec<String> {
         let mut replaces = Vec::new();
         for node in self.list(fields.find("replaces"), "replaces") {

@@ -1,6 +1,7 @@
-//! A YAML document as a tree with positions.
+//! Parses a YAML document to a tree whose nodes have their positions in the text, for error messages.
 //!
-//! The tree is bounded: an alias counts as all nodes that it stands for, so that a few lines cannot become gigabytes.
+//! The size of the tree is bounded. An alias (`*a`) is replaced by a copy of its anchor (`&a`) and counts as all
+//! nodes of the copy, so that a few lines of nested aliases cannot become gigabytes.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -47,7 +48,11 @@ pub(super) struct Node<'t> {
 
 #[derive(Clone, Debug)]
 pub(super) enum NodeKind<'t> {
-    Scalar { text: Cow<'t, str>, is_plain: bool },
+    /// A text; plain if it is not in quotes.
+    Scalar {
+        text: Cow<'t, str>,
+        is_plain: bool,
+    },
     List(Vec<Node<'t>>),
     Map(Vec<(Node<'t>, Node<'t>)>),
 }
@@ -57,14 +62,17 @@ struct Open<'t> {
     node: Node<'t>,
     /// A key whose value has not been read.
     key: Option<Node<'t>>,
+    /// The number of its anchor; 0 for none.
     anchor: usize,
 }
 
 #[derive(Default)]
 struct Builder<'t> {
+    /// The lists and maps that contain the current position, the outermost first.
     open: Vec<Open<'t>>,
     anchors: HashMap<usize, Node<'t>>,
     root: Option<Node<'t>>,
+    /// The number of nodes in memory, copies for `anchors` included.
     nodes: usize,
 }
 
@@ -123,7 +131,7 @@ impl<'t> Builder<'t> {
 
     fn end(&mut self) -> Result<(), ConfigMessage> {
         let Some(Open { node, anchor, .. }) = self.open.pop() else { return Ok(()) };
-        // The nodes inside were counted when they were added.
+        // `add` counts the whole node, but the nodes inside were counted when they were added.
         self.nodes = self.nodes.saturating_sub(node.size - 1);
         self.add(node, anchor)
     }
@@ -134,7 +142,7 @@ impl<'t> Builder<'t> {
             return Err(node.at.message(format!("the file has more than {NODES_MAX} values")));
         }
         if anchor > 0 {
-            // A named part is kept twice.
+            // This node is stored twice: in the tree and in `anchors`.
             self.nodes += node.size;
             self.anchors.insert(anchor, node.clone());
         }

@@ -1,4 +1,8 @@
-//! One connection of a PUB or SUB socket, without I/O.
+//! One ZMTP connection of a PUB or SUB socket, without I/O. Gates and masters each have one per peer and socket.
+//!
+//! Both sides send a greeting, then handshake commands, then messages and commands. The caller appends received bytes
+//! to [`Connection::input`], processes the events of [`Connection::poll`], and sends the bytes of
+//! [`Connection::output`].
 
 use core::ops::Range;
 
@@ -41,6 +45,7 @@ pub struct Connection {
     input: Vec<u8>,
     consumed: usize,
     output: Vec<u8>,
+    /// The minor version of the peer's ZMTP 3: 0 has neither pings nor commands for subscriptions.
     peer_minor: u8,
     /// Encryption state of an authenticated connection.
     curve: Option<Box<Curve>>,
@@ -54,10 +59,11 @@ pub struct Connection {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionStage {
-    /// Next: `Handshake`.
+    /// The peer's greeting is incomplete. Next: `Handshake`.
     Greeting,
-    /// Next: `Traffic`.
+    /// The peer's handshake is incomplete. Next: `Traffic`.
     Handshake,
+    /// Messages may be sent and received.
     Traffic,
 }
 
@@ -70,7 +76,9 @@ const MAJOR_AT: usize = 10;
 const MINOR_AT: usize = 11;
 const MECHANISM: Range<usize> = 12..32;
 const AS_SERVER_AT: usize = 32;
+/// The mechanism without authentication.
 const NULL: [u8; 20] = *b"NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+/// The mechanism of [`Curve`].
 const CURVE: [u8; 20] = *b"CURVE\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
 const READY: &[u8] = b"READY";
@@ -81,9 +89,9 @@ const PING: &[u8] = b"PING";
 const PONG: &[u8] = b"PONG";
 /// The length of a ping's time-to-live field, which is not part of the answer.
 const PING_TTL_BYTES: usize = 2;
-/// The longest text in a ping that is answered.
+/// The maximum length of the text of a ping that is answered, in bytes.
 const PING_TEXT_BYTES_MAX: usize = 16;
-/// Pings are not answered while more output than this is unsent, so that a peer that does not read cannot
+/// Pings are not answered while more output than this is unsent, in bytes, so that a peer that does not read cannot
 /// grow the buffer.
 const PONG_OUTPUT_MAX: usize = 4096;
 
@@ -95,7 +103,8 @@ impl SocketKind {
         }
     }
 
-    fn talks_to(self, socket_type: &[u8]) -> bool {
+    /// Whether a peer with this socket type can be connected to this side.
+    fn is_compatible(self, socket_type: &[u8]) -> bool {
         match self {
             Self::Pub => matches!(socket_type, b"SUB" | b"XSUB"),
             Self::Sub => matches!(socket_type, b"PUB" | b"XPUB"),
@@ -107,16 +116,16 @@ impl Connection {
     /// A new connection. Its greeting is already in [`output`](Self::output), because a peer may wait for it
     /// before it sends its own.
     pub fn new(kind: SocketKind) -> Self {
-        Self::speaking(kind, MINOR, None)
+        Self::with_version(kind, MINOR, None)
     }
 
     /// An authenticated and encrypted connection. `entropy` must be used only once.
     pub fn secured(kind: SocketKind, identity: Identity, entropy: Entropy) -> Self {
-        Self::speaking(kind, MINOR, Some(Box::new(Curve::new(identity, entropy))))
+        Self::with_version(kind, MINOR, Some(Box::new(Curve::new(identity, entropy))))
     }
 
-    /// A connection that announces ZMTP 3.`minor`.
-    fn speaking(kind: SocketKind, minor: u8, curve: Option<Box<Curve>>) -> Self {
+    /// A connection that announces ZMTP 3.`minor`. Only tests use a minor version other than [`MINOR`].
+    fn with_version(kind: SocketKind, minor: u8, curve: Option<Box<Curve>>) -> Self {
         let mut greeting = [0; GREETING_BYTES];
         greeting[0] = 0xff;
         greeting[SIGNATURE_END - 1] = 1;
@@ -170,7 +179,7 @@ impl Connection {
 
     fn poll_plain(&mut self) -> Result<Option<Event<'_>>, ZmtpError> {
         while let Some(&flags) = self.input.get(self.consumed) {
-            if flags & 4 == 0 {
+            if flags & frame::COMMAND == 0 {
                 let Some((frames, end)) = frame::message(&self.input, self.consumed)? else { return Ok(None) };
                 self.consumed = end;
                 return event(self.kind, frames).map(Some);
@@ -251,7 +260,7 @@ impl Connection {
         }
     }
 
-    /// Sends a ping. Returns whether the peer's version can answer.
+    /// Sends a ping if the peer's version can answer it. Returns whether it can.
     pub fn ping(&mut self) -> bool {
         let can_answer = self.peer_minor > 0 && self.is_ready();
         if can_answer {
@@ -260,7 +269,7 @@ impl Connection {
         can_answer
     }
 
-    /// Sends messages that were encoded with [`frame::put_message`].
+    /// Sends messages that were encoded as plain frames, such as with [`frame::put_message`].
     pub fn send(&mut self, messages: &[u8]) {
         if self.curve.is_none() {
             return self.output.extend_from_slice(messages);
@@ -327,7 +336,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// The metadata of this side.
+    /// The metadata of this side for the handshake: its socket type.
     fn metadata(&self) -> Vec<u8> {
         put_property(b"Socket-Type", self.kind.socket_type())
     }
@@ -356,7 +365,7 @@ impl Connection {
             };
             let Some(theirs) = theirs else { continue };
             let socket_type = property(&theirs, b"socket-type").ok_or(ZmtpError::Handshake)?;
-            if !self.kind.talks_to(socket_type) {
+            if !self.kind.is_compatible(socket_type) {
                 return Err(ZmtpError::SocketType);
             }
             self.stage = ConnectionStage::Traffic;
@@ -379,6 +388,7 @@ fn subscription(is_new: bool, topic: &[u8]) -> Event<'_> {
     if is_new { Event::Subscribe(topic) } else { Event::Cancel(topic) }
 }
 
+/// The event of a message. Messages to a publisher are subscriptions.
 fn event(kind: SocketKind, frames: Frames<'_>) -> Result<Event<'_>, ZmtpError> {
     Ok(match (kind, frames.bodies()) {
         (SocketKind::Sub, _) => Event::Message(frames),
@@ -401,7 +411,7 @@ fn put_property(name: &[u8], value: &[u8]) -> Vec<u8> {
     [&[name.len() as u8], name, &length, value].concat()
 }
 
-/// The value of the property `name`, which is in lower case.
+/// The value of the property `name` in a list of properties, ignoring case.
 fn property<'a>(mut list: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     while let Some((&length, rest)) = list.split_first() {
         let (found, rest) = rest.split_at_checked(usize::from(length))?;
@@ -471,7 +481,7 @@ mod tests {
             (0, b"", "000101"),
         ] {
             let (mut publisher, mut subscriber) =
-                (Connection::speaking(SocketKind::Pub, minor, None), Connection::new(SocketKind::Sub));
+                (Connection::with_version(SocketKind::Pub, minor, None), Connection::new(SocketKind::Sub));
             connect(&mut publisher, &mut subscriber, 1000);
             subscriber.subscribe(topic);
             assert_eq!(*subscriber.output(), hex(expected));

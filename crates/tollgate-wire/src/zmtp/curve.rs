@@ -1,9 +1,13 @@
 //! CURVE: authentication and encryption of ZMTP connections, with replay protection (CurveZMQ, ZeroMQ's RFC
 //! 26).
 //!
-//! Each side has a permanent key pair, and generates another one per connection. The client knows the
-//! server's public key and proves that it has its own secret key; the server accepts known clients. The order
-//! is HELLO, WELCOME, INITIATE, READY, then messages, each encrypted with an increasing nonce.
+//! Connections between gates and masters on different machines must use it.
+//!
+//! Each side has a permanent key pair, and generates another one per connection. The client knows the server's public
+//! key and proves that it has its own secret key; the server accepts known clients. The handshake commands are HELLO
+//! (client), WELCOME (server), INITIATE (client) and READY (server). Messages follow, each encrypted with an
+//! increasing nonce. Nonces have 24 bytes: a fixed prefix, and 8 bytes of a counter (*short*) or 16 random bytes
+//! (*long*).
 //!
 //! The protocol lets a server forget a client between HELLO and INITIATE by sending it an encrypted cookie.
 //! That protects servers of datagrams. Here a connection has a slot and a deadline from its first byte, so
@@ -38,7 +42,7 @@ pub enum Identity {
     },
 }
 
-/// Secret random bytes for one connection.
+/// Secret random bytes for one connection: its secret key, two long nonces and the cookie.
 pub struct Entropy(pub [u8; ENTROPY_BYTES]);
 
 /// The number of random bytes per connection.
@@ -54,17 +58,21 @@ impl core::fmt::Debug for Entropy {
 pub(super) struct Curve {
     identity: Identity,
     stage: CurveStage,
-    /// The key pair of this connection.
+    /// The secret key of this side for this connection.
     own: SecretKey,
+    /// See [`Entropy`].
     entropy: [u8; ENTROPY_BYTES],
     /// The shared secret of both connection keys, once both are known.
     shared: Option<SalsaBox>,
     /// The peer's public key for this connection.
     theirs: [u8; KEY_BYTES],
+    /// The counter of the last nonce that this side sent.
     sent: u64,
+    /// The counter of the last nonce that the peer sent.
     received: u64,
 }
 
+/// The command that this side expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CurveStage {
     /// First stage of a server. Next: `Initiate`.
@@ -75,19 +83,21 @@ enum CurveStage {
     Welcome,
     /// Second stage of a client. Next: `Traffic`.
     Ready,
+    /// Messages; the handshake is complete.
     Traffic,
 }
 
+// The lengths of the parts of handshake commands, by CurveZMQ.
 const LONG_NONCE_BYTES: usize = 16;
 const COOKIE_BYTES: usize = 96;
 const TAG_BYTES: usize = 16;
 const SHORT_NONCE_BYTES: usize = 8;
 const PADDING_BYTES: usize = 72;
 const SIGNATURE_BYTES: usize = 64;
-/// A vouch: its nonce and two encrypted keys.
+/// A vouch, the client's proof that it has its permanent secret key: a nonce and two encrypted keys.
 const VOUCH_BYTES: usize = LONG_NONCE_BYTES + TAG_BYTES + 2 * KEY_BYTES;
 const VERSION: [u8; 2] = [1, 0];
-/// The prefix of a message.
+/// The prefix of an encrypted frame: the name of its command.
 const MESSAGE: &[u8] = b"\x07MESSAGE";
 
 /// The flags of a frame within its encrypted message.
@@ -111,21 +121,21 @@ impl Curve {
         matches!(self.identity, Identity::Server { .. })
     }
 
-    /// The first command of this side, with its data.
+    /// The first command of this side, with its data; none of a server, which waits for HELLO.
     pub(super) fn begin(&mut self) -> Option<(&'static [u8], Vec<u8>)> {
         let Identity::Client { server, .. } = &self.identity else { return None };
-        let encrypted = SalsaBox::new(&Point::from(server.0), &self.own);
-        let nonce = next(&mut self.sent);
+        let cipher = SalsaBox::new(&Point::from(server.0), &self.own);
+        let nonce = next_nonce(&mut self.sent);
         let mut data = VERSION.to_vec();
         data.extend_from_slice(&[0; PADDING_BYTES]);
         data.extend_from_slice(self.own.public_key().as_bytes());
         data.extend_from_slice(&nonce.to_be_bytes());
-        seal(&encrypted, &short(b"CurveZMQHELLO---", nonce), &[&[0; SIGNATURE_BYTES]], &mut data);
+        seal(&cipher, &short_nonce(b"CurveZMQHELLO---", nonce), &[&[0; SIGNATURE_BYTES]], &mut data);
         Some((b"HELLO", data))
     }
 
-    /// Processes the peer's next handshake command. `metadata` is the metadata of this side. The answer
-    /// includes the peer's metadata once it is known.
+    /// Processes the peer's next handshake command. `metadata` describes this side to the peer, as encoded properties
+    /// of ZMTP. The answer has the peer's metadata when the handshake is complete.
     pub(super) fn handshake(&mut self, name: &[u8], data: &[u8], metadata: &[u8]) -> Result<Answer, ZmtpError> {
         match (self.stage, name) {
             (CurveStage::Hello, b"HELLO") => self.hello(data),
@@ -145,17 +155,17 @@ impl Curve {
         if version != VERSION {
             return Err(ZmtpError::Handshake);
         }
-        let nonce = later(&mut self.received, nonce)?;
-        let encrypted = SalsaBox::new(&Point::from(theirs), &keys.secret);
-        let signature = open(&encrypted, &short(b"CurveZMQHELLO---", nonce), sealed)?;
+        let nonce = accept_nonce(&mut self.received, nonce)?;
+        let cipher = SalsaBox::new(&Point::from(theirs), &keys.secret);
+        let signature = open(&cipher, &short_nonce(b"CurveZMQHELLO---", nonce), sealed)?;
         if signature != [0; SIGNATURE_BYTES] {
             return Err(ZmtpError::Unauthenticated);
         }
         self.theirs = theirs;
-        let nonce = self.long_nonce(0);
+        let nonce = self.random_nonce_bytes(0);
         let mut answer = nonce.to_vec();
         let own = self.own.public_key().to_bytes();
-        seal(&encrypted, &long(b"WELCOME-", &nonce), &[&own, self.cookie()], &mut answer);
+        seal(&cipher, &long_nonce(b"WELCOME-", &nonce), &[&own, self.cookie()], &mut answer);
         self.shared = Some(SalsaBox::new(&Point::from(theirs), &self.own));
         self.stage = CurveStage::Initiate;
         Ok(Answer { command: Some((b"WELCOME", answer)), metadata: None })
@@ -164,23 +174,23 @@ impl Curve {
     fn welcome(&mut self, data: &[u8], metadata: &[u8]) -> Result<Answer, ZmtpError> {
         let Identity::Client { keys, server } = &self.identity else { return Err(ZmtpError::Handshake) };
         let (nonce, sealed) = split::<LONG_NONCE_BYTES>(data)?;
-        let encrypted = SalsaBox::new(&Point::from(server.0), &self.own);
-        let plain = open(&encrypted, &long(b"WELCOME-", &nonce), sealed)?;
+        let cipher = SalsaBox::new(&Point::from(server.0), &self.own);
+        let plain = open(&cipher, &long_nonce(b"WELCOME-", &nonce), sealed)?;
         let (theirs, cookie) = split::<KEY_BYTES>(&plain)?;
         if cookie.len() != COOKIE_BYTES {
             return Err(ZmtpError::Handshake);
         }
         let shared = SalsaBox::new(&Point::from(theirs), &self.own);
         let mut inside = keys.public().0.to_vec();
-        let vouch_nonce = self.long_nonce(1);
+        let vouch_nonce = self.random_nonce_bytes(1);
         inside.extend_from_slice(&vouch_nonce);
         let own = self.own.public_key().to_bytes();
         let to_them = SalsaBox::new(&Point::from(theirs), &keys.secret);
-        seal(&to_them, &long(b"VOUCH---", &vouch_nonce), &[&own, &server.0], &mut inside);
-        let nonce = next(&mut self.sent);
+        seal(&to_them, &long_nonce(b"VOUCH---", &vouch_nonce), &[&own, &server.0], &mut inside);
+        let nonce = next_nonce(&mut self.sent);
         let mut answer = cookie.to_vec();
         answer.extend_from_slice(&nonce.to_be_bytes());
-        seal(&shared, &short(b"CurveZMQINITIATE", nonce), &[&inside, metadata], &mut answer);
+        seal(&shared, &short_nonce(b"CurveZMQINITIATE", nonce), &[&inside, metadata], &mut answer);
         self.shared = Some(shared);
         self.theirs = theirs;
         self.stage = CurveStage::Ready;
@@ -196,40 +206,40 @@ impl Curve {
         if cookie != *self.cookie() {
             return Err(ZmtpError::Unauthenticated);
         }
-        let nonce = later(&mut self.received, nonce)?;
-        let plain = open(shared, &short(b"CurveZMQINITIATE", nonce), sealed)?;
+        let nonce = accept_nonce(&mut self.received, nonce)?;
+        let plain = open(shared, &short_nonce(b"CurveZMQINITIATE", nonce), sealed)?;
         let (client, rest) = split::<KEY_BYTES>(&plain)?;
-        let (vouch, theirs_about_itself) = split::<VOUCH_BYTES>(rest)?;
+        let (vouch, peer_metadata) = split::<VOUCH_BYTES>(rest)?;
         let (vouch_nonce, vouched) = split::<LONG_NONCE_BYTES>(&vouch)?;
         let from_them = SalsaBox::new(&Point::from(client), &self.own);
-        let vouched = open(&from_them, &long(b"VOUCH---", &vouch_nonce), vouched)?;
+        let vouched = open(&from_them, &long_nonce(b"VOUCH---", &vouch_nonce), vouched)?;
         if vouched != [self.theirs, keys.public().0].concat() || !known.contains(&PublicKey(client)) {
             return Err(ZmtpError::Unauthenticated);
         }
-        let nonce = next(&mut self.sent);
+        let nonce = next_nonce(&mut self.sent);
         let mut answer = nonce.to_be_bytes().to_vec();
-        seal(shared, &short(b"CurveZMQREADY---", nonce), &[metadata], &mut answer);
+        seal(shared, &short_nonce(b"CurveZMQREADY---", nonce), &[metadata], &mut answer);
         self.stage = CurveStage::Traffic;
-        Ok(Answer { command: Some((b"READY", answer)), metadata: Some(theirs_about_itself.to_vec()) })
+        Ok(Answer { command: Some((b"READY", answer)), metadata: Some(peer_metadata.to_vec()) })
     }
 
     fn ready(&mut self, data: &[u8]) -> Result<Answer, ZmtpError> {
         let Some(shared) = &self.shared else { return Err(ZmtpError::Handshake) };
         let (nonce, sealed) = split::<SHORT_NONCE_BYTES>(data)?;
-        let nonce = later(&mut self.received, nonce)?;
-        let metadata = open(shared, &short(b"CurveZMQREADY---", nonce), sealed)?;
+        let nonce = accept_nonce(&mut self.received, nonce)?;
+        let metadata = open(shared, &short_nonce(b"CurveZMQREADY---", nonce), sealed)?;
         self.stage = CurveStage::Traffic;
         Ok(Answer { command: None, metadata: Some(metadata) })
     }
 
-    /// Appends the body of a frame with `body` encrypted.
+    /// Encrypts a frame with these flags and this body, and appends the result, which is the body of an outer frame.
     pub(super) fn put_message(&mut self, output: &mut Vec<u8>, flags: u8, body: &[u8]) {
         let Some(shared) = &self.shared else { return };
-        let nonce = next(&mut self.sent);
+        let nonce = next_nonce(&mut self.sent);
         output.extend_from_slice(MESSAGE);
         output.extend_from_slice(&nonce.to_be_bytes());
         let prefix = if self.is_server() { b"CurveZMQMESSAGES" } else { b"CurveZMQMESSAGEC" };
-        seal(shared, &short(prefix, nonce), &[&[flags], body], output);
+        seal(shared, &short_nonce(prefix, nonce), &[&[flags], body], output);
     }
 
     /// Decrypts the body of a frame in place. Returns the flags of the inner frame and the start of its body.
@@ -238,10 +248,11 @@ impl Curve {
         let sealed = frame.strip_prefix(MESSAGE).ok_or(ZmtpError::Unauthenticated)?;
         let (nonce, sealed) = split::<SHORT_NONCE_BYTES>(sealed)?;
         let (tag, _) = split::<TAG_BYTES>(sealed)?;
-        let nonce = later(&mut self.received, nonce)?;
+        let nonce = accept_nonce(&mut self.received, nonce)?;
         let prefix = if self.is_server() { b"CurveZMQMESSAGEC" } else { b"CurveZMQMESSAGES" };
         let start = MESSAGE.len() + SHORT_NONCE_BYTES + TAG_BYTES;
-        let opened = shared.decrypt_in_place_detached(&short(prefix, nonce), &[], &mut frame[start..], &Tag::from(tag));
+        let opened =
+            shared.decrypt_in_place_detached(&short_nonce(prefix, nonce), &[], &mut frame[start..], &Tag::from(tag));
         opened.map_err(|_| ZmtpError::Unauthenticated)?;
         Ok((*frame.get(start).ok_or(ZmtpError::Frame)?, start + 1))
     }
@@ -250,7 +261,8 @@ impl Curve {
         &self.entropy[ENTROPY_BYTES - COOKIE_BYTES..]
     }
 
-    fn long_nonce(&self, place: usize) -> [u8; LONG_NONCE_BYTES] {
+    /// The random bytes of the first (0) or second (1) long nonce of this connection.
+    fn random_nonce_bytes(&self, place: usize) -> [u8; LONG_NONCE_BYTES] {
         core::array::from_fn(|at| self.entropy[KEY_BYTES + place * LONG_NONCE_BYTES + at])
     }
 }
@@ -261,13 +273,14 @@ pub(super) struct Answer {
     pub(super) metadata: Option<Vec<u8>>,
 }
 
-fn next(sent: &mut u64) -> u64 {
+/// The counter of the next nonce of this side.
+fn next_nonce(sent: &mut u64) -> u64 {
     *sent += 1;
     *sent
 }
 
-/// Requires that the nonce is larger than all before, which prevents replays.
-fn later(received: &mut u64, nonce: [u8; SHORT_NONCE_BYTES]) -> Result<u64, ZmtpError> {
+/// The counter of the peer's nonce, which must be larger than all before. This prevents replays.
+fn accept_nonce(received: &mut u64, nonce: [u8; SHORT_NONCE_BYTES]) -> Result<u64, ZmtpError> {
     let nonce = u64::from_be_bytes(nonce);
     if nonce <= *received {
         return Err(ZmtpError::Unauthenticated);
@@ -276,18 +289,21 @@ fn later(received: &mut u64, nonce: [u8; SHORT_NONCE_BYTES]) -> Result<u64, Zmtp
     Ok(nonce)
 }
 
+/// The first `N` bytes, and the rest.
 fn split<const N: usize>(data: &[u8]) -> Result<([u8; N], &[u8]), ZmtpError> {
     data.split_first_chunk().map(|(first, rest)| (*first, rest)).ok_or(ZmtpError::Handshake)
 }
 
-fn short(prefix: &[u8; 16], nonce: u64) -> Nonce {
+/// The nonce of a prefix and a counter.
+fn short_nonce(prefix: &[u8; 16], nonce: u64) -> Nonce {
     let mut whole = [0; 24];
     whole[..16].copy_from_slice(prefix);
     whole[16..].copy_from_slice(&nonce.to_be_bytes());
     Nonce::from(whole)
 }
 
-fn long(prefix: &[u8; 8], nonce: &[u8; LONG_NONCE_BYTES]) -> Nonce {
+/// The nonce of a prefix and random bytes.
+fn long_nonce(prefix: &[u8; 8], nonce: &[u8; LONG_NONCE_BYTES]) -> Nonce {
     let mut whole = [0; 24];
     whole[..8].copy_from_slice(prefix);
     whole[8..].copy_from_slice(nonce);
@@ -295,19 +311,20 @@ fn long(prefix: &[u8; 8], nonce: &[u8; LONG_NONCE_BYTES]) -> Nonce {
 }
 
 /// Appends these parts encrypted: the tag, then the ciphertext.
-fn seal(encrypted: &SalsaBox, nonce: &Nonce, parts: &[&[u8]], output: &mut Vec<u8>) {
+fn seal(cipher: &SalsaBox, nonce: &Nonce, parts: &[&[u8]], output: &mut Vec<u8>) {
     let tag_at = output.len();
     output.extend_from_slice(&[0; TAG_BYTES]);
     parts.iter().for_each(|part| output.extend_from_slice(part));
-    let sealed = encrypted.encrypt_in_place_detached(nonce, &[], &mut output[tag_at + TAG_BYTES..]);
+    let sealed = cipher.encrypt_in_place_detached(nonce, &[], &mut output[tag_at + TAG_BYTES..]);
     let tag = sealed.expect("a message is shorter than a box can hold");
     output[tag_at..tag_at + TAG_BYTES].copy_from_slice(&tag);
 }
 
-fn open(encrypted: &SalsaBox, nonce: &Nonce, sealed: &[u8]) -> Result<Vec<u8>, ZmtpError> {
+/// Decrypts the output of [`seal`].
+fn open(cipher: &SalsaBox, nonce: &Nonce, sealed: &[u8]) -> Result<Vec<u8>, ZmtpError> {
     let (tag, sealed) = split::<TAG_BYTES>(sealed)?;
     let mut plain = sealed.to_vec();
-    let opened = encrypted.decrypt_in_place_detached(nonce, &[], &mut plain, &Tag::from(tag));
+    let opened = cipher.decrypt_in_place_detached(nonce, &[], &mut plain, &Tag::from(tag));
     opened.map_err(|_| ZmtpError::Unauthenticated)?;
     Ok(plain)
 }
@@ -437,15 +454,15 @@ mod tests {
         let (_, welcome) = server.handshake(name, &hello, b"").unwrap().command.unwrap();
         let (nonce, sealed) = split::<LONG_NONCE_BYTES>(&welcome).unwrap();
         let to_server = SalsaBox::new(&Point::from(keys(1).public().0), &client.own);
-        let plain = open(&to_server, &long(b"WELCOME-", &nonce), sealed).unwrap();
+        let plain = open(&to_server, &long_nonce(b"WELCOME-", &nonce), sealed).unwrap();
         let (theirs, cookie) = split::<KEY_BYTES>(&plain).unwrap();
         let mut inside = [&keys(2).public().0[..], &[7; LONG_NONCE_BYTES]].concat();
         let vouching = SalsaBox::new(&Point::from(theirs), &keys(2).secret);
-        let nonce = long(b"VOUCH---", &[7; LONG_NONCE_BYTES]);
+        let nonce = long_nonce(b"VOUCH---", &[7; LONG_NONCE_BYTES]);
         seal(&vouching, &nonce, &[&session, &meant], &mut inside);
         let mut initiate = [cookie, &2_u64.to_be_bytes()].concat();
         let shared = SalsaBox::new(&Point::from(theirs), &client.own);
-        seal(&shared, &short(b"CurveZMQINITIATE", 2), &[&inside], &mut initiate);
+        seal(&shared, &short_nonce(b"CurveZMQINITIATE", 2), &[&inside], &mut initiate);
         server.handshake(b"INITIATE", &initiate, b"").map(|_| ())
     }
 

@@ -1,10 +1,14 @@
-//! A frame: one byte of flags, a length of one or eight bytes, and a body.
+//! ZMTP frames: one byte of flags, a length of one or eight bytes, and a body. A message is a sequence of frames, of
+//! which all but the last have the flag `MORE`. A command, such as SUBSCRIBE, is one frame.
 
 use super::{FRAMES_MAX, MESSAGE_BYTES_MAX, ZmtpError};
 
+/// The flag of a frame that is followed by another one of the same message.
 const MORE: u8 = 1;
+/// The flag of a frame whose length has eight bytes.
 const LONG: u8 = 2;
-const COMMAND: u8 = 4;
+/// The flag of a command.
+pub(super) const COMMAND: u8 = 4;
 
 /// A parsed frame header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,9 +17,9 @@ pub struct Header {
     pub more: bool,
     /// Whether it is a command.
     pub command: bool,
-    /// The start of the body.
+    /// The index of the start of the body in the input.
     pub start: usize,
-    /// The end of the body and of the frame.
+    /// The index of the end of the body and of the frame.
     pub end: usize,
 }
 
@@ -33,7 +37,7 @@ impl<'a> Frames<'a> {
     }
 }
 
-/// Appends a frame to `output`.
+/// Appends a frame to `output`. `more` is whether another frame of the same message follows.
 pub fn put(output: &mut Vec<u8>, more: bool, body: &[u8]) {
     put_parts(output, more, &[body]);
 }
@@ -69,7 +73,7 @@ fn put_flagged(output: &mut Vec<u8>, flags: u8, parts: &[&[u8]]) {
     }
 }
 
-/// The header of the frame at `at`, once the frame is complete.
+/// The header of the frame at index `at`; `None` while the frame is incomplete.
 pub(super) fn header(input: &[u8], at: usize) -> Result<Option<Header>, ZmtpError> {
     let Some(&flags) = input.get(at) else { return Ok(None) };
     let (more, command) = (flags & MORE != 0, flags & COMMAND != 0);
@@ -92,7 +96,7 @@ pub(super) fn header(input: &[u8], at: usize) -> Result<Option<Header>, ZmtpErro
     Ok((end <= input.len()).then_some(Header { more, command, start, end }))
 }
 
-/// The message at `at` and its end, once it is complete.
+/// The message at index `at` and the index of its end; `None` while the message is incomplete.
 pub(super) fn message(input: &[u8], at: usize) -> Result<Option<(Frames<'_>, usize)>, ZmtpError> {
     let mut frames = Frames { bodies: [&[]; FRAMES_MAX], count: 0 };
     let mut from = at;

@@ -1,5 +1,5 @@
-//! CURVE keys: 32 bytes, encoded as 40 characters that need no quoting in a shell, URL or settings file
-//! (ZeroMQ's Z85).
+//! The keys with which gates and masters authenticate each other (CURVE, see `curve.rs`): 32 bytes, written as 40
+//! characters in ZeroMQ's encoding Z85. `tollgate keys` generates them.
 
 use core::fmt;
 
@@ -30,6 +30,7 @@ pub enum KeyError {
 }
 
 pub(super) const KEY_BYTES: usize = 32;
+/// Z85 encodes four bytes as five characters.
 const TEXT_BYTES: usize = KEY_BYTES / 4 * 5;
 const ALPHABET: &[u8; 85] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
 
@@ -85,7 +86,7 @@ impl KeyPair {
         }
     }
 
-    /// The content of a file for this key pair, which must be kept secret.
+    /// The content of a file with this key pair, which must be kept secret.
     pub fn write(&self) -> String {
         format!(
             "#   A key pair for links between gates and masters (ZeroMQ CURVE). Keep it secret.\n\

@@ -1,10 +1,11 @@
-//! ZMTP 3.0 and 3.1, the protocol of libzmq's sockets over TCP, as far as PUB and SUB need it.
+//! ZMTP 3.0 and 3.1, the protocol of ZeroMQ sockets over TCP, as far as PUB and SUB sockets need it. Gates and masters
+//! exchange the messages of [`smockron`](crate::smockron) over it, also with peers that use the library libzmq.
 //!
-//! An embedded message queue would bring its own buffers: the original gate stored a thousand reports while
-//! its master was away and delivered all of them at its return, which punished clients for requests long paid
-//! back. This module has only the protocol, as a [`Connection`] that takes bytes and returns events. Its
-//! caller decides which messages are kept or dropped, sees the subscriptions, and bounds the memory that a
-//! peer can use: see [`MESSAGE_BYTES_MAX`] and [`FRAMES_MAX`].
+//! The library would bring its own queues: a gate of Smockron, an earlier rate limiter, stored a thousand reports
+//! while its master was away and delivered all of them at its return, which punished clients for requests long paid
+//! back. This module has only the protocol, as a [`Connection`] that takes bytes and returns events. Its caller sees
+//! the subscriptions, and decides which messages are kept or dropped. A message has at most [`MESSAGE_BYTES_MAX`]
+//! bytes and [`FRAMES_MAX`] frames, which bounds the memory that a peer can use.
 //!
 //! Connections beyond loopback must be authenticated: see [`Connection::secured`].
 
@@ -17,7 +18,7 @@ pub use connection::{Connection, Event, SocketKind};
 pub use curve::{ENTROPY_BYTES, Entropy, Identity};
 pub use key::{KeyError, KeyPair, PublicKey};
 
-/// The maximum length of a message with all its frames and headers. A peer that sends a longer one is
+/// The maximum length of a message with all its frames and headers, in bytes. A peer that sends a longer one is
 /// disconnected.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// The maximum number of frames in a message. A peer that sends more is disconnected.

@@ -1,5 +1,9 @@
-//! Handlers of the API at `/api/v1/`: the state of the process, explanations of decisions, and changes to single keys.
-//! The handlers of flags are in `flags.rs`.
+//! Handlers of the HTTP API at `/api/v1/` on the admin address: the state of the process, explanations of decisions,
+//! and changes to single keys. The handlers of flags are in `flags.rs`. `openapi.json` describes the API.
+//!
+//! A rule limits each key separately. A key is the value of a class for one request: `203.0.113.7/32` of the class
+//! `ip/32`, or the value of a header of the class `header:x-api-key`. Keys in requests and responses are escaped
+//! ([`escape_key`]), and secret ones are masked ([`mask`]).
 
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
@@ -19,8 +23,9 @@ use super::{Console, ConsoleState};
 use crate::mask;
 use crate::watch::{Flag, Watch, canonical_key, escape_key, rfc3339, unescape_key};
 
-/// Longest list that is returned.
+/// Longest list that is returned, in elements.
 pub(super) const TOP_MAX: usize = 1000;
+/// Length of most lists if the query does not set `top`.
 const TOP_DEFAULT: usize = 50;
 
 /// Longest key in the body of a change, in characters, with escapes.
@@ -32,11 +37,15 @@ pub(super) type JsonResult = Result<Json<Value>, AdminProblem>;
 /// Query parameters that filter a list.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct ListFilter {
+    /// Only keys of this class; all if it is empty.
     #[serde(default)]
     class: String,
+    /// Only elements that contain this text.
     #[serde(default)]
     search: String,
+    /// Length of the longest list to return.
     top: Option<usize>,
+    /// Whether to include cleared flags.
     #[serde(default)]
     history: String,
 }
@@ -71,7 +80,7 @@ pub(super) async fn status(State(console): ConsoleState) -> Json<Value> {
     Json(status_value(&console))
 }
 
-/// The status. Event streams send it too.
+/// The status, which event streams send too: fields of every process, followed by those of its role.
 pub(super) fn status_value(console: &Console) -> Value {
     let (now, started, watch) = (console.watch.calendar.now(), console.started, console.watch.status());
     let omissions = watch.omissions;
@@ -111,7 +120,9 @@ pub(super) fn status_value(console: &Console) -> Value {
 /// Query parameters of the history.
 #[derive(Debug, Deserialize)]
 pub(super) struct HistoryQuery {
+    /// Seconds per sample of the response.
     step: Option<usize>,
+    /// Number of samples, counted from the latest.
     last: Option<usize>,
 }
 
@@ -130,7 +141,7 @@ pub(super) async fn history(State(console): ConsoleState, query: QueryResult<His
     Ok(Json(json!({ "step_ms": step * 1000, "samples": shown })))
 }
 
-/// `GET /api/v1/buckets`
+/// `GET /api/v1/buckets`: the keys of a class with the highest cost or the most refusals.
 pub(super) async fn buckets(State(console): ConsoleState, query: QueryResult<ListFilter>) -> JsonResult {
     let filter = parse_query(query)?;
     let class = match &*filter.class {
@@ -147,7 +158,7 @@ pub(super) async fn buckets(State(console): ConsoleState, query: QueryResult<Lis
     Ok(Json(json!({ "class": class, "classes": console.monitored.classes(), "buckets": buckets })))
 }
 
-/// `GET /api/v1/episodes`
+/// `GET /api/v1/episodes`: uninterrupted periods in which a key is refused, the latest first.
 pub(super) async fn episodes(State(console): ConsoleState, query: QueryResult<ListFilter>) -> JsonResult {
     let filter = parse_query(query)?;
     let mut episodes = console.run_on_watch(Watch::episodes).await?;
@@ -169,7 +180,7 @@ pub(super) async fn episodes(State(console): ConsoleState, query: QueryResult<Li
     Ok(Json(json!({ "total": total, "episodes": shown.take(filter.top(TOP_DEFAULT)).collect::<Vec<_>>() })))
 }
 
-/// `GET /api/v1/audit`
+/// `GET /api/v1/audit`: the list of changes that operators have made.
 pub(super) async fn audit(State(console): ConsoleState, query: QueryResult<ListFilter>) -> JsonResult {
     let filter = parse_query(query)?;
     let changes = console.run_on_watch(Watch::changes).await?;
@@ -182,12 +193,12 @@ pub(super) async fn audit(State(console): ConsoleState, query: QueryResult<ListF
     Ok(Json(json!({ "total": changes.len(), "matching": wanted.len(), "changes": shown.collect::<Vec<_>>() })))
 }
 
-/// `GET /api/v1/config`
+/// `GET /api/v1/config`: the settings in force.
 pub(super) async fn config(State(console): ConsoleState) -> Json<Value> {
     Json(console.config.lock().shown())
 }
 
-/// `GET /api/v1/session`
+/// `GET /api/v1/session`: the sender of this request, with the CSRF token that its changes must contain.
 pub(super) async fn session(Extension(identity): Extension<Identity>) -> Json<Value> {
     Json(
         json!({ "role": identity.role.as_str(), "name": identity.name, "csrf": identity.csrf, "login": identity.login }),
@@ -199,7 +210,7 @@ pub(super) async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], include_str!("openapi.json")).into_response()
 }
 
-/// `POST /api/v1/explain`
+/// `POST /api/v1/explain`: whether the request that the body describes would be admitted, and why.
 pub(super) async fn explain(State(console): ConsoleState, body: Body) -> JsonResult {
     let object = body.object()?;
     object.has_only(&["client", "method", "path", "headers", "attributes", "cost_ms"])?;
@@ -235,14 +246,14 @@ pub(super) struct KeyQuery {
     key: String,
 }
 
-/// `GET /api/v1/key`
+/// `GET /api/v1/key`: the state of one key in all rules, with its episode and, if it is an account, its flags.
 pub(super) async fn key(State(console): ConsoleState, query: QueryResult<KeyQuery>) -> JsonResult {
     let KeyQuery { class, key } = parse_query(query)?;
     let key = with_prefix(&class, canonical_key(key.into()));
     let key_ref = KeyRef::new(&class, &key).unmasked(&*console.monitored);
     let class = &key_ref.class;
-    let known = |watch: &Watch| (watch.episodes(), watch.flags(true), watch.account_class());
-    let (episodes, flags, account_class) = console.run_on_watch(known).await?;
+    let read = |watch: &Watch| (watch.episodes(), watch.flags(true), watch.account_class());
+    let (episodes, flags, account_class) = console.run_on_watch(read).await?;
     let is_meant = |episode: &Episode| {
         *episode.key == *key.as_bytes()
             || *episode.key == *escape_key(&key_ref.key).as_bytes()
@@ -265,7 +276,7 @@ pub(super) async fn key(State(console): ConsoleState, query: QueryResult<KeyQuer
     Ok(Json(detail))
 }
 
-/// `POST /api/v1/key/clear`
+/// `POST /api/v1/key/clear`: resets the state of a key in all rules of its class.
 pub(super) async fn clear_key(
     State(console): ConsoleState,
     Extension(identity): Extension<Identity>,
@@ -297,7 +308,7 @@ pub(super) async fn clear_key(
 /// Exemptions last at most one day, in milliseconds. A permanent exemption belongs in `unless` of the rule.
 const EXEMPTION_MAX_MS: f64 = 86_400_000.0;
 
-/// `POST /api/v1/key/exempt`
+/// `POST /api/v1/key/exempt`: exempts a key from the rules of its class for a while.
 pub(super) async fn exempt_key(
     State(console): ConsoleState,
     Extension(identity): Extension<Identity>,
@@ -340,8 +351,9 @@ fn parse_key_ref<'a>(object: &'a Object, console: &Console) -> Result<(KeyRef, &
 struct OperatorChange {
     /// Name that the operator chose.
     by: String,
-    /// How the operator was authenticated ([`Identity::let_in`]).
-    let_in: String,
+    /// How the operator was authenticated ([`Identity::authentication`]).
+    authentication: String,
+    /// Reason for the change; may be empty.
     note: String,
 }
 
@@ -349,13 +361,13 @@ impl OperatorChange {
     fn parse(object: &Object, identity: &Identity) -> Result<Self, AdminProblem> {
         let by = object.text("name", 100)?.unwrap_or(&identity.name).to_owned();
         let note = object.text("note", 1000)?.unwrap_or_default().to_owned();
-        Ok(Self { by, let_in: identity.let_in(), note })
+        Ok(Self { by, authentication: identity.authentication(), note })
     }
 
-    /// Records the change in the list of changes.
+    /// Records the change in the list of changes. `what` describes it.
     async fn record(self, permit: WatchPermit, what: String) -> Result<(), AdminProblem> {
-        let Self { by, let_in, note } = self;
-        permit.run(move |watch| watch.record_change(&by, &let_in, &format!("{what}: {note}"))).await
+        let Self { by, authentication, note } = self;
+        permit.run(move |watch| watch.record_change(&by, &authentication, &format!("{what}: {note}"))).await
     }
 }
 

@@ -11,9 +11,9 @@ use super::problem::AdminProblem;
 
 /// Longest time for a body to arrive.
 const ARRIVAL_MAX: Duration = Duration::from_secs(15);
-/// Largest report of refusals.
+/// Largest report of refusals (`POST /api/v1/rejections`), in bytes.
 pub(super) const REPORT_BYTES_MAX: usize = 16 << 20;
-/// Largest other body.
+/// Largest other body, in bytes.
 const BYTES_MAX: usize = 64 << 10;
 
 /// A request body of at most `BYTES` bytes.
@@ -48,7 +48,7 @@ impl<const BYTES: usize> Body<BYTES> {
     }
 }
 
-/// A JSON object; accessors reject fields of the wrong type.
+/// The JSON object in a body. The accessors reject fields of the wrong type.
 pub(super) struct Object(pub(super) Map<String, Value>);
 
 impl Object {
@@ -63,12 +63,12 @@ impl Object {
         }
     }
 
-    /// String of at most `most` characters; `None` if absent or null.
-    pub(super) fn text(&self, name: &str, most: usize) -> Result<Option<&str>, AdminProblem> {
+    /// String of at most `chars_max` characters; `None` if absent or null.
+    pub(super) fn text(&self, name: &str, chars_max: usize) -> Result<Option<&str>, AdminProblem> {
         match self.0.get(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) if text.chars().count() <= most => Ok(Some(text)),
-            Some(Value::String(_)) => Err(AdminProblem::bad(format!("`{name}` is longer than {most} characters"))),
+            Some(Value::String(text)) if text.chars().count() <= chars_max => Ok(Some(text)),
+            Some(Value::String(_)) => Err(AdminProblem::bad(format!("`{name}` is longer than {chars_max} characters"))),
             Some(_) => Err(AdminProblem::bad(format!("`{name}` must be a string"))),
         }
     }
@@ -84,7 +84,7 @@ impl Object {
         }
     }
 
-    /// Strings by name; empty if absent or null.
+    /// An object of at most 256 strings, as pairs of name and string; empty if absent or null.
     pub(super) fn texts(&self, name: &str) -> Result<Vec<(String, String)>, AdminProblem> {
         let wrong = || AdminProblem::bad(format!("`{name}` must be an object with string values"));
         match self.0.get(name) {

@@ -1,4 +1,7 @@
-//! The settings in force, and the outcome of the last reload.
+//! The settings in force and the outcome of the last reload, as the API and the console show them.
+//!
+//! A reload applies most settings at once. Some, such as listening addresses, take effect only after a restart: until
+//! then they are shown with the value in force, and the new value of the file beside it (`file_says`).
 
 use serde_json::{Value, json};
 use tollgate_core::time::Moment;
@@ -10,9 +13,10 @@ use crate::watch::rfc3339;
 pub(crate) struct Config {
     /// Path of the settings file, if there is one.
     pub(crate) file: Option<String>,
-    /// Tables in force, with captions.
+    /// The tables of the file, in the format of [`crate::settings::in_force()`]: an array with an element
+    /// `{table, caption, keys: [{key, written, value, default, caption}]}` for each table.
     pub(crate) tables: Value,
-    /// Outcome of the last reload.
+    /// Outcome of the last reload; `None` if there was none.
     pub(crate) reloaded: Option<Reloaded>,
 }
 
@@ -23,7 +27,8 @@ pub(crate) struct Reloaded {
     pub(crate) at: Moment,
     /// Errors in the file; `None` if the reload succeeded.
     pub(crate) faults: Option<String>,
-    /// Tables and keys that take effect only after a restart.
+    /// Changed settings that wait for a restart: names of tables, such as `telemetry`, and of keys, such as
+    /// `gate.workers`.
     pub(crate) waiting: Vec<&'static str>,
 }
 
@@ -45,8 +50,7 @@ impl Config {
         Some(json!({ "name": "reload-failed", "message": message, "setting": "" }))
     }
 
-    /// Settings after a successful reload. Settings that need a restart keep the value in force, with the new value
-    /// beside it.
+    /// The settings after a successful reload. `new` are those of the file; the `waiting` ones keep the value in force.
     pub(super) fn succeeded_by(&self, mut new: Self, at: Moment, waiting: Vec<&'static str>) -> Self {
         for key in &waiting {
             match key.split_once('.') {
@@ -63,21 +67,24 @@ impl Config {
     }
 }
 
+/// Tests whether a table has this header, such as `[gate]`.
 fn is_called(name: &str) -> impl Fn(&Value) -> bool {
     move |table| table["table"] == name
 }
 
+/// The entry of a key in the table with this header.
 fn key_of<'a>(tables: &'a Value, name: &str, key: &str) -> Option<&'a Value> {
     let table = tables.as_array()?.iter().find(|table| is_called(name)(table))?;
     table["keys"].as_array()?.iter().find(|entry| entry["key"] == key)
 }
 
-/// Replaces the value of a key by the one in `old`.
+/// Replaces the value of a key in `new` by the one in force, from `old`.
 fn keep_key(new: &mut Value, old: &Value, name: &str, key: &str) {
     let kept = key_of(old, name, key).cloned();
     let tables = new.as_array_mut().into_iter().flatten();
     let keys = tables.filter(|table| is_called(name)(table)).filter_map(|table| table["keys"].as_array_mut());
     let Some(entry) = keys.flatten().find(|entry| entry["key"] == key) else {
+        // The table is no longer in the file.
         if kept.is_some() {
             keep_table(new, old, name);
         }
@@ -86,13 +93,13 @@ fn keep_key(new: &mut Value, old: &Value, name: &str, key: &str) {
     let file_says = entry["value"].clone();
     match kept {
         Some(kept) => *entry = kept,
-        // `old` has no such table.
+        // `old` has no such table: the default is in force.
         None => (entry["written"], entry["value"]) = (json!(false), entry["default"].clone()),
     }
     entry["file_says"] = file_says;
 }
 
-/// Replaces a table by the one in `old`, or removes it.
+/// Replaces a table in `new` by the one in `old`, or removes it if `old` has none.
 fn keep_table(new: &mut Value, old: &Value, name: &str) {
     let Some(tables) = new.as_array_mut() else { return };
     tables.retain(|table| !is_called(name)(table));

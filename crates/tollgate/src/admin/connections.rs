@@ -1,10 +1,13 @@
 //! Bounds the connections to the admin address and selects the one that a new connection replaces.
 //!
 //! With a fixed bound and no replacement, anybody who can connect could lock out operators by keeping connections open.
-//! Therefore a new connection replaces a less useful one. Networks share the bound evenly: when it is reached, a
-//! network with fewer connections replaces one of the network with the most. Within a network, a connection that is
-//! idle, or that has transferred no byte for [`STALE_MIN`], is replaced. If no connection can be replaced, the new one
-//! is accepted for health checks only, in a separate reserve, where it replaces the oldest connection.
+//! Therefore, when a bound is reached, a new connection replaces a less useful one:
+//!
+//! - Networks share the total bound evenly: a network with fewer connections replaces one of the network with the most.
+//! - Otherwise a connection is replaced that is idle, or that has transferred no byte for [`STALE_MIN`]. If the network
+//!   has reached its own bound, it must be one of the same network.
+//! - If no connection can be replaced, the new one is accepted for health checks only, in a separate reserve. If that
+//!   is full too, it replaces the oldest connection there.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -27,7 +30,8 @@ pub(super) const RESERVE_MAX: usize = 32;
 /// streams send an event every second.
 pub(super) const STALE_MIN: Duration = Duration::from_secs(3);
 
-/// The network that connections and failures are counted for: an IPv4 address, or the /64 of an IPv6 address.
+/// The network for which connections, permits and wrong tokens are counted: an IPv4 address, or the /64 of an IPv6
+/// address.
 pub(super) fn network_of(address: IpAddr) -> Network {
     let address = tollgate_core::network::unmapped(address);
     Network::of(address, if address.is_ipv4() { 32 } else { 64 })
@@ -46,6 +50,7 @@ pub(super) enum Scope {
 #[derive(Default)]
 pub(super) struct AdminConnections(Mutex<ConnectionTable>);
 
+/// All connections that count, including those in the reserve.
 #[derive(Default)]
 struct ConnectionTable {
     by_id: HashMap<u64, AdminEntry>,
@@ -58,7 +63,7 @@ struct AdminEntry {
     activity: Arc<Activity>,
 }
 
-/// The state of one connection, as the connection's task reports it.
+/// The state of one connection. The task that serves the connection updates it; new connections read it.
 #[derive(Debug)]
 pub(super) struct Activity {
     began: Instant,
@@ -95,7 +100,7 @@ impl Activity {
         self.is_serving.load(Ordering::Relaxed)
     }
 
-    /// Whether the connection can be replaced by another of the same network.
+    /// Whether the connection is idle, or nothing has moved for [`STALE_MIN`] although a request is being served.
     fn is_replaceable(&self, now: Instant) -> bool {
         !self.is_serving() || now.saturating_duration_since(self.moved_at()) >= STALE_MIN
     }
@@ -116,7 +121,7 @@ impl Drop for AdminConnection {
 }
 
 impl AdminConnections {
-    /// Counts a new connection from `address`, which may replace another one.
+    /// Adds a new connection from `address`, which may replace another one.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr, now: Instant) -> AdminConnection {
         let (network, mut table) = (network_of(address), self.0.lock());
         let scope = if table.has_room(network) {
@@ -138,6 +143,7 @@ impl AdminConnections {
 }
 
 impl ConnectionTable {
+    /// The connections of one scope, with their IDs. Later connections have higher IDs.
     fn of_scope(&self, scope: Scope) -> impl Iterator<Item = (&u64, &AdminEntry)> {
         self.by_id.iter().filter(move |(_, entry)| entry.scope == scope)
     }
@@ -159,10 +165,11 @@ impl ConnectionTable {
         counts.into_iter().max_by_key(|(_, count)| *count)
     }
 
-    /// The connection that a new one of `network` replaces.
+    /// The ID of the connection that a new one of `network` replaces, if a bound is reached. See the header.
     fn least_useful(&self, network: Network, now: Instant) -> Option<u64> {
         let own = self.count(network);
         let (largest, count) = self.largest(Scope::Everything)?;
+        // Idle connections first, then those on which nothing has moved for the longest time.
         let rank = |entry: &AdminEntry| (entry.activity.is_serving(), entry.activity.moved_at());
         let stalest = |wanted: &dyn Fn(&AdminEntry) -> bool| {
             let candidates = self.of_scope(Scope::Everything).filter(|(_, entry)| wanted(entry));
@@ -179,7 +186,7 @@ impl ConnectionTable {
         }
     }
 
-    /// The connection that a new one replaces if the reserve is full: the oldest of the network with the most.
+    /// The connection that a new one replaces if the reserve is full: the oldest of the network with the most there.
     fn oldest_in_full_reserve(&self) -> Option<u64> {
         if self.of_scope(Scope::HealthChecks).count() < RESERVE_MAX {
             return None;

@@ -1,4 +1,4 @@
-//! Event streams of the admin API: the status, once per second.
+//! Event streams of the admin API (`GET /api/v1/events`), which the console reads: the status, once per second.
 //!
 //! The status is serialised once per second for all streams, and only if there is one. A slow reader receives the
 //! latest status and misses others; nothing is queued for it.
@@ -26,9 +26,11 @@ use super::quota::Quota;
 /// Event streams at once; one network has at most half of them.
 const READERS_MAX: usize = 64;
 
-/// The latest status, shared by all streams.
+/// The state of all streams.
 pub(super) struct Events {
+    /// The latest status as JSON.
     pub(super) latest: watch::Sender<Arc<str>>,
+    /// Permits for streams.
     readers: Arc<Quota>,
 }
 
@@ -66,6 +68,7 @@ pub(super) async fn events(
         Some((event, ((None, latest, permit, console), credential)))
     });
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(10));
+    // Without this header, nginx in front of the address would buffer the events.
     let no_buffer = [(HeaderName::from_static("x-accel-buffering"), "no")];
     (no_buffer, Sse::new(events).keep_alive(keep_alive)).into_response()
 }

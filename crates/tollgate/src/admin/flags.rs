@@ -1,4 +1,7 @@
-//! Handlers for flags and for reports of refusals.
+//! Handlers of the admin API for flags, and for reports of refusals.
+//!
+//! A flag is a mark on an account that was refused too often. The watch sets it, from the refusals of this gate and
+//! from those that other programs report with `POST /api/v1/rejections`. An operator clears it.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -23,10 +26,11 @@ use crate::watch::{Entry, Flag, NAME_BYTES_MAX, NotPersisted, Watch, canonical_k
 
 /// Reports processed at once; one network has at most half of them. Parsing one may take 100 MB of memory.
 pub(super) const REPORTS_AT_ONCE_MAX: usize = 4;
-/// Longest wait for a report's turn. Until then its body stays in the receive buffer of the socket.
-const TURN_MAX: Duration = Duration::from_secs(10);
+/// Longest wait of a report until fewer than [`REPORTS_AT_ONCE_MAX`] are processed. Until then its body stays in the
+/// receive buffer of the socket.
+const TURN_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// `GET /api/v1/flags`
+/// `GET /api/v1/flags`: the flags, and the limit (`threshold` refusals within `window`) beyond which they are set.
 pub(super) async fn flags(State(console): ConsoleState, query: QueryResult<ListFilter>) -> JsonResult {
     let filter = parse_query(query)?;
     let history = filter.wants_history();
@@ -48,14 +52,14 @@ pub(super) async fn flags(State(console): ConsoleState, query: QueryResult<ListF
     })))
 }
 
-/// Query parameters of a clearing, for clients that cannot send a body with `DELETE`.
+/// Query parameters of [`clear`], for clients that cannot send a body with `DELETE`.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct ClearQuery {
     name: Option<String>,
     note: Option<String>,
 }
 
-/// `DELETE /api/v1/flags/{account}`
+/// `DELETE /api/v1/flags/{account}`: clears a flag.
 pub(super) async fn clear(
     State(console): ConsoleState,
     Extension(identity): Extension<Identity>,
@@ -65,7 +69,7 @@ pub(super) async fn clear(
 ) -> JsonResult {
     let (parameters, object) = (parse_query(query)?, body.object()?);
     let account = canonical_key(account.into()).into_owned();
-    let let_in = identity.let_in();
+    let authentication = identity.authentication();
     let name = object.text("name", 100)?.map(str::to_owned).or(parameters.name).unwrap_or(identity.name);
     let note = object.text("note", 1000)?.map(str::to_owned).or(parameters.note).unwrap_or_default();
     if note.trim().is_empty() || note.chars().count() > 1000 || name.chars().count() > 100 {
@@ -76,48 +80,50 @@ pub(super) async fn clear(
     let cleared = console.run_on_watch(move |watch| {
         let cleared = watch.clear(&account, &name, &note)?;
         if cleared.is_some() {
-            watch.record_change(&name, &let_in, &format!("cleared the flag of \"{account}\": {note}"));
+            watch.record_change(&name, &authentication, &format!("cleared the flag of \"{account}\": {note}"));
         }
         Ok::<_, NotPersisted>(cleared)
     });
     match cleared.await? {
         Ok(Some(flag)) => Ok(Json(flag.shown())),
         Ok(None) => Err(AdminProblem::absent("that account is not flagged")),
-        Err(error) => Err(not_kept(&error)),
+        Err(error) => Err(not_persisted(&error)),
     }
 }
 
-/// `POST /api/v1/rejections`
+/// `POST /api/v1/rejections`: counts the refusals that another program reports.
 pub(super) async fn rejections(
     State(console): ConsoleState,
     peer: Option<Extension<PeerAddress>>,
     request: Request,
 ) -> Result<Response, AdminProblem> {
-    let Some(turn) = console.reports.wait(PeerAddress::address(peer), TURN_MAX).await else {
+    let Some(turn) = console.reports.wait(PeerAddress::address(peer), TURN_WAIT_MAX).await else {
         return Err(AdminProblem::new(StatusCode::SERVICE_UNAVAILABLE, "too many reports at once: try again later"));
     };
     let body = Body::<REPORT_BYTES_MAX>::from_request(request, &()).await?;
     // Parsing a large report takes long enough to delay other requests, so it also runs on the blocking thread.
-    let taken = console.run_on_watch(move |watch| {
-        let (id, entries) = read(&body.0)?;
-        let reported = watch.report(&id, &entries).map_err(|error| not_kept(&error))?;
+    let counted = console.run_on_watch(move |watch| {
+        let (id, entries) = parse_report(&body.0)?;
+        let reported = watch.report(&id, &entries).map_err(|error| not_persisted(&error))?;
         let count = entries.len();
+        // The memory is freed before the next report gets its turn.
         drop(entries);
         drop((body, turn));
         Ok::<_, AdminProblem>((id, count, reported))
     });
-    let (id, count, reported) = taken.await??;
+    let (id, count, reported) = counted.await??;
     let answer = json!({ "id": id, "entries": count, "repeated": reported.repeated, "flagged": reported.flagged });
     Ok((StatusCode::ACCEPTED, Json(answer)).into_response())
 }
 
-fn read(body: &[u8]) -> Result<(String, Vec<Entry<'_>>), AdminProblem> {
+/// The ID of a report, and its entries.
+fn parse_report(body: &[u8]) -> Result<(String, Vec<Entry<'_>>), AdminProblem> {
     let RejectionReport { id, entries } = RejectionReport::parse(body).map_err(AdminProblem::bad)?;
     Ok((id, entries.into_iter().map(entry).collect()))
 }
 
-/// Counts that are not positive become 0, which the watch ignores and counts as ignored. Long keys are truncated like
-/// those of requests, unless they already were.
+/// Converts an entry of a report for the watch. Counts that are not positive whole numbers become 0: the watch skips
+/// them, and counts them as ignored. Long keys are truncated like those of requests, unless they already were.
 fn entry(RejectionEntry { class, key, rejected }: RejectionEntry<'_>) -> Entry<'_> {
     let name = unescape_key(&key);
     let key = if name.len() < NAME_BYTES_MAX || is_cut(&name, NAME_BYTES_MAX) {
@@ -129,7 +135,7 @@ fn entry(RejectionEntry { class, key, rejected }: RejectionEntry<'_>) -> Entry<'
     Entry { class, key, count: rejected.as_u64().unwrap_or(0) }
 }
 
-fn not_kept(NotPersisted(error): &NotPersisted) -> AdminProblem {
+fn not_persisted(NotPersisted(error): &NotPersisted) -> AdminProblem {
     let detail = format!("cannot write to the journal, nothing was changed: {error}; try again");
     AdminProblem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
 }
@@ -140,7 +146,7 @@ mod tests {
 
     #[test]
     fn valid_reports_are_parsed_and_others_rejected() {
-        let (id, entries) = read(
+        let (id, entries) = parse_report(
             br#"{"id": "r1", "entries": [{"class": "user", "key": "u1", "rejected": 12},
             {"class": "user", "key": "u2", "rejected": -1}, {"class": "user", "key": "u3", "rejected": 1.5}]}"#,
         )
@@ -149,7 +155,7 @@ mod tests {
         assert_eq!(entries.iter().map(|entry| entry.count).collect::<Vec<_>>(), [12, 0, 0]);
         let key_of = |key: &str| {
             let text = json!({ "id": "r", "entries": [{ "class": "user", "key": key, "rejected": 1 }] }).to_string();
-            read(text.as_bytes()).unwrap().1[0].key.clone().into_owned()
+            parse_report(text.as_bytes()).unwrap().1[0].key.clone().into_owned()
         };
         // Every spelling of a key is accepted.
         let whole = r"\xff".repeat(254);
@@ -165,9 +171,9 @@ mod tests {
         );
         assert_eq!(key_of(&one), one);
         for text in ["", "[]", "{}", r#"{"id": "", "entries": []}"#, r#"{"id": 1, "entries": []}"#, r#"{"id": "r"}"#] {
-            assert!(read(text.as_bytes()).is_err(), "{text}");
+            assert!(parse_report(text.as_bytes()).is_err(), "{text}");
         }
         let long = format!(r#"{{"id": "{}", "entries": []}}"#, "x".repeat(129));
-        assert!(read(long.as_bytes()).is_err());
+        assert!(parse_report(long.as_bytes()).is_err());
     }
 }

@@ -20,7 +20,7 @@ use tollgate_core::time::Moment;
 use super::problem::AdminProblem;
 use super::server::is_health_check;
 use super::sessions::{LoginSession, Sessions, TokenFailures};
-use super::tokens::{Role, Tokens, random_word};
+use super::tokens::{Role, Tokens, random_secret};
 use super::wrong_tokens::{WrongToken, WrongTokens};
 use super::{Console, ConsoleState};
 use crate::session_cookie;
@@ -46,8 +46,9 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// How the sender was authenticated, for the list of changes. Unlike the name it cannot be chosen.
-    pub(super) fn let_in(&self) -> String {
+    /// How the sender was authenticated, for the field `let_in` in the list of changes. Unlike the name it cannot be
+    /// chosen.
+    pub(super) fn authentication(&self) -> String {
         let role = self.role.as_str();
         match (self.login, &self.csrf) {
             (true, _) => format!("logged in as {}, {role}", self.name),
@@ -57,13 +58,13 @@ impl Identity {
     }
 }
 
-/// The credential by which a request was authorised. A stream that lasts for hours is authorised only while its
-/// credential is valid.
+/// The credential by which a request was authorised. An event stream, which lasts for hours, checks with each event
+/// whether its credential is still valid.
 #[derive(Clone, Debug)]
 pub(super) struct Credential {
-    /// Value of [`Guard::renewals`] at that time.
+    /// Value of [`Guard::renewals`] at that time. It is different after the tokens were replaced.
     renewals: u64,
-    /// Session ID from the cookie.
+    /// Session ID from the cookie; `None` if the request has a bearer token or no session.
     session: Option<String>,
 }
 
@@ -81,9 +82,12 @@ impl PeerAddress {
 /// Tokens, sessions and host names that are accepted.
 pub(crate) struct Guard {
     pub(crate) tokens: ArcSwap<Tokens>,
+    /// Host names besides IP addresses and `localhost`.
     hosts: ArcSwap<Vec<String>>,
     pub(super) sessions: Sessions,
-    attempts: TokenFailures,
+    /// Bounds how many wrong tokens are logged.
+    failures: TokenFailures,
+    /// Counts wrong tokens and delays the responses to them.
     pub(super) wrong_tokens: WrongTokens,
     /// How many times the tokens were replaced.
     renewals: AtomicU64,
@@ -94,10 +98,10 @@ pub(crate) struct Guard {
 impl Guard {
     /// Accepts these tokens, and these host names besides addresses and `localhost`.
     pub(crate) fn new(tokens: Tokens, hosts: Vec<String>) -> Self {
-        let (sessions, attempts, open_csrf) = (Sessions::default(), TokenFailures::default(), random_word());
+        let (sessions, failures, open_csrf) = (Sessions::default(), TokenFailures::default(), random_secret());
         let wrong_tokens = WrongTokens::default();
         let (tokens, hosts) = (ArcSwap::from_pointee(tokens), ArcSwap::from_pointee(hosts));
-        Self { tokens, hosts, sessions, attempts, wrong_tokens, renewals: AtomicU64::new(0), open_csrf }
+        Self { tokens, hosts, sessions, failures, wrong_tokens, renewals: AtomicU64::new(0), open_csrf }
     }
 
     /// Replaces the tokens, if any are given, and the host names. Replacing tokens ends all sessions.
@@ -115,16 +119,16 @@ impl Guard {
     fn credential(&self, request: &Request, now: Moment) -> Credential {
         let renewals = self.renewals.load(Ordering::Acquire);
         let session = if bearer(request.headers()).is_none() { self.session(request.headers(), now) } else { None };
-        Credential { renewals, session: session.map(|(word, _)| word.to_owned()) }
+        Credential { renewals, session: session.map(|(id, _)| id.to_owned()) }
     }
 
     /// Whether a credential is still valid.
-    pub(super) fn is_valid(&self, by: &Credential, now: Moment) -> bool {
-        let lasts = |word: &String| !self.tokens.load().are_required() || self.sessions.find(word, now).is_some();
-        by.renewals == self.renewals.load(Ordering::Acquire) && by.session.as_ref().is_none_or(lasts)
+    pub(super) fn is_valid(&self, credential: &Credential, now: Moment) -> bool {
+        let lasts = |id: &String| !self.tokens.load().are_required() || self.sessions.find(id, now).is_some();
+        credential.renewals == self.renewals.load(Ordering::Acquire) && credential.session.as_ref().is_none_or(lasts)
     }
 
-    /// Whether a `Host` is ours. IP addresses always are, because no DNS name is involved.
+    /// Whether a `Host` header is accepted. IP addresses always are: DNS rebinding needs a name.
     fn is_known_host(&self, host: &str) -> bool {
         let name = match host.strip_prefix('[') {
             Some(rest) => rest.split_once(']').map_or("", |(address, _)| address),
@@ -134,14 +138,14 @@ impl Guard {
         name.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost") || self.hosts.load().iter().any(same)
     }
 
-    /// Role of a token. A valid token is always accepted; only failures are throttled, so that wrong tokens cannot lock
-    /// out operators. Mark the response to a wrong token with [`WrongToken`].
-    pub(super) fn role_of(&self, shown: &str, from: IpAddr, console: &Console) -> Result<Role, AdminProblem> {
-        if let Some(role) = self.tokens.load().role_of(shown) {
+    /// Role of the token that a client sent. A valid token is always accepted, so that wrong ones cannot lock out
+    /// operators. The caller must mark the response to a wrong token with [`WrongToken`], so that it is delayed.
+    pub(super) fn role_of(&self, sent: &str, from: IpAddr, console: &Console) -> Result<Role, AdminProblem> {
+        if let Some(role) = self.tokens.load().role_of(sent) {
             return Ok(role);
         }
         self.wrong_tokens.count.inc();
-        if !self.attempts.failed(from, console.watch.calendar.now()) {
+        if !self.failures.failed(from, console.watch.calendar.now()) {
             return Err(AdminProblem::new(
                 StatusCode::TOO_MANY_REQUESTS,
                 "too many wrong tokens: try again in a minute",
@@ -151,7 +155,7 @@ impl Guard {
         Err(AdminProblem::new(StatusCode::UNAUTHORIZED, "wrong token"))
     }
 
-    /// Authenticates a request by its bearer token or session cookie.
+    /// Authenticates a request by its bearer token or session cookie. `None` if it has neither.
     fn identity(&self, headers: &HeaderMap, from: IpAddr, console: &Console) -> Result<Option<Identity>, AdminProblem> {
         if !self.tokens.load().are_required() {
             let (role, name, csrf) = (Role::Operator, "operator".to_owned(), Some(self.open_csrf.clone()));
@@ -173,7 +177,7 @@ impl Guard {
     /// Session of a request, with its ID. All cookies of the name are tried, because another site on the same host may
     /// have set one too, and browsers may send that one first.
     fn session<'a>(&self, headers: &'a HeaderMap, now: Moment) -> Option<(&'a str, LoginSession)> {
-        cookies(headers).find_map(|word| Some((word, self.sessions.find(word, now)?)))
+        cookies(headers).find_map(|id| Some((id, self.sessions.find(id, now)?)))
     }
 
     /// Rejects a change sent by a page of another site.
@@ -189,22 +193,24 @@ impl Guard {
         Err(AdminProblem::forbidden("the request comes from another site"))
     }
 
-    /// Rejects a change of a page without its CSRF token. Requests with a bearer token, and clients that are not
-    /// browsers, need none.
+    /// Rejects a change of a page without its CSRF token. A request with a bearer token needs none, and if no token is
+    /// required, neither does a client that is not a browser.
     fn reject_forged(&self, identity: &Identity, headers: &HeaderMap) -> Result<(), AdminProblem> {
         let Some(csrf) = &identity.csrf else { return Ok(()) };
         let fetch = HeaderName::from_static("sec-fetch-site");
-        let by_browser =
+        let signs_of_browser =
             [&header::ORIGIN, &header::COOKIE, &header::REFERER, &fetch].map(|name| headers.contains_key(name));
-        if !self.tokens.load().are_required() && !by_browser.contains(&true) {
+        if !self.tokens.load().are_required() && !signs_of_browser.contains(&true) {
             return Ok(());
         }
         match headers.get(CSRF).and_then(|value| value.to_str().ok()) {
-            Some(shown) if is_same_secret(shown, csrf) => Ok(()),
+            Some(sent) if is_same_secret(sent, csrf) => Ok(()),
             _ => Err(AdminProblem::forbidden("the CSRF token of this session is missing: reload the page")),
         }
     }
 
+    /// Authorises a request. Returns its sender; `None` for health checks, the login page and the files of the console,
+    /// which everybody may request.
     fn admit(&self, request: &Request, console: &Console) -> Result<Option<Identity>, AdminProblem> {
         let (path, headers) = (request.uri().path(), request.headers());
         if is_health_check(request) {
@@ -232,9 +238,9 @@ impl Guard {
         if identity.role == Role::Reporter && !reports {
             return Err(AdminProblem::forbidden("a reporter may only send refusals to POST /api/v1/rejections"));
         }
-        // Explaining a request and logging out change no state that a viewer may not change.
-        let asks = path == "/api/v1/explain" || path == "/logout";
-        if changes && !asks && identity.role == Role::Viewer {
+        // These two are sent with POST, but a viewer may use them: they change nothing except the own session.
+        let is_for_viewers = path == "/api/v1/explain" || path == "/logout";
+        if changes && !is_for_viewers && identity.role == Role::Viewer {
             return Err(AdminProblem::forbidden("a viewer cannot make changes"));
         }
         if changes {
@@ -286,14 +292,14 @@ pub(super) async fn guard(State(console): ConsoleState, mut request: Request, ne
     response
 }
 
-/// Bearer token of a request.
+/// Bearer token of a request. `None` without an `Authorization` header; empty if the header has another scheme.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().unwrap_or_default();
     let (scheme, token) = value.split_once(' ').unwrap_or((value, ""));
     Some(if scheme.eq_ignore_ascii_case("bearer") { token.trim() } else { "" })
 }
 
-/// Session IDs of all cookies.
+/// The session IDs in the cookies of a request.
 pub(super) fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let values = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes);
     values.flat_map(|value| value.split(|byte| *byte == b';')).filter_map(|pair| {
@@ -303,8 +309,8 @@ pub(super) fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
 }
 
 /// Compares two secrets in constant time.
-fn is_same_secret(shown: &str, word: &str) -> bool {
-    shown.as_bytes().ct_eq(word.as_bytes()).into()
+fn is_same_secret(sent: &str, expected: &str) -> bool {
+    sent.as_bytes().ct_eq(expected.as_bytes()).into()
 }
 
 #[cfg(test)]
@@ -343,7 +349,7 @@ mod tests {
     fn changes_record_the_authentication_whatever_name_is_chosen() {
         let ann = |csrf: Option<&str>, login| {
             let (name, csrf) = ("ann".to_owned(), csrf.map(str::to_owned));
-            Identity { role: Role::Operator, name, csrf, login }.let_in()
+            Identity { role: Role::Operator, name, csrf, login }.authentication()
         };
         assert_eq!(ann(Some("word"), true), "logged in as ann, operator");
         assert_eq!(ann(None, false), "by the operator's token");

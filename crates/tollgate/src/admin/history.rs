@@ -1,4 +1,5 @@
-//! The last hour in samples of one second.
+//! The last hour of this process in samples of one second, for the charts of the console and of the command `doctor`
+//! (`GET /api/v1/history`).
 
 use std::collections::VecDeque;
 
@@ -9,15 +10,18 @@ use super::monitored_role::{CurrentValues, Sample, Totals};
 /// Samples that are kept, one per second.
 const SECONDS_MAX: usize = 3600;
 
-/// Samples of the last hour, and the totals at the last one.
+/// Samples of the last hour.
 #[derive(Debug, Default)]
 pub(super) struct History {
+    /// The latest sample is last.
     samples: VecDeque<Sample>,
+    /// Time and totals of the last call of [`Self::take`].
     before: Option<(Moment, Totals)>,
 }
 
 impl History {
-    /// Adds the sample from the last totals to these, taken at `now`.
+    /// Adds a sample: rates between the totals of the last call and these, which were read at `now`. The first call
+    /// adds none.
     pub(super) fn take(&mut self, totals: Totals, now: Moment) {
         if let Some((then, before)) = self.before.replace((now, totals.clone())) {
             let secs = (now.since(then).as_nanos() as f64 / 1e9).max(0.001);
@@ -42,7 +46,7 @@ impl History {
         self.samples.back()
     }
 
-    /// All samples, merged in steps of `step` seconds: averages of rates, and the worst of the other values.
+    /// All samples, each `step` of them merged into one: averages of the rates, and the worst of the other values.
     pub(super) fn in_steps(&self, step: usize) -> Vec<Sample> {
         let samples: Vec<&Sample> = self.samples.iter().collect();
         samples.rchunks(step.max(1)).rev().filter_map(merge).collect()
@@ -77,6 +81,7 @@ fn merge(samples: &[&Sample]) -> Option<Sample> {
     })
 }
 
+/// Rounds to three decimals, because the samples are sent as JSON.
 fn round(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }

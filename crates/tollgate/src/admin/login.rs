@@ -1,4 +1,5 @@
-//! Handlers for logging in and out.
+//! Handlers for logging in to the console and out of it. A login exchanges a token for a session, whose ID is in a
+//! cookie. It is also recorded in the list of changes.
 
 use std::net::IpAddr;
 
@@ -10,6 +11,7 @@ use serde::Deserialize;
 use super::body::Body;
 use super::guard::{PeerAddress, cookies};
 use super::page;
+use super::sessions::SESSION_LIFETIME;
 use super::tokens::Role;
 use super::wrong_tokens::WrongToken;
 use super::{Console, ConsoleState};
@@ -18,6 +20,7 @@ use crate::watch::LOGGED_IN;
 
 /// Placeholder in the page for an error message.
 const MESSAGE: &str = "<!-- message -->";
+/// Longer names are truncated.
 const NAME_CHARS_MAX: usize = 60;
 
 /// The submitted form.
@@ -25,6 +28,7 @@ const NAME_CHARS_MAX: usize = 60;
 struct Form {
     #[serde(default)]
     token: String,
+    /// Name of the person, for the list of changes; not verified.
     #[serde(default)]
     name: String,
 }
@@ -58,33 +62,36 @@ pub(super) async fn login(State(console): ConsoleState, peer: Option<Extension<P
 
 /// `POST /logout`
 pub(super) async fn logout(State(console): ConsoleState, headers: HeaderMap) -> Response {
-    cookies(&headers).for_each(|word| console.guard.sessions.end(word));
+    cookies(&headers).for_each(|session_id| console.guard.sessions.end(session_id));
     let mut response = Redirect::to("/login").into_response();
     response.headers_mut().insert(header::SET_COOKIE, cookie_of("", 0));
     response
 }
 
+/// Records the login and starts the session. If the login cannot be recorded, there is no session.
 async fn welcome(console: &Console, role: Role, name: &str, from: IpAddr) -> Response {
     let mut name: String = name.trim().chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect();
     if name.is_empty() {
         role.as_str().clone_into(&mut name);
     }
-    let (by, let_in) = (name.clone(), format!("by the {}'s token", role.as_str()));
-    let what = format!("{LOGGED_IN} {} from {from}", role.as_str());
-    if let Err(problem) = console.run_on_watch(move |watch| watch.record_change(&by, &let_in, &what)).await {
+    let (by, authentication) = (name.clone(), format!("by the {}'s token", role.as_str()));
+    let change = format!("{LOGGED_IN} {} from {from}", role.as_str());
+    if let Err(problem) = console.run_on_watch(move |watch| watch.record_change(&by, &authentication, &change)).await {
         return problem.into_response();
     }
-    let word = console.guard.sessions.begin(role, &name, console.watch.calendar.now());
+    let session_id = console.guard.sessions.begin(role, &name, console.watch.calendar.now());
     let mut response = Redirect::to("/").into_response();
-    response.headers_mut().insert(header::SET_COOKIE, cookie_of(&word, 12 * 3600));
+    response.headers_mut().insert(header::SET_COOKIE, cookie_of(&session_id, SESSION_LIFETIME.as_secs_ceil()));
     response
 }
 
-fn cookie_of(word: &str, age_secs: u32) -> HeaderValue {
-    let text = format!("{}={word}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age_secs}", session_cookie::NAME);
+/// The session cookie. With an age of 0, the browser deletes it.
+fn cookie_of(session_id: &str, age_secs: u64) -> HeaderValue {
+    let text = format!("{}={session_id}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age_secs}", session_cookie::NAME);
     HeaderValue::from_str(&text).expect("a session ID is hexadecimal")
 }
 
+/// The login page with an error message.
 fn refuse(status: StatusCode, message: &str) -> Response {
     let message = format!("<p class=\"wrong\" role=\"alert\">{message}</p>");
     (status, Html(page::login().replace(MESSAGE, &message))).into_response()

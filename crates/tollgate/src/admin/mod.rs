@@ -1,7 +1,8 @@
-//! The admin address: health checks, metrics, the console and the API behind it.
+//! The admin address: an HTTP server for operators, with health checks, metrics, the console (the web interface) and
+//! the API that the console uses.
 //!
-//! It accesses the role of this process through the trait [`MonitoredRole`], and the watch directly. All requests pass
-//! the [`guard`] first.
+//! It accesses the role of this process (gate, master, or watch alone) through the trait [`MonitoredRole`], and the
+//! watch, which records refusals and sets flags, directly. All requests pass the [`guard`] first.
 
 mod api;
 mod body;
@@ -63,21 +64,22 @@ type ConsoleState = State<Arc<Console>>;
 pub(crate) struct Console {
     /// Registry of all metrics.
     registry: Registry,
+    /// The role of this process.
     monitored: Arc<dyn MonitoredRole>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) guard: Guard,
     events: Events,
     history: Mutex<History>,
     config: Mutex<Config>,
-    /// Permits to process a report.
+    /// Permits to process reports of refusals, which other programs send.
     reports: Arc<Quota>,
-    /// Permits for operations of the watch.
+    /// Permits for operations of the watch, which may block.
     watch_permits: Arc<Semaphore>,
     started: Moment,
 }
 
 impl Console {
-    /// Creates the admin address of a process with this role and watch.
+    /// Creates the state of the admin address. `monitored` is the role of this process.
     pub(crate) fn new(
         mut registry: Registry,
         monitored: Arc<dyn MonitoredRole>,
@@ -94,7 +96,8 @@ impl Console {
         Arc::new(Self { registry, monitored, watch, guard, events, history, config, reports, watch_permits, started })
     }
 
-    /// Records the outcome of a reload: the new settings with those that need a restart, or the errors.
+    /// Records the outcome of a reload: the new settings, with the names of those that wait for a restart, or the
+    /// errors.
     pub(crate) fn reloaded(&self, outcome: Result<(Config, Vec<&'static str>), String>) {
         let at = self.watch.calendar.now();
         let mut config = self.config.lock();
@@ -116,7 +119,7 @@ impl Console {
         text
     }
 
-    /// Takes a sample of everything but the watch. Call once per second on a thread that may take a while.
+    /// Updates the role, the history and the event streams. Call it once per second, on a thread that may block.
     fn tick(&self) {
         self.monitored.tick();
         if let Some(totals) = self.monitored.totals() {
@@ -158,6 +161,7 @@ pub(crate) async fn serve(listener: TcpListener, console: Arc<Console>) {
     server::serve(listener, router(console)).await;
 }
 
+/// Calls `act` once per second on a blocking thread.
 async fn every_second(console: Arc<Console>, act: fn(&Console)) {
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

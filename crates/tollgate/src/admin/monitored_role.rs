@@ -1,4 +1,8 @@
-//! The interface between the admin address and the role of this process.
+//! The interface between the admin address and the role of this process: a gate, a master, or the watch alone. The
+//! roles implement [`MonitoredRole`] in `service`; the handlers of the API call it.
+//!
+//! A class is the property of a request from which a rule computes its key, such as `ip/24` or `header:x-api-key`; a
+//! key is its value for one request. A compound class, such as `method+path`, has keys with a space between the parts.
 
 use std::borrow::Cow;
 use std::future::ready;
@@ -21,9 +25,9 @@ use crate::watch::{escape_key, unescape_key};
 /// A boxed future, for answers that may need a round trip to Redis.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A role as the admin address sees it.
+/// A role as the admin address uses it. The defaults are for roles that do not decide about requests.
 pub(crate) trait MonitoredRole: Send + Sync {
-    /// Name of the role.
+    /// Name of the role in the API.
     fn role(&self) -> &'static str;
     /// Whether the role is ready to serve.
     fn is_ready(&self) -> bool {
@@ -43,7 +47,8 @@ pub(crate) trait MonitoredRole: Send + Sync {
     fn classes(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Keys of a class with the highest cost or the most refusals. `None` if there is no such class.
+    /// At most `top` keys of a class, those with the highest cost or the most refusals, as JSON objects. Only keys that
+    /// contain `search`, in lower case. `None` if there is no such class.
     fn buckets(&self, _class: &str, _top: usize, _search: &str) -> Option<Vec<Value>> {
         None
     }
@@ -56,21 +61,21 @@ pub(crate) trait MonitoredRole: Send + Sync {
         "ip/32".to_owned()
     }
     /// Whether a request would be admitted, and why.
-    fn explain<'a>(&'a self, _question: &'a ExplainRequest) -> BoxFuture<'a, Option<Value>> {
+    fn explain<'a>(&'a self, _request: &'a ExplainRequest) -> BoxFuture<'a, Option<Value>> {
         Box::pin(ready(None))
     }
     /// State of all rules that apply to a key.
-    fn key<'a>(&'a self, _who: &'a KeyRef) -> BoxFuture<'a, Option<Value>> {
+    fn key<'a>(&'a self, _key: &'a KeyRef) -> BoxFuture<'a, Option<Value>> {
         Box::pin(ready(None))
     }
     /// Resets the state of a key in all rules of its class. Returns how many rules had any, or why it may still exist
     /// on Redis.
-    fn forget<'a>(&'a self, _who: &'a KeyRef) -> BoxFuture<'a, Result<usize, &'static str>> {
+    fn forget<'a>(&'a self, _key: &'a KeyRef) -> BoxFuture<'a, Result<usize, &'static str>> {
         Box::pin(ready(Ok(0)))
     }
-    /// Exempts a key from the rules of its class for a while, or ends the exemption. Returns an error message on
+    /// Exempts a key from the rules of its class for this time; `None` ends the exemption. Returns an error message on
     /// failure.
-    fn exempt(&self, _who: &KeyRef, _span: Option<Span>) -> Result<(), &'static str> {
+    fn exempt(&self, _key: &KeyRef, _span: Option<Span>) -> Result<(), &'static str> {
         Err("this process does not decide about requests")
     }
 }
@@ -87,7 +92,7 @@ pub(crate) struct KeyRef {
 }
 
 impl KeyRef {
-    /// The key of this class with this text.
+    /// The key of this class with this text, which is escaped or masked as in responses of the API.
     pub(crate) fn new(class: &str, name: &str) -> Self {
         let key = unescape_key(&with_prefix(class, name.into())).into_owned();
         match Class::parse(class) {
@@ -100,7 +105,7 @@ impl KeyRef {
         Self { request: ExplainRequest::of_key(&class, &key), class, key }
     }
 
-    /// Resolves a masked key.
+    /// Replaces a masked key by the key itself, if the role has state for it.
     pub(super) fn unmasked(self, monitored: &dyn MonitoredRole) -> Self {
         match monitored.unmask(&self.class, &self.key) {
             Some(key) => Self::of_key(self.class, key),
@@ -109,7 +114,7 @@ impl KeyRef {
     }
 }
 
-/// Adds the prefix of the class to an address: `203.0.113.7` of `ip/24` becomes `203.0.113.0/24`. Other keys are
+/// Converts an address to the key of an `ip` class: `203.0.113.7` of `ip/24` becomes `203.0.113.0/24`. Other texts are
 /// unchanged.
 pub(super) fn with_prefix<'a>(class: &str, name: Cow<'a, str>) -> Cow<'a, str> {
     struct NetworkSink(Option<Network>);
@@ -133,7 +138,9 @@ pub(super) fn with_prefix<'a>(class: &str, name: Cow<'a, str>) -> Cow<'a, str> {
 pub(crate) struct Totals {
     pub(crate) requests: u64,
     pub(crate) refused: u64,
+    /// Requests that a rule has held (delayed) or that have waited in the queue.
     pub(crate) held: u64,
+    /// CPU time that the requests have cost at the backend.
     pub(crate) toll_seconds: f64,
     pub(crate) current: CurrentValues,
 }
@@ -141,49 +148,61 @@ pub(crate) struct Totals {
 /// Current values of a role.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct CurrentValues {
+    /// Requests that are held or wait in the queue.
     pub(crate) waiting: u64,
+    /// Requests in flight at the backends.
     pub(crate) in_flight: u64,
+    /// The limit of `in_flight`.
     pub(crate) in_flight_max: u64,
+    /// Connections of clients.
     pub(crate) connections: u64,
+    /// Load level of the backend: normal, elevated or critical.
     pub(crate) band: &'static str,
+    /// The sustained delay that determines the band: the median of the last 15 seconds.
     pub(crate) sustained_ms: u64,
-    /// Latency of the last seconds; `None` without responses.
+    /// Median latency of the last seconds; `None` without responses.
     pub(crate) p50_ms: Option<f64>,
+    /// 99th percentile of the same latencies.
     pub(crate) p99_ms: Option<f64>,
 }
 
-/// One second of the charts.
+/// One second of the charts. The first numbers are rates per second.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Sample {
-    /// Milliseconds since 1970.
+    /// End of the second, in milliseconds since the Unix epoch.
     pub(crate) at_ms: u64,
     pub(crate) admitted: f64,
     pub(crate) held: f64,
     pub(crate) refused: f64,
+    /// CPU time of the backend in seconds per second, that is, in cores.
     pub(crate) cpu: f64,
     #[serde(flatten)]
     pub(crate) current: CurrentValues,
 }
 
-/// A request to be explained.
+/// An imagined request, for which an operator asks whether and why it would be admitted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExplainRequest {
+    /// Address of the client; `None` if there is none, as for a key without an address.
     pub(crate) client: Option<IpAddr>,
     pub(crate) method: Vec<u8>,
     pub(crate) path: ExplainPath,
     /// Names are in lower case.
     pub(crate) headers: Vec<(String, Vec<u8>)>,
+    /// Values of the classes `identifier` and `descriptor:...`, which requests have only at doors.
     pub(crate) attributes: Vec<(String, Vec<u8>)>,
-    /// Expected cost.
+    /// Expected cost, as CPU time.
     pub(crate) toll: Option<Span>,
     /// Whether the account is flagged.
     pub(crate) is_flagged: bool,
 }
 
-/// Path of an explained request, which may have a query, with its normalised forms.
+/// Path of an [`ExplainRequest`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExplainPath {
+    /// The path with its query, if any.
     target: Vec<u8>,
+    /// The normalised path, which rules compare.
     normal: NormalPath,
 }
 
@@ -202,7 +221,7 @@ impl ExplainRequest {
         let mut request = Self { method: b"GET".to_vec(), path, ..Self::default() };
         let parts: Vec<&str> = class.split('+').map(str::trim).collect();
         let keys = split(&parts, key)?;
-        parts.into_iter().zip(keys).try_for_each(|(part, key)| request.take(part, key))?;
+        parts.into_iter().zip(keys).try_for_each(|(part, key)| request.set_part(part, key))?;
         Some(request)
     }
 
@@ -233,7 +252,7 @@ impl ExplainRequest {
         }
     }
 
-    /// Adds a header line; several lines of one name are joined.
+    /// Adds a header line. Several lines of one name are joined to one value.
     pub(crate) fn add_header(&mut self, name: &str, value: Vec<u8>) {
         let name = name.to_ascii_lowercase();
         match self.headers.iter_mut().find(|(known, _)| *known == name) {
@@ -242,7 +261,9 @@ impl ExplainRequest {
         }
     }
 
-    fn take(&mut self, part: &str, key: &[u8]) -> Option<()> {
+    /// Sets the property of the request to which a part of a class refers. `None` if it is unknown or the key is
+    /// invalid.
+    fn set_part(&mut self, part: &str, key: &[u8]) -> Option<()> {
         let (kind, name) = part.split_once(':').unwrap_or((part, ""));
         match kind {
             "user-agent" | "host" => self.add_header(kind, key.to_vec()),
@@ -266,8 +287,8 @@ impl ExplainRequest {
     }
 }
 
-/// Splits a key at the spaces between its parts. Only one part may contain spaces itself; with two, the split would be
-/// ambiguous.
+/// Splits a key of a compound class at the spaces between its parts. A key with more spaces than that can only be split
+/// if exactly one part may contain spaces itself.
 fn split<'a>(parts: &[&str], key: &'a [u8]) -> Option<Vec<&'a [u8]>> {
     let mut words: Vec<&[u8]> = key.split(|byte| *byte == b' ').collect();
     let more = if parts.len() == 1 { words.len() - 1 } else { words.len().checked_sub(parts.len())? };

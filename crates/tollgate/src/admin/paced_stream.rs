@@ -1,8 +1,8 @@
-//! A stream that fails if its peer does not read fast enough.
+//! A connection to the admin address that fails if the client does not read responses fast enough.
 //!
-//! hyper waits for a client that does not read without a bound. Here a write that makes no progress for [`STALL_MAX`]
-//! fails, and so does one to a client that has read less than [`BYTES_PER_SEC_MIN`] on average over the time spent
-//! waiting for it.
+//! hyper waits without a bound for a client that does not read, and the admin address has few connections. Here a write
+//! that makes no progress for [`STALL_MAX`] fails, and so does one to a client that has read less than
+//! [`BYTES_PER_SEC_MIN`] on average over the time spent waiting for it.
 
 use std::io;
 use std::pin::Pin;
@@ -23,11 +23,13 @@ const BYTES_PER_SEC_MIN: u64 = 4096;
 /// A stream whose writes fail if the peer reads too slowly.
 pub(super) struct PacedStream<S> {
     stream: S,
+    /// Where each transferred byte is recorded.
     activity: Arc<Activity>,
-    /// When the current write began to wait, and its timeout.
+    /// When the current write began to wait, and its timeout; `None` if no write waits.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
-    /// Time spent waiting in all writes.
+    /// Time that earlier writes spent waiting.
     waited: Duration,
+    /// Bytes written so far.
     written: u64,
 }
 
@@ -36,13 +38,14 @@ impl<S> PacedStream<S> {
         Self { stream, activity, waiting: None, waited: Duration::ZERO, written: 0 }
     }
 
-    /// Longest wait of the next write.
+    /// Longest wait of the next write. In total, writes may wait for [`STALL_MAX`], and for a second more for each
+    /// [`BYTES_PER_SEC_MIN`] bytes written.
     fn patience(&self) -> Duration {
         let earned = Duration::from_millis(self.written.saturating_mul(1000) / BYTES_PER_SEC_MIN);
         STALL_MAX.min((STALL_MAX + earned).saturating_sub(self.waited))
     }
 
-    /// Fails a write that has waited for too long.
+    /// Measures the wait of a write that was polled, and fails it if it has waited for too long.
     fn timed<T>(&mut self, polled: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         if polled.is_ready() {
             if let Some((since, _)) = self.waiting.take() {
@@ -55,6 +58,7 @@ impl<S> PacedStream<S> {
         over.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 
+    /// Records the bytes of a write that was polled.
     fn wrote(&mut self, polled: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(length)) = polled {
             self.written += length as u64;

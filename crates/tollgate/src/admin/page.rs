@@ -1,7 +1,7 @@
 //! The pages of the console, which are compiled into the binary.
 //!
-//! The files are served below a folder named after a hash of their contents. Browsers cache each file for good, and a
-//! new version takes effect at once.
+//! The script, the style sheet and the icon are served below a folder named after a hash of their contents. Browsers
+//! cache them for a year, and a new version takes effect at once.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::LazyLock;
@@ -14,7 +14,7 @@ use axum::routing::get;
 
 use super::script::script;
 
-/// Modules of the console, each after those that it imports.
+/// Names and texts of the JavaScript modules of the console, each after those that it imports.
 const MODULES: &[(&str, &str)] = &[
     ("dom", include_str!("../../console/dom.js")),
     ("format", include_str!("../../console/format.js")),
@@ -32,17 +32,20 @@ const MODULES: &[(&str, &str)] = &[
 const STYLE: &str = include_str!("../../console/style.css");
 const ICON: &str = include_str!("../../console/icon.svg");
 
-/// Prefix of the paths of all files; the version follows.
+/// Prefix of the paths of these files. The version follows; in the HTML sources it is left out.
 const FOLDER: &str = "/console/";
 
 static PAGES: LazyLock<ConsolePages> = LazyLock::new(ConsolePages::new);
 
 /// The files of the console.
 struct ConsolePages {
-    /// Hash of all files.
+    /// Hash of the script, the style sheet and the icon.
     version: String,
+    /// All modules in one.
     script: String,
+    /// The HTML of the console.
     index: String,
+    /// The HTML of the login page.
     login: String,
 }
 

@@ -10,7 +10,9 @@ use super::wrong_tokens::WrongToken;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AdminProblem {
     status: StatusCode,
+    /// Message for the client.
     detail: String,
+    /// Whether the request had a wrong token.
     is_by_wrong_token: bool,
 }
 
@@ -19,7 +21,7 @@ impl AdminProblem {
         Self { status, detail: detail.into(), is_by_wrong_token: false }
     }
 
-    /// Marks the response to a wrong token.
+    /// Marks the response to a wrong token, so that `guard` delays it and closes the connection.
     pub(super) fn by_wrong_token(self) -> Self {
         Self { is_by_wrong_token: true, ..self }
     }

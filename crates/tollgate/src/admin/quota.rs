@@ -1,4 +1,5 @@
-//! A bounded number of permits, half of which one network may hold: for event streams and for reports.
+//! A bounded number of permits, for event streams and for reports of refusals. One network may hold at most half of
+//! them, so that it cannot lock out the others.
 
 use std::net::IpAddr;
 use std::pin::pin;
@@ -16,7 +17,9 @@ use crate::key_counts::KeyCounts;
 pub(super) struct Quota {
     total_max: usize,
     per_network_max: usize,
+    /// Permits that are taken.
     taken: Mutex<KeyCounts<Network>>,
+    /// Notified when a permit is released.
     freed: Notify,
 }
 

@@ -1,4 +1,5 @@
-//! The JSON of `POST /api/v1/rejections`. It has no other dependencies, so that it can be fuzzed.
+//! The JSON of `POST /api/v1/rejections`, with which another program reports the requests that it has refused. This
+//! file depends on no other module, so that it can be fuzzed.
 
 use std::borrow::Cow;
 
@@ -11,6 +12,7 @@ pub(super) const ID_BYTES_MAX: usize = 128;
 /// One report.
 #[derive(Deserialize)]
 pub(super) struct RejectionReport<'a> {
+    /// Chosen by the reporter. A report with the same ID as an earlier one is not counted again.
     pub(super) id: String,
     #[serde(borrow)]
     pub(super) entries: Vec<RejectionEntry<'a>>,
@@ -23,6 +25,7 @@ pub(super) struct RejectionEntry<'a> {
     pub(super) class: Cow<'a, str>,
     #[serde(borrow)]
     pub(super) key: Cow<'a, str>,
+    /// The number of refusals.
     pub(super) rejected: Number,
 }
 

@@ -1,12 +1,14 @@
-//! Joins the modules of the console into one script.
+//! Joins the JavaScript modules of the console into one script, because loading them one after the other takes visibly
+//! longer.
 //!
-//! A browser requests modules one by one, a few at a time, and the sum of these milliseconds is visible. A bundler is
-//! not needed, because the console uses a small subset of modules: imports and exports on lines of their own, no
-//! cycles, and top-level `await` only in the last module.
+//! A bundler is not needed, because the console uses a small subset of modules: imports and exports on lines of their
+//! own, no cycles, and top-level `await` only in the last module. Each module but the last becomes a function that is
+//! called at once and returns the exports; its result is the constant `$name`.
 
 use std::fmt::Write;
 
-/// Joins modules, given by name and text, each after those that it imports. The last one runs at the top level.
+/// Joins modules, given as pairs of name and text, each after those that it imports. The last one runs at the top
+/// level.
 pub(super) fn script(modules: &[(&str, &str)]) -> String {
     let mut script = String::new();
     for (index, (name, text)) in modules.iter().enumerate() {
@@ -22,7 +24,7 @@ pub(super) fn script(modules: &[(&str, &str)]) -> String {
     script
 }
 
-/// Lines of a module with imports replaced by the scopes of other modules, and its exports.
+/// The text of a module, in which imports refer to the constants of other modules, and the names that it exports.
 fn scoped(text: &str) -> (String, Vec<&str>) {
     let (mut lines, mut exports) = (String::new(), Vec::new());
     for line in text.lines() {
@@ -39,14 +41,14 @@ fn scoped(text: &str) -> (String, Vec<&str>) {
     (lines, exports)
 }
 
-/// Names that a line imports, and the module.
+/// The names that a line imports, and the name of the module from which it imports them.
 fn import(line: &str) -> Option<(&str, &str)> {
     let (names, from) = line.strip_prefix("import ")?.split_once(" from ")?;
     let from = from.strip_prefix("\"./")?.strip_suffix(".js\";")?;
     Some((names.strip_prefix("* as ").unwrap_or(names), from))
 }
 
-/// Name that a line declares.
+/// The name of the function or constant that a line declares.
 fn declared(line: &str) -> Option<&str> {
     let line = line.strip_prefix("async ").unwrap_or(line);
     let name = line.strip_prefix("function ").or_else(|| line.strip_prefix("const "))?;

@@ -1,4 +1,6 @@
-//! The HTTP server of the admin address: few connections, each with timeouts, each replaceable by another.
+//! The HTTP server of the admin address: accepts connections and serves requests with the router. The number of
+//! connections is bounded ([`AdminConnections`]): a new one may replace another, and if none can be replaced, the new
+//! one is in a reserve for health checks.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -24,10 +26,10 @@ use super::guard::PeerAddress;
 use super::paced_stream::PacedStream;
 use super::problem::AdminProblem;
 
-/// Longest time for the head of a request to arrive, and for a connection to be idle.
-const HEAD_MAX: Duration = Duration::from_secs(30);
+/// Longest time until the head of the next request has arrived, including the time in which the connection is idle.
+const HEAD_WAIT_MAX: Duration = Duration::from_secs(30);
 /// The same for a connection in the reserve: a health check sends its request at once.
-const HEALTH_HEAD_MAX: Duration = Duration::from_secs(5);
+const HEALTH_HEAD_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Largest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 
@@ -39,10 +41,11 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
             Ok((stream, peer)) => {
                 let _ = stream.set_nodelay(true);
                 let connection = connections.enter(peer.ip(), Instant::now());
-                tokio::spawn(converse(stream, PeerAddress(peer), router.clone(), connection));
+                tokio::spawn(serve_connection(stream, PeerAddress(peer), router.clone(), connection));
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection to the admin address");
+                // The cause, such as too many open files, may last.
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }
@@ -50,7 +53,7 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
 }
 
 /// Serves one connection until it ends or is replaced.
-async fn converse(stream: TcpStream, peer: PeerAddress, router: Router, connection: AdminConnection) {
+async fn serve_connection(stream: TcpStream, peer: PeerAddress, router: Router, connection: AdminConnection) {
     let (scope, activity) = (connection.scope, &connection.activity);
     let io = TokioIo::new(PacedStream::new(stream, activity.clone()));
     let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
@@ -72,11 +75,11 @@ async fn converse(stream: TcpStream, peer: PeerAddress, router: Router, connecti
         }
     });
     let mut builder = http1::Builder::new();
-    let (head_max, keeps) = match scope {
-        Scope::Everything => (HEAD_MAX, true),
-        Scope::HealthChecks => (HEALTH_HEAD_MAX, false),
+    let (head_wait, keep_alive) = match scope {
+        Scope::Everything => (HEAD_WAIT_MAX, true),
+        Scope::HealthChecks => (HEALTH_HEAD_WAIT_MAX, false),
     };
-    builder.timer(TokioTimer::new()).header_read_timeout(head_max).max_buf_size(HEAD_BYTES_MAX).keep_alive(keeps);
+    builder.timer(TokioTimer::new()).header_read_timeout(head_wait).max_buf_size(HEAD_BYTES_MAX).keep_alive(keep_alive);
     let served = pin!(builder.serve_connection(io, answer));
     tokio::select! {
         ended = served => if let Err(error) = ended {
@@ -103,10 +106,10 @@ fn no_room() -> Response {
 struct ServedRequest(Arc<Activity>);
 
 impl ServedRequest {
-    /// A request counts as served only once its body is complete: otherwise a client that sends its body slowly could
-    /// hold a connection.
-    fn begin(activity: Arc<Activity>, is_complete: bool) -> Self {
-        if is_complete {
+    /// A request counts as being served only once its body is complete: otherwise a client that sends its body slowly
+    /// could prevent that its connection is replaced. `has_whole_body`: the request has no body.
+    fn begin(activity: Arc<Activity>, has_whole_body: bool) -> Self {
+        if has_whole_body {
             activity.set_serving(true);
         }
         Self(activity)
@@ -119,7 +122,7 @@ impl Drop for ServedRequest {
     }
 }
 
-/// A request body. The request counts as served once the body is complete.
+/// A request body. When it is complete, the request counts as being served ([`ServedRequest::begin`]).
 struct RequestBody {
     body: Incoming,
     activity: Arc<Activity>,

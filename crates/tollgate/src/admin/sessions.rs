@@ -1,4 +1,5 @@
-//! Sessions of the console, and the throttle for wrong tokens.
+//! Sessions of people who have logged in to the console, and the bound on wrong tokens that are logged. Both are in
+//! memory only: a restart ends all sessions.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,29 +9,32 @@ use tollgate_core::network::Network;
 use tollgate_core::time::{Moment, Span};
 
 use super::connections::network_of;
-use super::tokens::{Role, random_word};
+use super::tokens::{Role, random_secret};
 
 /// Sessions per role. A further login ends the session of the same role that was not used for the longest time, so that
 /// viewers cannot end sessions of operators.
 const SESSIONS_MAX: usize = 64;
 /// Lifetime of a session. Use does not prolong it, because a page that is left open keeps sending requests.
-const SESSION_LIFETIME: Span = Span::from_secs(12 * 3600);
+pub(super) const SESSION_LIFETIME: Span = Span::from_secs(12 * 3600);
 /// Wrong tokens per network within [`WINDOW`] that are logged. Further ones get the status 429 and are not logged.
 const FAILURES_MAX: u32 = 10;
+/// A window starts with the first wrong token of a network. The count is reset when it ends.
 const WINDOW: Span = Span::from_secs(60);
-/// Networks with a separate count. All further networks share one.
+/// Networks with a count of their own. All further networks share one.
 const NETWORKS_MAX: usize = 1024;
 
-/// A login.
+/// The session of a person who has logged in.
 #[derive(Clone, Debug)]
 pub(super) struct LoginSession {
     /// Permissions.
     pub(super) role: Role,
-    /// Name that the person chose.
+    /// Name that the person chose; not verified.
     pub(super) name: String,
     /// CSRF token that changes from the page have to contain.
     pub(super) csrf: String,
+    /// Time of the login.
     begun_at: Moment,
+    /// Time of the last request.
     used_at: Moment,
 }
 
@@ -43,25 +47,25 @@ impl Sessions {
     pub(super) fn begin(&self, role: Role, name: &str, now: Moment) -> String {
         let mut sessions = self.0.lock();
         sessions.retain(|_, session| now.since(session.begun_at) < SESSION_LIFETIME);
-        let alike = sessions.iter().filter(|(_, session)| session.role == role);
-        let alike: Vec<_> = alike.map(|(word, session)| (session.used_at, word.clone())).collect();
-        if alike.len() >= SESSIONS_MAX
-            && let Some((_, oldest)) = alike.iter().min()
+        let of_role = sessions.iter().filter(|(_, session)| session.role == role);
+        let of_role: Vec<_> = of_role.map(|(id, session)| (session.used_at, id.clone())).collect();
+        if of_role.len() >= SESSIONS_MAX
+            && let Some((_, oldest)) = of_role.iter().min()
         {
             sessions.remove(oldest);
         }
-        let word = random_word();
-        let session = LoginSession { role, name: name.to_owned(), csrf: random_word(), begun_at: now, used_at: now };
-        sessions.insert(word.clone(), session);
-        word
+        let id = random_secret();
+        let session = LoginSession { role, name: name.to_owned(), csrf: random_secret(), begun_at: now, used_at: now };
+        sessions.insert(id.clone(), session);
+        id
     }
 
-    /// The session with this ID, unless it has expired.
-    pub(super) fn find(&self, word: &str, now: Moment) -> Option<LoginSession> {
+    /// The session with this ID, unless it has expired. Records that it was used.
+    pub(super) fn find(&self, id: &str, now: Moment) -> Option<LoginSession> {
         let mut sessions = self.0.lock();
-        let session = sessions.get_mut(word)?;
+        let session = sessions.get_mut(id)?;
         if now.since(session.begun_at) >= SESSION_LIFETIME {
-            sessions.remove(word);
+            sessions.remove(id);
             return None;
         }
         session.used_at = session.used_at.max(now);
@@ -69,25 +73,26 @@ impl Sessions {
     }
 
     /// Ends a session.
-    pub(super) fn end(&self, word: &str) {
-        self.0.lock().remove(word);
+    pub(super) fn end(&self, id: &str) {
+        self.0.lock().remove(id);
     }
 }
 
-/// Wrong tokens by network. Valid tokens are not looked up here, so wrong ones cannot lock out an operator.
+/// Counts wrong tokens by network: their number, and the start of the window. `None` stands for all networks beyond
+/// [`NETWORKS_MAX`]. Valid tokens are not looked up here, so wrong ones cannot lock out an operator.
 #[derive(Default)]
 pub(super) struct TokenFailures(Mutex<HashMap<Option<Network>, (u32, Moment)>>);
 
 impl TokenFailures {
-    /// Counts a wrong token. Returns false beyond the bound; the failure is then not logged.
+    /// Counts a wrong token. Returns whether the network is within [`FAILURES_MAX`]; the caller logs it only then.
     pub(super) fn failed(&self, from: IpAddr, now: Moment) -> bool {
         let mut attempts = self.0.lock();
         let network = Some(network_of(from));
         if !attempts.contains_key(&network) && attempts.len() >= NETWORKS_MAX {
             attempts.retain(|_, (_, since)| now.since(*since) < WINDOW);
         }
-        let is_counted = attempts.contains_key(&network) || attempts.len() < NETWORKS_MAX;
-        let (failures, since) = attempts.entry(if is_counted { network } else { None }).or_insert((0, now));
+        let has_own_count = attempts.contains_key(&network) || attempts.len() < NETWORKS_MAX;
+        let (failures, since) = attempts.entry(if has_own_count { network } else { None }).or_insert((0, now));
         if now.since(*since) >= WINDOW {
             (*failures, *since) = (0, now);
         }
@@ -107,30 +112,30 @@ mod tests {
     #[test]
     fn a_session_expires_twelve_hours_after_the_login_even_if_it_is_used() {
         let sessions = Sessions::default();
-        let word = sessions.begin(Role::Viewer, "ann", second(0));
+        let id = sessions.begin(Role::Viewer, "ann", second(0));
         for hour in 0..12 {
-            assert_eq!(sessions.find(&word, second(hour * 3600)).unwrap().name, "ann");
+            assert_eq!(sessions.find(&id, second(hour * 3600)).unwrap().name, "ann");
         }
-        assert!(sessions.find(&word, second(43_199)).is_some());
-        assert!(sessions.find(&word, second(43_200)).is_none());
+        assert!(sessions.find(&id, second(43_199)).is_some());
+        assert!(sessions.find(&id, second(43_200)).is_none());
         assert!(sessions.find("", second(0)).is_none());
-        let word = sessions.begin(Role::Viewer, "ann", second(0));
-        sessions.end(&word);
-        assert!(sessions.find(&word, second(0)).is_none());
+        let id = sessions.begin(Role::Viewer, "ann", second(0));
+        sessions.end(&id);
+        assert!(sessions.find(&id, second(0)).is_none());
     }
 
     #[test]
     fn sessions_are_bounded_and_the_least_recently_used_one_ends() {
         let sessions = Sessions::default();
-        let words: Vec<_> =
+        let ids: Vec<_> =
             (0..SESSIONS_MAX as u64 + 1).map(|at| sessions.begin(Role::Operator, "x", second(at))).collect();
-        assert!(sessions.find(&words[0], second(100)).is_none());
-        assert!(words[1..].iter().all(|word| sessions.find(word, second(100)).is_some()));
+        assert!(sessions.find(&ids[0], second(100)).is_none());
+        assert!(ids[1..].iter().all(|id| sessions.find(id, second(100)).is_some()));
         // Logins of viewers do not end sessions of operators.
         for at in 0..1000 {
             sessions.begin(Role::Viewer, "x", second(100 + at));
         }
-        assert!(words[1..].iter().all(|word| sessions.find(word, second(1100)).is_some()));
+        assert!(ids[1..].iter().all(|id| sessions.find(id, second(1100)).is_some()));
         assert_eq!(sessions.0.lock().len(), 2 * SESSIONS_MAX);
     }
 

@@ -1,7 +1,5 @@
-//! Tokens of the admin address.
-//!
-//! Tokens are compared as keyed hashes, so that the time reveals neither how much of a guess was right nor the length
-//! of the token.
+//! The tokens that the admin address accepts, and the permissions that each of them gives. How one token is read and
+//! compared is in [`crate::token`].
 
 use std::io;
 use std::path::Path;
@@ -11,10 +9,10 @@ use crate::hex;
 use crate::settings::Admin;
 use crate::token::Token;
 
-/// Permissions of a token.
+/// Permissions of a token, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
-    /// Report refusals only; no read access.
+    /// Report refusals of another program (`POST /api/v1/rejections`) and nothing else; no read access.
     Reporter,
     /// Read everything.
     Viewer,
@@ -53,20 +51,20 @@ impl Tokens {
         Ok(Self::default().renewed(files, bytes_min)?.unwrap_or_default())
     }
 
-    /// Reads the tokens in these files; `None` if they are unchanged.
+    /// Reads the tokens in these files again, after a reload. `None` if roles and tokens are the same as in `self`.
     pub(crate) fn renewed<'a>(
         &self,
         files: impl IntoIterator<Item = (Role, &'a Path)>,
         bytes_min: usize,
     ) -> io::Result<Option<Self>> {
-        let read = |(place, (role, path))| {
-            let old = self.0.get(place).map(|(_, token)| token);
+        let read = |(index, (role, path))| {
+            let old = self.0.get(index).map(|(_, token)| token);
             Ok((role, Token::load(path, bytes_min, old)?))
         };
-        let known = files.into_iter().enumerate().map(read).collect::<io::Result<Vec<_>>>()?;
-        let is_unchanged = known.len() == self.0.len()
-            && known.iter().zip(&self.0).all(|(new, old)| new.0 == old.0 && Arc::ptr_eq(&new.1, &old.1));
-        Ok((!is_unchanged).then_some(Self(known)))
+        let tokens = files.into_iter().enumerate().map(read).collect::<io::Result<Vec<_>>>()?;
+        let is_unchanged = tokens.len() == self.0.len()
+            && tokens.iter().zip(&self.0).all(|(new, old)| new.0 == old.0 && Arc::ptr_eq(&new.1, &old.1));
+        Ok((!is_unchanged).then_some(Self(tokens)))
     }
 
     /// Whether a token is required.
@@ -74,17 +72,17 @@ impl Tokens {
         !self.0.is_empty()
     }
 
-    /// Role of a token. The time is the same for every token of the same length, and bounded by the size of a token
-    /// file.
-    pub(super) fn role_of(&self, shown: &str) -> Option<Role> {
-        // All tokens are compared, even after a match, so that the time is constant.
-        let matching = self.0.iter().filter(|(_, token)| token.is(shown.as_bytes()));
+    /// Role of the token that a client sent; `None` if it is wrong. If several files have this token, it is the highest
+    /// of their roles.
+    pub(super) fn role_of(&self, sent: &str) -> Option<Role> {
+        // All tokens are compared, even after a match, so that the time does not reveal which one it is.
+        let matching = self.0.iter().filter(|(_, token)| token.is(sent.as_bytes()));
         matching.map(|(role, _)| *role).max()
     }
 }
 
-/// Random hexadecimal text for secrets.
-pub(super) fn random_word() -> String {
+/// A random secret of 256 bits in hexadecimal digits, for session IDs and CSRF tokens.
+pub(super) fn random_secret() -> String {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).expect("the system provides random numbers");
     hex::encode(&bytes)

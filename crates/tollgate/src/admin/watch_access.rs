@@ -1,4 +1,5 @@
-//! Runs operations of the watch, which may block on the disk, for the admin address.
+//! Runs operations of the watch for the admin address. The watch records refusals and flags in a journal, so its
+//! operations may block on the disk.
 //!
 //! One thread serves the admin address, handles signals and sends keep-alives to systemd. Operations of the watch
 //! therefore run on blocking threads. While the disk hangs, each operation occupies a thread, even after its client has
@@ -14,10 +15,10 @@ use super::Console;
 use super::problem::AdminProblem;
 use crate::watch::Watch;
 
-/// Operations at once.
+/// Operations that may run at once.
 pub(super) const OPERATIONS_MAX: usize = 32;
-/// Longest wait for a permit and for the result. An unbounded wait would occupy one of the few connections of the admin
-/// address.
+/// Longest wait for a permit, and then for the result. An unbounded wait would occupy one of the few connections of the
+/// admin address.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Permit for one operation.

@@ -1,8 +1,8 @@
-//! Delays responses to wrong tokens.
+//! Delays responses to wrong tokens at the admin address, to slow down guessing.
 //!
 //! A valid token is accepted at once, from any address and after any number of wrong ones, so guesses cannot be
-//! rejected before they are checked. They are slowed down instead: the response to a wrong token is delayed, and the
-//! connection is closed.
+//! rejected before they are checked. They are slowed down instead: [`super::guard`] delays the response to a wrong
+//! token and closes the connection.
 
 use std::time::Duration;
 
@@ -15,13 +15,15 @@ const DELAY: Duration = Duration::from_secs(1);
 /// and for its operators. Further responses are sent at once; a guess then costs a connection.
 const DELAYED_MAX: usize = super::connections::PER_NETWORK_MAX / 4;
 
-/// Marks the response to a wrong token.
+/// An extension of a response that marks it as the response to a wrong token.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WrongToken;
 
-/// Counter and delay of wrong tokens.
+/// Counts wrong tokens and delays the responses to them.
 pub(super) struct WrongTokens {
+    /// The metric `tollgate_admin_wrong_tokens`.
     pub(super) count: Counter,
+    /// Permits for delayed responses.
     delayed: Semaphore,
 }
 
@@ -32,7 +34,7 @@ impl Default for WrongTokens {
 }
 
 impl WrongTokens {
-    /// Delays a response.
+    /// Waits for [`DELAY`], unless too many responses are being delayed.
     pub(super) async fn delay(&self) {
         if let Ok(_permit) = self.delayed.try_acquire() {
             tokio::time::sleep(DELAY).await;

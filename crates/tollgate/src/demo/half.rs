@@ -1,4 +1,5 @@
-//! One half of the demo: a new site, a gate or none, and the storm.
+//! One half of the demo: a new site, a gate in front of it or none, and the storm (the load of people and a crawler).
+//! Site and gate are processes of this binary; the storm runs on a thread, and this module shows its progress.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,34 +18,37 @@ use super::picture::{StormSample, StormSnapshot};
 use super::screen::Screen;
 use super::summary::HalfResult;
 
+/// Interval at which counters are read and the screen is redrawn.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Runs the storm, with a gate or without, and draws it on `screen`.
+/// Runs the storm, with a gate or without, and draws it on `screen`. The site runs on the CPU core `site_core`.
 pub(super) fn play(
     title: &str,
-    gated: bool,
+    has_gate: bool,
     plan: &Plan,
     site_core: usize,
     screen: &mut Screen,
 ) -> io::Result<HalfResult> {
     let site = free_address()?;
     let _site = start(&["demo", "--site", &site.to_string(), "--core", &site_core.to_string()], site)?;
-    let (gate, _gate) = if gated { start_gate(site)? } else { (site, None) };
+    let (target, _gate) = if has_gate { start_gate(site)? } else { (site, None) };
     let start = Instant::now();
     let tally = Arc::new(Tally::default());
     let load = thread::spawn({
         let (plan, tally) = (Arc::new(plan.clone()), Arc::clone(&tally));
-        move || play_storm(plan, gate, start, tally)
+        move || play_storm(plan, target, start, tally)
     });
-    let samples = watch(title, site, plan, &tally, start, screen)?;
+    let samples = show_progress(title, site, plan, &tally, start, screen)?;
     load.join().map_err(|_| io::Error::other("the load broke"))??;
     Ok(HalfResult::of(plan, &tally.views(), &storm_of(&samples, plan)))
 }
 
+/// Starts this binary with these arguments, and waits until it accepts connections on `address`.
 fn start(args: &[&str], address: SocketAddr) -> io::Result<Child> {
     Child::start(&std::env::current_exe()?, args, address)
 }
 
+/// Starts a gate in front of the site. Returns its address and its process.
 fn start_gate(site: SocketAddr) -> io::Result<(SocketAddr, Option<Child>)> {
     let listen = free_address()?;
     let (backend, listen_at) = (format!("http://{site}"), listen.to_string());
@@ -53,7 +57,7 @@ fn start_gate(site: SocketAddr) -> io::Result<(SocketAddr, Option<Child>)> {
     Ok((listen, Some(child)))
 }
 
-/// Runs until the end of the plan. Requests that still wait then have not been served.
+/// Sends the requests of the plan to `target` until the plan ends. Requests that still wait then count as not served.
 fn play_storm(plan: Arc<Plan>, target: SocketAddr, start: Instant, tally: Arc<Tally>) -> io::Result<()> {
     let target = Arc::new(Target::new(target));
     let end = tokio::time::Instant::from_std(start + plan.phases.end_at());
@@ -63,8 +67,8 @@ fn play_storm(plan: Arc<Plan>, target: SocketAddr, start: Instant, tally: Arc<Ta
     Ok(())
 }
 
-/// Draws at every tick until the half ends. Returns the samples.
-fn watch(
+/// Reads the counters of the site and draws the screen at every tick until the plan ends. Returns the samples.
+fn show_progress(
     title: &str,
     site: SocketAddr,
     plan: &Plan,
@@ -85,7 +89,8 @@ fn watch(
     Ok(samples)
 }
 
-/// The difference of the accounts between the samples nearest to the crawler's arrival and departure.
+/// The change of the site's counters while the crawler was there, from the samples nearest to its arrival and
+/// departure.
 fn storm_of(samples: &[StormSample], plan: &Plan) -> Reading {
     let nearest = |moment: Duration| samples.iter().min_by_key(|sample| sample.at.abs_diff(moment));
     match (nearest(plan.phases.storm_at()), nearest(plan.phases.recovery_at())) {

@@ -1,7 +1,9 @@
-//! `tollgate demo`: runs the same storm twice on this machine, without and with a gate.
+//! `tollgate demo`: shows the effect of a gate. It runs the same storm (a load of people and a crawler) twice on this
+//! machine, without and with a gate, and compares the results.
 //!
 //! Everything is real: a site that uses CPU time, people and a crawler with their own loopback addresses, and
-//! `tollgate gate` as a separate process, with only its backend configured.
+//! `tollgate gate` as a separate process, with only its backend configured. The load and the site are in the crate
+//! `tollgate-storm`.
 #![expect(clippy::print_stdout, reason = "its answer is for the person at the terminal")]
 
 mod half;
@@ -46,6 +48,7 @@ pub(crate) fn run(arguments: &DemoOptions) -> Result<(), CommandError> {
     done.map_err(|error| CommandError::failed(format!("tollgate demo: {error}")))
 }
 
+/// The process of the site: serves it on one core until it is killed.
 fn serve_site(listen: SocketAddr, core: usize) -> io::Result<()> {
     cpu::pin(core)?;
     site::serve(&TcpListener::bind(listen)?, site::Settings::default())
@@ -63,15 +66,16 @@ fn show(arguments: &DemoOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// A quarter of the time without the crawler for comparison, then the crawler, then the recovery of the site.
+/// The phases of a half: 25 % of the time without the crawler for comparison, 60 % with it, and 15 % for the recovery
+/// of the site.
 fn phases(half: Duration) -> Phases {
     let calm = half / 4;
     let recovery = half * 3 / 20;
     Phases { calm, storm: half - calm - recovery, recovery }
 }
 
-/// Reserves the last core for the site, and the first core for this thread and all processes that it starts. With a
-/// single core, both share it.
+/// Pins this thread, and thereby all processes that it starts, to the first core. Returns the last core, to which the
+/// site pins itself. With a single core, both share it.
 fn leave_a_core_to_the_site() -> io::Result<usize> {
     let cores = cpu::cores()?;
     let (Some(&first), Some(&last)) = (cores.first(), cores.last()) else {

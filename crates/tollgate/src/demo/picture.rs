@@ -1,4 +1,5 @@
-//! The state of the storm at one moment, for the screen.
+//! The state of the storm at one moment, as the live display of the demo shows it: computed from the finished page
+//! views and from samples of the site's counters.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -11,26 +12,26 @@ use tollgate_storm::tally::{View, percentile};
 
 /// The time over which a rate is measured.
 const RATE_SPAN: Duration = Duration::from_secs(2);
-/// Pages that ended within this time count for the p99.
+/// The p99 is that of the pages that ended within this time.
 const PAGE_SPAN: Duration = Duration::from_secs(5);
 
 /// The values read at one tick.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StormSample {
-    /// The time since the start.
+    /// The time since the start of the half.
     pub(super) at: Duration,
-    /// The site's CPU accounts.
+    /// The site's counters, such as its CPU time per group of clients.
     pub(super) reading: Reading,
-    /// Pages served to the crawler.
+    /// Pages served to the crawler so far.
     pub(super) crawled: u64,
 }
 
-/// The state of one group of people.
+/// The state of one group of visitors: people with separate addresses, or the office (30 people behind one address).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct GroupStatus {
     /// Complete pages served per second.
     pub(super) pages_per_second: f64,
-    /// The p99 of ordinary pages; pending ones count with their wait so far.
+    /// The 99th percentile of the time of articles, the ordinary pages. Pending ones count with their wait so far.
     pub(super) p99: Option<Duration>,
     /// People who wait for a page now.
     pub(super) waiting: usize,
@@ -39,6 +40,7 @@ pub(super) struct GroupStatus {
 /// The state at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct StormSnapshot {
+    /// The time since the start of the half.
     pub(super) at: Duration,
     pub(super) people: GroupStatus,
     pub(super) office: GroupStatus,
@@ -56,8 +58,8 @@ impl StormSnapshot {
     /// The state at the time of the last sample.
     pub(super) fn of(plan: &Plan, views: &[View], samples: &[StormSample]) -> Self {
         let now = samples.last().map_or(Duration::ZERO, |sample| sample.at);
-        let (span, gained, crawled) = gained(samples);
-        let share = |crowd| gained.cpu_of(crowd).as_secs_f64() / span.as_secs_f64();
+        let (span, change, crawled) = recent_change(samples);
+        let share = |crowd| change.cpu_of(crowd).as_secs_f64() / span.as_secs_f64();
         Self {
             at: now,
             people: GroupStatus::of(Crowd::Human, plan, views, now),
@@ -89,8 +91,9 @@ impl GroupStatus {
     }
 }
 
-/// The changes over the last samples: their duration, the difference of the accounts, the crawler's pages.
-fn gained(samples: &[StormSample]) -> (Duration, Reading, u64) {
+/// The change over the samples of the last [`RATE_SPAN`]: the time between them, the difference of the site's counters,
+/// and the number of pages served to the crawler.
+fn recent_change(samples: &[StormSample]) -> (Duration, Reading, u64) {
     let instant = Duration::from_millis(1);
     let Some(last) = samples.last() else { return (instant, Reading::default(), 0) };
     let first = samples.iter().find(|sample| sample.at + RATE_SPAN >= last.at).unwrap_or(last);
@@ -98,7 +101,7 @@ fn gained(samples: &[StormSample]) -> (Duration, Reading, u64) {
     (span, last.reading.since(&first.reading), last.crawled - first.crawled)
 }
 
-/// Pages served in each full second so far.
+/// Complete pages served to people and office in each full second so far.
 fn history(views: &[View], now: Duration) -> Vec<usize> {
     let mut seconds = vec![0; usize::try_from(now.as_secs()).unwrap_or(0)];
     for view in views.iter().filter(|view| view.whole.is_ok()) {

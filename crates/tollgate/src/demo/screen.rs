@@ -1,4 +1,5 @@
-//! The live display: one picture that is redrawn in place on a terminal, or one line per second elsewhere.
+//! The live display of the demo: a picture that is redrawn in place on a terminal, or one line per second if the output
+//! is not a terminal.
 //!
 //! A line that is wider than the terminal would wrap, and the next picture would be drawn in the wrong place.
 //! Therefore bars adapt to the width of the terminal, and every line is cut at its edge.
@@ -16,24 +17,27 @@ use crate::terminal_text::cut;
 
 /// Columns of a terminal whose width is unknown.
 const COLUMNS: usize = 80;
-/// Columns of the CPU time bar.
+/// The fewest and the most columns of the CPU time bar.
 const BAR_MIN: usize = 10;
 const BAR_MAX: usize = 80;
-/// Columns before a bar, and the legend after it.
+/// Columns before a bar, for its label.
 const LABEL: usize = 20;
+/// The text after the CPU time bar.
 const LEGEND: &str = "  ▒ people  █ crawler  · unused";
 /// The most columns for one second of the history.
 const SECOND_MAX: usize = 4;
-/// The top of the history: somewhat more than all people together read in a second without a storm.
+/// The value of the highest bar of the history, in pages per second: somewhat more than all people together read
+/// without a storm.
 const HISTORY_MAX: usize = 16;
-/// Longer waits are shown in red.
+/// A longer p99 is shown in red.
 const SLOW: Duration = Duration::from_millis(500);
 
 /// The output of the live display.
 pub(super) struct Screen {
+    /// Whether the output is a terminal, so that pictures can be redrawn in place.
     live: bool,
     colours: Colours,
-    /// Lines of the picture that is currently on the terminal.
+    /// Number of lines of the picture that is on the terminal now.
     lines: usize,
     /// The last second for which a line was printed.
     second: Option<u64>,
@@ -53,7 +57,7 @@ impl Screen {
         self.second = None;
     }
 
-    /// Draws `picture` in place of the previous one.
+    /// Draws `picture` in place of the previous one, or prints it as a line, at most one per second.
     pub(super) fn show(&mut self, title: &str, phases: Phases, picture: &StormSnapshot) {
         if self.live {
             let columns = tcgetwinsize(stdout()).map_or(COLUMNS, |size| size.ws_col.into());
@@ -68,6 +72,7 @@ impl Screen {
         }
     }
 
+    /// The text of a picture, in lines of at most `columns` columns.
     fn draw(&self, title: &str, phases: Phases, picture: &StormSnapshot, columns: usize) -> String {
         let mut text = String::new();
         let clock = format!("{} s of {} s", picture.at.as_secs(), phases.end_at().as_secs());
@@ -77,7 +82,7 @@ impl Screen {
         push(format!(
             "  {}  {clock:>12}   {}",
             self.colours.paint(BOLD, &format!("{title:<16}")),
-            news(phases, picture.at)
+            phase_name(phases, picture.at)
         ));
         push(String::new());
         push(self.row("people", &picture.people));
@@ -95,33 +100,34 @@ impl Screen {
         text
     }
 
-    fn row(&self, name: &str, glance: &GroupStatus) -> String {
-        let slow = glance.p99.is_some_and(|p99| p99 > SLOW);
-        let p99 = self.colours.paint(if slow { RED } else { GREEN }, &format!("{:>8}", time(glance.p99)));
-        let waiting = match glance.waiting {
+    fn row(&self, name: &str, group: &GroupStatus) -> String {
+        let slow = group.p99.is_some_and(|p99| p99 > SLOW);
+        let p99 = self.colours.paint(if slow { RED } else { GREEN }, &format!("{:>8}", time(group.p99)));
+        let waiting = match group.waiting {
             0 => String::new(),
             waiting => format!("{waiting} waiting"),
         };
-        format!("  {name:<8} {:5.1} pages/s   99 of 100 articles within {p99}   {waiting}", glance.pages_per_second)
+        format!("  {name:<8} {:5.1} pages/s   99 of 100 articles within {p99}   {waiting}", group.pages_per_second)
     }
 }
 
+/// A picture as one line, for an output that is not a terminal.
 fn line(title: &str, phases: Phases, picture: &StormSnapshot) -> String {
-    let glance = |glance: &GroupStatus| {
-        format!("{:.1} pages/s, p99 {}, {} waiting", glance.pages_per_second, time(glance.p99), glance.waiting)
+    let text = |group: &GroupStatus| {
+        format!("{:.1} pages/s, p99 {}, {} waiting", group.pages_per_second, time(group.p99), group.waiting)
     };
     format!(
         "{title}, {} s ({}): people {}; office {}; crawler {:.1} pages/s, {:.0} % of the CPU time",
         picture.at.as_secs(),
-        news(phases, picture.at),
-        glance(&picture.people),
-        glance(&picture.office),
+        phase_name(phases, picture.at),
+        text(&picture.people),
+        text(&picture.office),
         picture.crawled_per_second,
         picture.crawler_cpu * 100.0,
     )
 }
 
-fn news(phases: Phases, at: Duration) -> &'static str {
+fn phase_name(phases: Phases, at: Duration) -> &'static str {
     if at < phases.storm_at() {
         "calm"
     } else if at < phases.recovery_at() {
@@ -131,7 +137,7 @@ fn news(phases: Phases, at: Duration) -> &'static str {
     }
 }
 
-/// A duration for people.
+/// A duration as text; a dash for none.
 pub(super) fn time(time: Option<Duration>) -> String {
     match time {
         None => "-".to_owned(),
@@ -140,7 +146,7 @@ pub(super) fn time(time: Option<Duration>) -> String {
     }
 }
 
-/// The CPU time of the site's core, by group of clients.
+/// A bar of this many columns: the CPU time of the site's core, by group of clients.
 fn bar(picture: &StormSnapshot, columns: usize) -> String {
     let cells = |share: f64| (share * columns as f64).round().max(0.0) as usize;
     let crawler = cells(picture.crawler_cpu).min(columns);
@@ -148,7 +154,8 @@ fn bar(picture: &StormSnapshot, columns: usize) -> String {
     "▒".repeat(people) + &"█".repeat(crawler) + &"·".repeat(columns - crawler - people)
 }
 
-/// The pages of each of `seconds` seconds: the last ones that fit into this many columns.
+/// A chart of the pages served in each second so far. Its scale is such that all `seconds` of the half fit into the
+/// columns; if they cannot, only the latest ones are shown.
 fn sparkline(history: &[usize], seconds: usize, columns: usize) -> String {
     let level = |count: usize| BARS[1 + (count * 7).div_ceil(HISTORY_MAX).min(7)];
     let each = (columns / seconds.max(1)).clamp(1, SECOND_MAX);

@@ -1,4 +1,5 @@
-//! The comparison of the two halves, for a reader who knows nothing else about Tollgate.
+//! The text before and after the demo: an introduction, and the comparison of its two halves, for a reader who knows
+//! nothing else about Tollgate.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,13 +12,13 @@ use tollgate_storm::tally::{PATIENCE, View, percentile};
 
 use super::screen::time;
 
-/// People and office count as served if this part of their pages is.
+/// The gate has kept the site usable if this part of the pages of people, and of the office, was served.
 const SERVED_MIN: f64 = 0.95;
 /// During the storm the site has work all the time. If it used less of its core than this, other programs used the
 /// rest.
 const CORE_USED_MIN: f64 = 0.85;
 
-/// The results of one half. All but the first value are from the time of the crawler.
+/// The results of one half. All but the first value are from the phase in which the crawler was active.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HalfResult {
     /// p99 of an article before the crawler arrived.
@@ -28,13 +29,19 @@ pub(super) struct HalfResult {
     pages: usize,
     /// Articles among them.
     articles: usize,
+    /// Part of the people's pages that were served, from 0 to 1.
     humans_served: f64,
+    /// The same for the office.
     office_served: f64,
+    /// Part of the site's core that was used for the crawler.
     crawler_cpu: f64,
+    /// Part of its core that the site used in total.
     core_used: f64,
 }
 
 impl HalfResult {
+    /// The results, from the finished page views, and from the change of the site's counters while the crawler was
+    /// active.
     pub(super) fn of(plan: &Plan, views: &[View], storm: &Reading) -> Self {
         let (calm, stormy) =
             (Duration::ZERO..plan.phases.storm_at(), plan.phases.storm_at()..plan.phases.recovery_at());
@@ -58,16 +65,17 @@ impl HalfResult {
     }
 }
 
-/// Over all visits that were due, not only over those that ended.
+/// The 99th percentile of all articles that were due in this time, not only of those whose views have ended.
 fn p99(plan: &Plan, views: &[View], when: &Range<Duration>) -> Option<Duration> {
-    let ordinary = |kind: Kind, at: Duration| kind == Kind::Article && when.contains(&at);
-    let due = plan.visits.iter().filter(|visit| ordinary(visit.kind, visit.at)).count();
+    let is_article = |kind: Kind, at: Duration| kind == Kind::Article && when.contains(&at);
+    let due = plan.visits.iter().filter(|visit| is_article(visit.kind, visit.at)).count();
     let mut times: Vec<Duration> =
-        views.iter().filter(|view| ordinary(view.kind, view.at)).map(View::page_time).collect();
+        views.iter().filter(|view| is_article(view.kind, view.at)).map(View::page_time).collect();
     times.resize(due.max(times.len()), PATIENCE);
     percentile(&mut times, 99.0)
 }
 
+/// The part of a group's pages due in this time that were served completely.
 fn served(plan: &Plan, views: &[View], crowd: Crowd, when: &Range<Duration>) -> f64 {
     let due = plan.visits.iter().filter(|visit| visit.crowd == crowd && when.contains(&visit.at)).count();
     let complete =
@@ -93,7 +101,7 @@ pub(super) fn introduction(phases: Phases) -> String {
     )
 }
 
-/// The comparison.
+/// The table that compares both halves, its explanation, and the conclusion.
 pub(super) fn side_by_side(without: &HalfResult, with: &HalfResult) -> String {
     let slowest = |p99: Option<Duration>| match p99 {
         Some(p99) if p99 >= PATIENCE => format!("over {}", time(Some(PATIENCE))),

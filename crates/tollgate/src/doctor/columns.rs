@@ -1,20 +1,23 @@
-//! Selects the columns that fit the width of the terminal: the key has priority.
+//! The columns of the live view. Those that do not fit the width of the terminal beside the key are left out.
 
 use super::key_row::KeyRow;
 
 /// Least width of the key, in characters.
-const NAME_MIN: usize = 20;
+const KEY_CHARS_MIN: usize = 20;
 
-/// Head of the column that is left out if it has only zeros.
+/// Head of the column that is left out if all its values are 0.
 const OBSERVED: &str = "observed";
 
 /// A column of the table.
 pub(super) struct Column {
     head: &'static str,
+    /// Width in characters.
     width: usize,
-    /// Priority; the column with the highest number is dropped first.
+    /// The column with the highest rank is left out first.
     rank: u8,
+    /// Explanation for the help screen.
     meaning: &'static str,
+    /// The cell of a row.
     text: fn(&KeyRow) -> String,
 }
 
@@ -84,9 +87,9 @@ const COLUMNS: [Column; 9] = [
     },
 ];
 
-/// Columns that fit beside the keys of these rows.
+/// The columns that fit beside the keys of these rows on a terminal of this width.
 pub(super) fn fitting(width: usize, rows: &[&KeyRow]) -> Vec<&'static Column> {
-    let mut room = width.saturating_sub(NAME_MIN);
+    let mut room = width.saturating_sub(KEY_CHARS_MIN);
     let has_observed = rows.iter().any(|row| row.observed > 0);
     let is_wanted = |column: &&Column| has_observed || column.head != OBSERVED;
     let mut ranked: Vec<_> = COLUMNS.iter().filter(is_wanted).collect();
@@ -96,8 +99,8 @@ pub(super) fn fitting(width: usize, rows: &[&KeyRow]) -> Vec<&'static Column> {
         room = room.saturating_sub(column.width + 1);
         fits
     });
-    let last = fit.map(|column| column.rank).max().unwrap_or(0);
-    COLUMNS.iter().filter(is_wanted).filter(|column| column.rank <= last).collect()
+    let rank_max = fit.map(|column| column.rank).max().unwrap_or(0);
+    COLUMNS.iter().filter(is_wanted).filter(|column| column.rank <= rank_max).collect()
 }
 
 /// Header and meaning of each column.
@@ -105,7 +108,7 @@ pub(super) fn meanings() -> impl Iterator<Item = (&'static str, &'static str)> {
     COLUMNS.iter().map(|column| (column.head, column.meaning))
 }
 
-/// Header line.
+/// Header line. The class is the head of the keys.
 pub(super) fn heads(columns: &[&Column], class: &str) -> String {
     line(columns, |column| column.head.to_owned(), class)
 }

@@ -12,7 +12,7 @@ const KEYS: [(&str, &str); 6] = [
     ("q", "quit"),
 ];
 
-/// Introduction to the columns.
+/// Introduction, above the columns.
 const ABOUT: &str = "Clients that use the most CPU time of the backend come first. The doctor opens on the class where the \
     load is concentrated: a crawler with many addresses of one network is many small rows under ip/32, and one large row \
     under ip/24.";
@@ -39,7 +39,7 @@ fn entry(name: &str, meaning: &str, width: usize) -> Vec<String> {
     meaning.iter().enumerate().map(|(index, line)| format!("{:<INDENT$}{line}", first(index))).collect()
 }
 
-/// The same for `--help`, which also works without a terminal.
+/// The meanings of the columns, for `tollgate doctor --help`.
 pub(super) fn columns_text() -> String {
     let columns = columns::meanings().map(|(name, meaning)| format!("  {name:<9} {meaning}\n"));
     let once = "With --once, Share[%] is `share`, and Title is the client.";

@@ -1,4 +1,5 @@
-//! The page of one key: the decisions of its rules, its recent refusals, and its totals.
+//! The page of one key: the decisions of the rules of its class, its totals, and its recent refusals. The live view
+//! shows it after Enter, and `tollgate doctor --key` prints it.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +32,7 @@ pub(super) fn text(key: &str, class: &str, detail: &Value) -> String {
     without_colours(lines(key, class, Some(detail), usize::MAX))
 }
 
-/// A rule has a second line if the terminal is narrow.
+/// The decision and the state of each rule of the key's class. A rule has a second line if the terminal is narrow.
 fn rules(detail: &Value, width: usize) -> Vec<String> {
     let rules = detail["rules"].as_array().map_or(&[][..], Vec::as_slice);
     if rules.is_empty() {
@@ -58,7 +59,7 @@ fn rules(detail: &Value, width: usize) -> Vec<String> {
     rules.iter().flat_map(line).collect()
 }
 
-/// Sources of refusals if no rule has the class of the page: rules of other classes may have refused the client.
+/// The explanation if no rule has the class of the page: which rules of other classes have refused the client.
 fn without_rules(detail: &Value) -> String {
     let refusals = detail["refusals"].as_array().into_iter().flatten();
     let rules =
@@ -70,6 +71,7 @@ fn without_rules(detail: &Value) -> String {
     format!("other rules that have refused it: {}", names.into_iter().collect::<Vec<_>>().join(", "))
 }
 
+/// The counts of the key since it was first seen.
 fn totals(detail: &Value) -> Vec<String> {
     let bucket = &detail["bucket"];
     if !bucket.is_object() {
@@ -83,7 +85,7 @@ fn totals(detail: &Value) -> Vec<String> {
         ("first seen", "first_seen"),
         ("last seen", "last_seen"),
     ];
-    // Only an observing gate or rule has these.
+    // Counted only by a gate or a rule in observe mode.
     let observed = [("would be held", "would_hold"), ("would be refused", "would_refuse")];
     let observed = observed.into_iter().filter(|(_, name)| bucket[*name].as_u64().unwrap_or(0) > 0);
     let (counts, rest) = rows.split_at(3);
@@ -92,6 +94,7 @@ fn totals(detail: &Value) -> Vec<String> {
     std::iter::once(String::new()).chain(rows).collect()
 }
 
+/// The recent refusals. `page_key` is the key of the page.
 fn refusals(page_key: &str, detail: &Value, width: usize) -> Vec<String> {
     let refusals = detail["refusals"].as_array().map_or(&[][..], Vec::as_slice);
     if refusals.is_empty() {
@@ -101,7 +104,7 @@ fn refusals(page_key: &str, detail: &Value, width: usize) -> Vec<String> {
         let by = refusal["rule"]
             .as_str()
             .map_or("the queue".to_owned(), |rule| format!("rule {}", terminal_text::escape(rule)));
-        // The reason of a rule in observe mode is no other than this decision.
+        // A rule in observe mode gives the decision itself as the reason; it would only be repeated.
         let reason = match (refusal["decision"].as_str(), refusal["reason"].as_str()) {
             (Some("would-refuse"), Some("would-refuse")) => "only observed".to_owned(),
             (Some("would-refuse"), _) => format!("{} (only observed)", shown(&refusal["reason"])),
@@ -112,7 +115,7 @@ fn refusals(page_key: &str, detail: &Value, width: usize) -> Vec<String> {
             Some(key) if key != page_key => format!("{}, ", terminal_text::escape(key)),
             _ => String::new(),
         };
-        // To the second: the rest is of no use to a reader.
+        // Without fractions of a second.
         let last_at: String = shown(&refusal["last_at"]).chars().take(19).collect();
         let event = format!("{last_at}  {:>5} x  {of}{by}: {reason},", shown(&refusal["count"]));
         let limit = format!("{}, retry after {} ms", usage(refusal), shown(&refusal["retry_after_ms"]));

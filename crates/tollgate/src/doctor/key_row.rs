@@ -1,13 +1,13 @@
-//! A row of the doctor's table.
+//! A row of the doctor's table, parsed from the response of `/api/v1/buckets`. Missing fields count as 0.
 
 use serde_json::Value;
 
 use crate::terminal_text;
 
-/// Most characters of a key that are shown. A width above 65,535 cannot be formatted.
+/// Most characters of a key that are shown. Rust's formatting does not support a width above 65,535.
 const TITLE_CHARS_MAX: usize = 1000;
 
-/// Cost and refusals of one key.
+/// Cost and refusals of one key. The help screen (`columns.rs`) explains the numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct KeyRow {
     /// The key for API requests.
@@ -16,16 +16,17 @@ pub(super) struct KeyRow {
     pub(super) title: String,
     /// Average wait of its requests, in seconds.
     pub(super) wait_secs: f64,
-    /// CPU-seconds per second.
+    /// CPU time of the backend, in seconds per second.
     pub(super) cpu: f64,
-    /// As a part of the backend's cores.
+    /// `cpu` as a part of all cores of the backend, from 0 to 1.
     pub(super) share: f64,
     pub(super) requests_per_sec: f64,
-    /// Requests held; while the gate only observes, those that it would have held. The same for `refused`.
+    /// Requests held; if the gate is in observe mode, those that it would have held.
     pub(super) held: u64,
+    /// The same for refused requests.
     pub(super) refused: u64,
-    /// Requests that would have been held or refused: by rules in observe mode, and by the gate while it was in observe
-    /// mode.
+    /// If the gate enforces: requests that rules in observe mode would have held or refused, or the gate when it was in
+    /// observe mode. Otherwise 0.
     pub(super) observed: u64,
     /// Remaining quota of its strictest rule.
     pub(super) left: Option<u64>,
@@ -34,7 +35,7 @@ pub(super) struct KeyRow {
 }
 
 impl KeyRow {
-    /// Rows of an API response, of a gate in this `mode`.
+    /// The rows of an API response. `mode` is that of the gate, from its status.
     pub(super) fn all(buckets: &Value, mode: &Value) -> Vec<Self> {
         let is_observing = mode == "observe";
         buckets.as_array().into_iter().flatten().map(|bucket| Self::of(bucket, is_observing)).collect()

@@ -1,4 +1,4 @@
-//! Parses key presses from the bytes of a terminal.
+//! Parses key presses of the live view from the bytes of a terminal in raw mode.
 
 /// A key press.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,7 +7,9 @@ pub(super) enum KeyPress {
     Enter,
     Escape,
     Backspace,
+    /// Tab or the right arrow.
     Tab,
+    /// Shift-Tab or the left arrow.
     BackTab,
     Up,
     Down,
@@ -42,6 +44,7 @@ pub(super) fn keys(mut bytes: &[u8]) -> Vec<KeyPress> {
     keys
 }
 
+/// The key with this escape sequence, without the two bytes that introduce it.
 fn named(sequence: &[u8]) -> Option<KeyPress> {
     Some(match sequence {
         b"A" => KeyPress::Up,

@@ -1,7 +1,9 @@
-//! `tollgate doctor`: shows on a terminal which keys use the backend's CPU time.
+//! `tollgate doctor`: shows on a terminal which clients use the backend's CPU time.
 //!
-//! The table is Tempomat's with more columns. The live view is redrawn twice per second. [`view`] computes the lines
-//! from values alone; only [`terminal`] accesses the terminal.
+//! It reads from the admin address of a running gate. Clients are shown by key, the value of a class: addresses,
+//! networks or user agents, for example. The live view is redrawn twice per second. [`view`] computes its lines from
+//! values alone; only [`terminal`] accesses the terminal. The table of `--once` is that of Tempomat, an earlier
+//! limiter, with more columns.
 
 mod columns;
 mod help;
@@ -61,6 +63,7 @@ pub(crate) struct DoctorOptions {
 /// Runs the command.
 pub(crate) fn run(options: &DoctorOptions) -> Result<(), CommandError> {
     let client = AdminClient::new(&options.admin)?;
+    // Tempomat's names of classes are accepted too.
     let class = match &*options.class {
         "Slash32" => "ip/32",
         "Slash24" => "ip/24",
@@ -98,7 +101,8 @@ pub(crate) fn run(options: &DoctorOptions) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The class of an address, or of a network as the table shows it.
+/// The class of an address, or of a network as the table shows it. The class `ip/24` has the /24 of an IPv4 address and
+/// the /56 of an IPv6 address, `ip/16` the /16 and the /48.
 fn class_of(key: &str) -> Result<&'static str, CommandError> {
     let Some(network) = Network::parse(key) else {
         let key = terminal_text::escape(key);
@@ -112,6 +116,7 @@ fn class_of(key: &str) -> Result<&'static str, CommandError> {
     })
 }
 
+/// The keys of a class with the highest use.
 fn buckets(client: &AdminClient, class: &str, top: u16) -> Result<Value, CommandError> {
     let answer = client.get(&format!("/api/v1/buckets?class={}&top={top}", encoded(class)))?;
     client.with_field(answer, "buckets")
@@ -120,7 +125,7 @@ fn buckets(client: &AdminClient, class: &str, top: u16) -> Result<Value, Command
 /// Runs the live view until the user quits.
 fn live(client: &AdminClient, class: &str, top: u16) -> Result<(), CommandError> {
     let mut view = View::new(client.host(), class);
-    // Before the terminal is switched, so that an error is printed on a normal line.
+    // Before the terminal is switched to the live view, so that an error is printed on a normal line.
     refresh(client, &mut view, top)?;
     let no_terminal =
         |error: std::io::Error| CommandError::failed(format!("cannot use this terminal: {error}; try --once"));
@@ -139,7 +144,7 @@ fn live(client: &AdminClient, class: &str, top: u16) -> Result<(), CommandError>
         match effect {
             KeyEffect::Leave => return Ok(()),
             KeyEffect::Nothing if refreshed.elapsed() < REFRESH => continue,
-            KeyEffect::Nothing | KeyEffect::Figures => {}
+            KeyEffect::Nothing | KeyEffect::Refresh => {}
         }
         if let Err(error) = refresh(client, &mut view, top) {
             view.trouble(error.to_string());
@@ -148,6 +153,7 @@ fn live(client: &AdminClient, class: &str, top: u16) -> Result<(), CommandError>
     }
 }
 
+/// Requests everything that the view shows.
 fn refresh(client: &AdminClient, view: &mut View, top: u16) -> Result<(), CommandError> {
     let answer = buckets(client, &view.class, top)?;
     let detail = match view.opened() {

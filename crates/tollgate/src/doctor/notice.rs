@@ -1,11 +1,11 @@
-//! Notices of the gate: a problem, and the setting that resolves it if there is one.
+//! Notices in the status of the gate: a problem, and the setting that resolves it if there is one.
 
 use serde_json::Value;
 
 use crate::colours::{BOLD, PLAIN, YELLOW, without_colours};
 use crate::terminal_text;
 
-/// A notice wrapped at `width` characters. The setting is on separate lines and not wrapped.
+/// A notice, wrapped at `width` columns. The lines of the setting follow, and are not wrapped.
 pub(super) fn lines(notice: &Value, width: usize) -> Vec<String> {
     let text = |name: &str| notice[name].as_str().unwrap_or_default();
     let setting: Vec<_> = text("setting").lines().map(terminal_text::escape).collect();

@@ -1,7 +1,7 @@
-//! Handles signals while the doctor uses the terminal.
+//! Handles SIGTERM, SIGHUP and SIGINT while the doctor uses the terminal.
 //!
 //! An unhandled signal would end the process at once and leave the terminal without cursor and echo. A thread therefore
-//! waits for signals and forwards them to a socket, which is polled together with the keyboard.
+//! waits for a signal and then makes a socket readable, which is polled together with the keyboard.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,10 +1,10 @@
-//! The table of `--once`: Tempomat's with more columns before the title.
+//! The table of `tollgate doctor --once`: that of Tempomat, an earlier limiter, with more columns before the title.
 
 use unicode_width::UnicodeWidthStr;
 
 use super::key_row::KeyRow;
 
-/// A column: its head, and the text of a row.
+/// A column: its head, and the function that returns the cell of a row.
 type Column = (&'static str, fn(&KeyRow) -> String);
 
 const COLUMNS: [Column; 9] = [
@@ -18,7 +18,7 @@ const COLUMNS: [Column; 9] = [
     (OBSERVED, |row| row.observed.to_string()),
     ("Title", |row| row.title.clone()),
 ];
-/// Head of the column that is left out if it has only zeros.
+/// Head of the column that is left out if all its values are 0.
 const OBSERVED: &str = "Observed";
 
 /// Formats the table.

@@ -9,16 +9,17 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 use super::keyboard::{KeyPress, keys};
 use super::stop_signal::StopSignal;
 
-/// Least size that is drawn; a smaller terminal shows a part of it.
+/// Least columns and rows that are drawn; a smaller terminal shows a part of them.
 const SMALLEST: (usize, usize) = (20, 5);
 
 /// The terminal in the state for the live view; restored when dropped.
 pub(super) struct Terminal {
+    /// Settings of the terminal to restore.
     before: Termios,
 }
 
 impl Terminal {
-    /// Switches to the alternate screen without cursor and line buffering.
+    /// Switches to raw mode, so that each key press arrives at once, and to an alternate screen without a cursor.
     pub(super) fn take() -> io::Result<Self> {
         let before = tcgetattr(io::stdin())?;
         let mut raw = before.clone();
@@ -49,7 +50,7 @@ impl Terminal {
         write(&frame)
     }
 
-    /// Waits for key presses. A signal counts as Ctrl-C.
+    /// Waits for key presses, at most `wait`. A signal and the end of the input count as Ctrl-C.
     pub(super) fn keys(&self, wait: Duration, stop_signal: &StopSignal) -> io::Result<Vec<KeyPress>> {
         let stdin = io::stdin();
         let mut polled = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(stop_signal, PollFlags::IN)];

@@ -1,4 +1,5 @@
-//! Computes the lines of the live view from API responses and key presses.
+//! The live view of the doctor: its state, which API responses and key presses change, and its lines on the screen. It
+//! accesses neither the terminal nor the network.
 
 use serde_json::Value;
 
@@ -14,20 +15,22 @@ use crate::terminal_text::{self, cut};
 
 const INVERSE: &str = "\x1b[7m";
 
-/// Selects the class in which the load is concentrated.
+/// The value of `--class` for which the gate selects the class in which the load is concentrated.
 pub(super) const AUTO: &str = "auto";
 
 /// Least lines of the list: the header and one key.
-const BODY_MIN: usize = 2;
-/// Least lines of the list beside charts.
-const BODY_WITH_CHARTS_MIN: usize = 6;
+const LIST_LINES_MIN: usize = 2;
+/// Charts are shown only if the list has at least this many lines besides them.
+const LIST_LINES_WITH_CHARTS_MIN: usize = 6;
 
-/// Effect of a key press, in ascending priority.
+/// Effect of a key press on the main loop. Of several key presses, the effect that comes last here counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum KeyEffect {
+    /// Redraw.
     Nothing,
-    /// Other data have to be requested.
-    Figures,
+    /// Request data at once, because others are shown now.
+    Refresh,
+    /// Quit.
     Leave,
 }
 
@@ -45,25 +48,35 @@ const ORDERS: [SortOrder; 5] = [
 /// State of the view.
 #[derive(Default)]
 pub(super) struct View {
+    /// Host and port of the gate.
     host: String,
+    /// Class of the shown keys.
     pub(crate) class: String,
+    /// All classes that the gate can list.
     classes: Vec<String>,
+    /// Response of `/api/v1/status`.
     status: Value,
+    /// Samples of `/api/v1/history`, one per second.
     samples: Vec<Value>,
+    /// All rows of the list, before search and sorting.
     rows: Vec<KeyRow>,
-    /// The index of the sort order.
+    /// The index of the sort order in [`ORDERS`].
     order: usize,
-    /// Search text, and whether it is being typed.
+    /// Search text: only rows that contain it are shown.
     filter: String,
+    /// Whether the search text is being typed.
     typing: bool,
     /// The selected key. `None` until one is selected; the first row is highlighted then.
     chosen: Option<String>,
     /// Row of the selected key when it was last in the list.
     last_row: usize,
+    /// The key whose page is open, instead of the list.
     opened: Option<String>,
+    /// Response of `/api/v1/key` for the opened key.
     detail: Option<Value>,
     /// Whether the help screen is open.
     is_helping: bool,
+    /// Why the last request failed.
     trouble: Option<String>,
 }
 
@@ -92,7 +105,7 @@ impl View {
         self.detail = detail;
     }
 
-    /// Shows why there are no new data.
+    /// Shows why a request failed, until the next one succeeds.
     pub(super) fn trouble(&mut self, text: String) {
         self.trouble = Some(terminal_text::escape(&text));
     }
@@ -119,7 +132,7 @@ impl View {
             KeyPress::Enter => {
                 self.choose(self.selected());
                 self.opened.clone_from(&self.chosen);
-                return KeyEffect::Figures;
+                return KeyEffect::Refresh;
             }
             KeyPress::Char('/') => {
                 self.typing = true;
@@ -153,7 +166,7 @@ impl View {
         (self.chosen, self.last_row) = (None, 0);
     }
 
-    /// Changes the class.
+    /// Selects the class that is `steps` after the current one; the first one follows the last.
     fn turn(&mut self, steps: usize) -> KeyEffect {
         if self.classes.is_empty() {
             return KeyEffect::Nothing;
@@ -161,10 +174,10 @@ impl View {
         let index = self.classes.iter().position(|class| *class == self.class).unwrap_or(0);
         self.class = self.classes[(index + steps) % self.classes.len()].clone();
         (self.chosen, self.last_row, self.opened) = (None, 0, None);
-        KeyEffect::Figures
+        KeyEffect::Refresh
     }
 
-    /// Selects the key in this row, or in the last one.
+    /// Selects the key in this row, or in the last row if there are fewer.
     fn choose(&mut self, index: usize) {
         let shown = self.shown();
         let index = index.min(shown.len().saturating_sub(1));
@@ -199,9 +212,9 @@ impl View {
             lines.truncate(1);
         }
         // The list is the purpose of the view, so its header and one row fit on any screen.
-        lines.truncate(height.saturating_sub(BODY_MIN + 1).max(1));
+        lines.truncate(height.saturating_sub(LIST_LINES_MIN + 1).max(1));
         let charts = if self.is_helping { Vec::new() } else { self.charts(width) };
-        if height >= 14 && lines.len() + charts.len() + BODY_WITH_CHARTS_MIN < height {
+        if height >= 14 && lines.len() + charts.len() + LIST_LINES_WITH_CHARTS_MIN < height {
             lines.extend(charts);
         }
         let room = height.saturating_sub(lines.len() + 1);
@@ -264,6 +277,7 @@ impl View {
         vec![chart("admitted", "admitted", GREEN), chart("refused", "refused", RED), chart("p99 ms", "p99_ms", YELLOW)]
     }
 
+    /// The list of keys in at most `room` lines. It is scrolled so that the selected key is visible.
     fn list(&self, width: usize, room: usize) -> Vec<String> {
         let shown = self.shown();
         let columns = columns::fitting(width, &shown);
@@ -336,7 +350,7 @@ fn filled(pieces: &[String], width: usize) -> Vec<String> {
     lines
 }
 
-/// Values as a row of bars.
+/// Values as a row of bars; `most` is the highest value.
 fn spark(values: &[f64], most: f64) -> String {
     let height = |value: f64| if value > 0.0 { 1 + ((value / most * 7.0) as usize).min(7) } else { 0 };
     values.iter().map(|value| BARS[height(*value)]).collect()
@@ -441,11 +455,11 @@ mod tests {
             assert_eq!(view.press(key), KeyEffect::Nothing);
         }
         assert_eq!(view.shown().len(), 1);
-        assert_eq!(view.press(KeyPress::Enter), KeyEffect::Figures);
+        assert_eq!(view.press(KeyPress::Enter), KeyEffect::Refresh);
         assert_eq!(view.opened(), Some("calm"));
         assert_eq!(view.press(KeyPress::Char('q')), KeyEffect::Nothing);
         assert_eq!((view.opened(), view.shown().len()), (None, 2));
-        assert_eq!(view.press(KeyPress::Tab), KeyEffect::Figures);
+        assert_eq!(view.press(KeyPress::Tab), KeyEffect::Refresh);
         assert_eq!(view.class, "ip/24");
         assert_eq!(view.press(KeyPress::Down), KeyEffect::Nothing);
         assert_eq!(view.press(KeyPress::Char('q')), KeyEffect::Leave);

@@ -1,4 +1,4 @@
-//! Bounded buffers of a connection that carries one call after the other.
+//! Reads and writes of a connection that carries one call after the other, for the HTTP door and the RESP door.
 
 use std::future::poll_fn;
 use std::io;
@@ -28,14 +28,15 @@ impl InputBuffer {
         &self.bytes
     }
 
-    /// Reads more bytes: at most as many as there are, within the bounds of a read. The caller bounds the total by the
-    /// length of a call. Nothing is lost if the future is dropped.
+    /// Reads more bytes into the buffer, with space for at least as many as it has, from [`READ_BYTES`] to
+    /// [`READ_BYTES_MAX`]. The caller bounds the total by the length of a call. Nothing is lost if the future is
+    /// dropped.
     pub(super) async fn read(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
         self.bytes.reserve(self.bytes.len().clamp(READ_BYTES, READ_BYTES_MAX));
         stream.read_buf(&mut self.bytes).await
     }
 
-    /// Removes bytes that are processed.
+    /// Removes the first `count` bytes, which are processed.
     pub(super) fn consume(&mut self, count: usize) {
         self.bytes.drain(..count);
         if self.bytes.is_empty() && self.bytes.capacity() > 4 * READ_BYTES {
@@ -68,7 +69,7 @@ pub(super) async fn send(stream: &mut (impl AsyncWrite + Unpin), out: &mut Vec<u
             stream.write_all(out).await?;
             stream.flush().await
         });
-        // Without a timer, if the bytes fit into the buffer of the socket.
+        // The first attempt needs no timer: usually the bytes fit into the buffer of the socket.
         match poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await {
             Poll::Ready(sent) => sent,
             Poll::Pending => {

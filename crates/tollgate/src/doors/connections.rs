@@ -1,4 +1,4 @@
-//! Bounds the connections of one thread.
+//! Bounds the connections of one thread to all doors.
 //!
 //! If new connections were refused at the bound, a single client could block all others. Instead, a new connection at
 //! the bound closes an existing one without a call in progress: first those that never sent a valid call, and among
@@ -20,6 +20,7 @@ pub(super) struct DoorConnections {
 pub(super) struct Usage {
     /// Whether the connection has carried a valid, authorized call.
     pub(crate) is_useful: Cell<bool>,
+    /// Whether a call is in progress: such a connection is not closed for another.
     is_serving: Cell<bool>,
     /// The time at which the last call ended, or the connection began.
     pub(super) used_at: Cell<Instant>,
@@ -64,7 +65,8 @@ impl DoorConnections {
         self.all.borrow().len()
     }
 
-    /// Adds a connection, and returns whether another one closes for it. None if all have a call in progress.
+    /// Adds a connection, and returns whether another one was closed for it. None if the bound is reached and all
+    /// connections have a call in progress.
     pub(super) fn enter(self: &Rc<Self>) -> Option<(DoorConnection, bool)> {
         let is_full = self.count() >= self.max;
         if is_full && !self.replace_one() {
@@ -80,12 +82,13 @@ impl DoorConnections {
         Some((DoorConnection { connections: self.clone(), usage }, is_full))
     }
 
+    /// Closes the least used connection without a call in progress. Returns whether there was one.
     fn replace_one(&self) -> bool {
         let mut all = self.all.borrow_mut();
         let candidates = all.iter().enumerate().filter(|(_, usage)| !usage.is_serving.get());
         let least = candidates.min_by_key(|(_, usage)| (usage.is_useful.get(), usage.used_at.get()));
-        let Some((place, _)) = least else { return false };
-        if let Some(task) = all.swap_remove(place).task.get() {
+        let Some((index, _)) = least else { return false };
+        if let Some(task) = all.swap_remove(index).task.get() {
             task.abort();
         }
         true
@@ -93,8 +96,8 @@ impl DoorConnections {
 
     fn forget(&self, usage: &Rc<Usage>) {
         let mut all = self.all.borrow_mut();
-        if let Some(place) = all.iter().position(|known| Rc::ptr_eq(known, usage)) {
-            all.swap_remove(place);
+        if let Some(index) = all.iter().position(|known| Rc::ptr_eq(known, usage)) {
+            all.swap_remove(index);
         }
     }
 }

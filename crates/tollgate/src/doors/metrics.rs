@@ -29,6 +29,7 @@ counters! {
 #[derive(Default)]
 pub(super) struct ThreadCounters {
     pub(super) counts: DoorCounts,
+    /// Open connections.
     pub(super) connections: AtomicU64,
 }
 
@@ -48,8 +49,8 @@ impl DoorCounters {
 pub(super) fn door_metrics(counters: Arc<DoorCounters>) -> Box<dyn Collector> {
     collector(move |encoder| {
         let total = |read: &dyn Fn(&ThreadCounters) -> u64| counters.threads.iter().map(read).sum::<u64>();
-        for (place, (name, help)) in DoorCounts::NAMES.into_iter().enumerate() {
-            counter(encoder, &format!("tollgate_door_{name}"), help, total(&|own| own.counts.read(place)))?;
+        for (index, (name, help)) in DoorCounts::NAMES.into_iter().enumerate() {
+            counter(encoder, &format!("tollgate_door_{name}"), help, total(&|own| own.counts.read(index)))?;
         }
         let connections = total(&|own| own.connections.load(Ordering::Relaxed));
         gauge(encoder, "tollgate_door_connections", "Open connections to doors", connections)?;

@@ -1,4 +1,5 @@
-//! Doors: interfaces for programs and proxies that are not behind the gate.
+//! Doors: interfaces for programs and proxies that are not behind the gate, and ask it for decisions about requests
+//! that they serve themselves.
 //!
 //! A door implements a protocol and asks the [`Decider`] of its thread for decisions, which use the rules and the state
 //! of the gate. Layout:
@@ -8,9 +9,10 @@
 //! - [`buffer`]: reads and writes of a connection.
 //! - [`connections`]: bounds the connections of a thread.
 //! - [`tls`]: certificates of a door and of its clients.
+//! - [`request`]: a request as the caller of a door describes it.
 //! - [`tickets`]: the charges of admitted requests, until their end is reported.
 //! - [`grpc`]: Envoy's rate limit service and rate limit quota service.
-//! - [`http`]: `POST /v1/check`, `POST /v1/report`, `GET /v1/auth`.
+//! - [`http`]: `/v1/check`, `/v1/report`, `/v1/auth`, `/v1/load` and `/json`.
 //! - [`resp`]: `CL.THROTTLE` and `THROTTLE` for Redis clients.
 //! - [`mod@log`]: costs from the access log of a proxy.
 //! - [`metrics`]: the metrics of the doors.
@@ -53,8 +55,8 @@ use tickets::Tickets;
 pub(crate) use tls::DoorCertificateFiles;
 use tls::DoorCertificates;
 
-/// Size of a table of limits that come with calls while no door accepts such calls, in bytes: the minimum.
-const CELL_BYTES_MIN: u64 = 4096;
+/// Size of a table for limits that come with calls, if no door accepts such calls, in bytes: the minimum of a table.
+const UNUSED_TABLE_BYTES: u64 = 4096;
 
 /// The protocol of a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +80,7 @@ pub(crate) struct BoundDoors {
     /// The listeners of each thread.
     listeners: Vec<Vec<BoundListener>>,
     certificates: DoorCertificateFiles,
+    /// The token that clients must send; none if they need none.
     token: Arc<ArcSwapOption<Token>>,
     limits: DoorLimits,
     log: Option<BoundLog>,
@@ -87,6 +90,7 @@ pub(crate) struct BoundDoors {
 pub(crate) struct OpenDoors {
     settings: Doors,
     token: Arc<ArcSwapOption<Token>>,
+    /// The limits of ratelimit files, which a reload replaces.
     served: Arc<ArcSwap<ServedLimits>>,
     counters: Arc<DoorCounters>,
     /// The certificates, whose files must be checked for changes periodically.
@@ -132,13 +136,13 @@ impl BoundDoors {
             tracing::warn!(note, "a key of a ratelimit file has no effect");
         }
         let bytes = |is_used: bool| {
-            let bytes = if is_used { settings.memory_bytes } else { CELL_BYTES_MIN };
+            let bytes = if is_used { settings.memory_bytes } else { UNUSED_TABLE_BYTES };
             usize::try_from(bytes).unwrap_or(usize::MAX)
         };
-        let asks_grpc = settings.grpc.is_some() || settings.ratelimit.is_some();
+        let has_overrides = settings.grpc.is_some() || settings.ratelimit.is_some();
         let limits = DoorLimits {
             cells: Arc::new(CellTable::new(bytes(settings.resp.is_some()), Seed::random()).map_err(io::Error::other)?),
-            overrides: Arc::new(CallLimitTable::new(bytes(asks_grpc), Seed::random()).map_err(io::Error::other)?),
+            overrides: Arc::new(CallLimitTable::new(bytes(has_overrides), Seed::random()).map_err(io::Error::other)?),
             served: Arc::new(ArcSwap::new(settings.limits.clone())),
             quotas: Arc::default(),
         };

@@ -1,4 +1,5 @@
-//! A request as described by the caller of a door.
+//! A request as described by the caller of a door, in the form that rules use. The caller sends attributes, or the name
+//! of a rule and a key for it; `/v1/auth` has its own form, the header fields of a proxy.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -11,19 +12,23 @@ use tollgate_core::request::{Request, host_of};
 
 /// A request that another process serves, with the attributes that the caller sends.
 pub(super) struct DescribedRequest<'a> {
-    /// The name of the only rule that decides.
+    /// The name of the only rule that decides; without it, all rules of the domain that apply.
     rule: Option<&'a str>,
-    /// The key, for a rule whose class has one part.
+    /// The key of that rule, whose class has one part. It is the value of every property without an attribute, so that
+    /// it is found whatever the class is.
     key: Option<&'a str>,
+    /// Names and values.
     attributes: &'a [(Cow<'a, str>, Cow<'a, str>)],
     client: Option<IpAddr>,
+    /// The path with its query.
     target: &'a [u8],
     normal_path: NormalPath,
 }
 
 impl<'a> DescribedRequest<'a> {
-    /// The request with these attributes. `client` is an address. Classes and conditions use `method`, `path`, `host`,
-    /// `user_agent`, `header:NAME`, `cookie:NAME` and `query:NAME`. Every other name is an entry for `descriptor:NAME`.
+    /// The request with these attributes. `client` or `ip` is an address. Classes and conditions use `method`, `path`,
+    /// `host`, `user_agent`, `header:NAME`, `cookie:NAME`, `query:NAME` and `json:/POINTER`. Every other name is an
+    /// entry for the class `descriptor:NAME`. An error if `client` is no address.
     pub(super) fn new(
         rule: Option<&'a str>,
         key: Option<&'a str>,
@@ -40,8 +45,8 @@ impl<'a> DescribedRequest<'a> {
         Ok(Self { rule, key, attributes, client, target, normal_path })
     }
 
-    /// The request with the entries of a descriptor as its attributes. Entries may have any value, so a `client` that
-    /// is no address is none.
+    /// The request with the entries of one of Envoy's descriptors as its attributes. Entries may have any value, so a
+    /// `client` that is no address is ignored.
     pub(super) fn of_descriptor(attributes: &'a [(Cow<'a, str>, Cow<'a, str>)]) -> Self {
         let find = |name: &str| attributes.iter().find(|(known, _)| known == name).map(|(_, value)| &**value);
         let client = find("client").or(find("ip")).or(find("remote_address")).and_then(address);
@@ -59,8 +64,8 @@ impl<'a> DescribedRequest<'a> {
         self.find_by(|known| known.strip_prefix(kind).and_then(|known| known.strip_prefix(':')) == Some(name))
     }
 
-    fn find_by(&self, is_it: impl Fn(&str) -> bool) -> Option<&[u8]> {
-        self.attributes.iter().find(|(known, _)| is_it(known)).map(|(_, value)| value.as_bytes())
+    fn find_by(&self, matches: impl Fn(&str) -> bool) -> Option<&[u8]> {
+        self.attributes.iter().find(|(known, _)| matches(known)).map(|(_, value)| value.as_bytes())
     }
 
     fn key(&self) -> Option<&[u8]> {
@@ -111,13 +116,12 @@ impl Request for DescribedRequest<'_> {
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
-        let is_it = |known: &str| match known.split_once(':') {
+        let found = self.find_by(|known| match known.split_once(':') {
             Some(("header", header)) => header.eq_ignore_ascii_case(name),
             _ => name == "user-agent" && matches!(known, "user_agent" | "user-agent"),
-        };
-        let known = self.attributes.iter().find(|(known, _)| is_it(known)).map(|(_, value)| value.as_bytes());
-        // `cookie` and `host` use the key themselves.
-        known.or_else(|| self.key().filter(|_| name != "cookie" && name != "host"))
+        });
+        // The methods `cookie` and `host` use the key themselves.
+        found.or_else(|| self.key().filter(|_| name != "cookie" && name != "host"))
     }
 
     fn cookie(&self, name: &str) -> Option<&[u8]> {

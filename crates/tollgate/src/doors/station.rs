@@ -1,4 +1,4 @@
-//! The state that the doors of one thread use for their responses.
+//! The state that the doors of one thread use to answer calls: the decider, the token, tickets, limits and counters.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use crate::wall_clock;
 /// The limits of doors that are not rules of the settings, shared by all threads.
 #[derive(Clone)]
 pub(super) struct DoorLimits {
-    /// Limits of `CL.THROTTLE`.
+    /// The keys of `CL.THROTTLE`, whose limits come with each call.
     pub(super) cells: Arc<CellTable>,
     /// Limits that come with Envoy's descriptors.
     pub(super) overrides: Arc<CallLimitTable>,
@@ -33,11 +33,14 @@ pub(super) struct DoorLimits {
 /// The state of one thread, and references to the state of all threads.
 pub(super) struct Station {
     pub(super) decider: Decider,
+    /// The index of this thread.
     pub(super) index: usize,
     pub(super) tickets: Arc<Tickets>,
+    /// The time after which a ticket expires, unless the call sets another one.
     pub(super) ticket_deadline: Span,
     pub(super) limits: DoorLimits,
     pub(super) counters: Arc<DoorCounters>,
+    /// The token that clients must send; none if they need none.
     pub(super) token: Arc<ArcSwapOption<Token>>,
     pub(super) date: HttpDate,
 }
@@ -48,18 +51,19 @@ impl Station {
         self.token.load().is_some()
     }
 
-    /// The token, if this is it.
+    /// The token, if `sent` is it.
     pub(super) fn token_of(&self, sent: &[u8]) -> Option<Arc<Token>> {
         self.token.load_full().filter(|token| token.is(sent))
     }
 
-    /// Whether a client that has sent `token` earlier is still authorized.
+    /// Whether a client that has sent `token` earlier on its connection is still authorized: the token is unchanged, or
+    /// none is required.
     pub(super) fn still_lets_in(&self, token: Option<&Arc<Token>>) -> bool {
         let is_same = |now: &Arc<Token>| token.is_some_and(|token| Arc::ptr_eq(token, now));
         self.token.load().as_ref().is_none_or(is_same)
     }
 
-    /// Whether a client with this token is authorized.
+    /// Whether a client that sends this token is authorized.
     pub(super) fn lets_in(&self, sent: Option<&[u8]>) -> bool {
         self.token.load().as_ref().is_none_or(|token| sent.is_some_and(|sent| token.is(sent)))
     }
@@ -74,7 +78,8 @@ impl Station {
         self.counters.threads[self.index].connections.store(now as u64, Ordering::Relaxed);
     }
 
-    /// Stores a ticket until it is settled or its deadline passes. If there is no room, the oldest one expires.
+    /// Stores a ticket until it is settled or its deadline passes. `is_open` is explained in [`super::tickets`]. If
+    /// there is no room, the oldest ticket expires.
     pub(super) fn keep(&self, ticket: Box<DoorTicket>, is_open: bool, deadline: Option<Span>) -> TicketId {
         let deadline = self.decider.now() + deadline.unwrap_or(self.ticket_deadline);
         let (id, evicted) = self.tickets.keep(self.index, ticket, is_open, deadline);
@@ -86,14 +91,14 @@ impl Station {
     }
 
     /// Settles the ticket of a line in an access log. `time` is its cost if `is_measured`, and otherwise its duration.
-    /// Returns whether the ticket was kept.
+    /// Returns whether there is such a ticket.
     pub(super) fn settle_logged(&self, name: &str, time: Option<Span>, is_measured: bool) -> bool {
         // Counted before the ticket is removed, so the request itself is included.
         let in_flight = self.tickets.open();
         let Some(ticket) = self.tickets.take(name) else { return false };
         let cost = match time {
             Some(cost) if is_measured => Some(cost),
-            // The queue has measured a request with a permit itself.
+            // With a permit, the queue has measured the request itself.
             Some(duration) if ticket.permit.is_none() => Some(self.decider.share_of(duration, in_flight)),
             _ => None,
         };

@@ -1,4 +1,4 @@
-//! One thread of the doors: its own runtime, listeners and connections.
+//! One thread of the doors: accepts connections to all doors and serves them with the module of their protocol.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,12 +18,12 @@ use super::station::Station;
 use super::tls::DoorCertificates;
 use super::{BoundListener, Protocol, grpc, http, resp};
 
-/// Interval between two checks for expired tickets.
+/// Interval of [`Station::tick`], which expires tickets.
 const TICK: Duration = Duration::from_millis(200);
 /// Pause before the next attempt after a failed accept, such as one without a free file descriptor.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `drains` becomes true, and then until the last call has its response.
+/// Serves until `drains` becomes true, and then until all connections have ended. One thread gets the `log`.
 pub(super) async fn serve(
     station: Rc<Station>,
     listeners: Vec<BoundListener>,

@@ -1,4 +1,4 @@
-//! TLS of a door: its certificate, and the authorities of client certificates.
+//! TLS of a door: its certificate, and the authorities whose client certificates it accepts.
 //!
 //! A renewal replaces the files while connections are open. New connections use the new files.
 
@@ -22,7 +22,9 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// The certificates of one door, shared by all threads.
 pub(super) struct DoorCertificates {
     certificates: Arc<Certificates>,
+    /// The TLS configuration with the current certificates.
     config: ArcSwap<ServerConfig>,
+    /// The ALPN protocols of the door.
     protocols: &'static [&'static str],
     /// Whether each client must have a certificate.
     pub(super) asks_for_certificate: bool,

@@ -5,13 +5,13 @@
 //! | layer | contents |
 //! |---|---|
 //! | `inspect` | metrics and status of a running gate, for operators |
-//! | `serve` | threads, listeners, connections, and decisions for doors |
+//! | `serve` | threads, listeners, connections; decisions for doors, through which other programs ask for them |
 //! | `http` | requests and responses: reading, forwarding, streaming |
-//! | `decide` | rules, holds, the fair queue, and state that is shared with other gates |
-//! | `observe` | counters, logs and the largest spenders |
+//! | `decide` | rules, delays of requests, the fair queue, and state that is shared with other gates |
+//! | `observe` | counters, logs, and the clients that cause the highest cost |
 //! | `net` | sockets, TLS, buffers, timers and connection limits |
 //!
-//! `ARCHITECTURE.md` lists the steps of a request.
+//! `ARCHITECTURE.md` lists the steps of a request. The rest of the program uses only the items that are exported here.
 
 mod decide;
 mod http;

@@ -1,6 +1,6 @@
-//! A small YAML document as a list of its values, each with the path of its keys.
+//! A small YAML document as a list of its values, each with the path of its keys. `tollgate import smockron` uses it.
 //!
-//! Configurations of limiters are maps of maps of scalars. Lists and aliases are rejected, so that the size of the
+//! A configuration of Smockron is a map of maps of scalars. Lists and aliases are rejected, so that the size of the
 //! result is bounded by the size of the text.
 
 use saphyr_parser::{Event, Parser};

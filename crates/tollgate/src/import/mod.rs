@@ -1,4 +1,4 @@
-//! `tollgate import`: translates the configuration of another limiter.
+//! `tollgate import`: translates the configuration of another rate limiter to a settings file of Tollgate.
 //!
 //! The result is a settings file with comments on standard output. Everything in the other file that has no
 //! counterpart, or means something else here, is a note on standard error, so that no key disappears silently.
@@ -44,14 +44,14 @@ pub(crate) struct ImportOptions {
 struct Imported {
     /// The settings file.
     toml: String,
-    /// Keys that have no counterpart or another meaning.
+    /// Notes for the operator about keys that have no counterpart or another meaning.
     notes: Vec<String>,
 }
 
 /// Translates the text of a configuration, or returns all its errors.
 type Translate = fn(&str) -> Result<Imported, Vec<String>>;
 
-/// Translates a file.
+/// Translates a file, and prints the result.
 pub(crate) fn run(command: &ImportCommand) -> Result<(), CommandError> {
     let imported = match command {
         ImportCommand::Tempomat(options) => imported(&options.file, tempomat::translate),
@@ -64,6 +64,7 @@ pub(crate) fn run(command: &ImportCommand) -> Result<(), CommandError> {
     Ok(())
 }
 
+/// Reads and translates a file, and checks that the translation is valid.
 fn imported(file: &Path, translate: Translate) -> Result<Imported, String> {
     let wrong = |message: String| format!("{}: {message}", file.display());
     let text = bounded_file::read_text(file, FILE_BYTES_MAX).map_err(wrong)?;

@@ -1,8 +1,9 @@
-//! Rules from a file of envoyproxy/ratelimit.
+//! Translates a YAML file of envoyproxy/ratelimit to rules, one for each limit.
 //!
-//! In that format the most specific descriptor decides alone; of rules, all that apply decide. So each rule names the
-//! descriptors that it is for, with all their keys, and excludes those that a more specific descriptor of the file is
-//! for.
+//! A request has a descriptor: a list of entries, each with a key and a value. In that format, the most specific
+//! descriptor of the file that matches it decides alone. In Tollgate, all rules that apply decide. So the `when` of
+//! each rule names the descriptors that it is for, with all their keys, and its `unless` excludes those that a more
+//! specific descriptor of the file is for.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,10 +13,10 @@ use tollgate_wire::ratelimit_config::{self, Allowance, DescriptorSpec, LimitLeaf
 use super::{FILE_BYTES_MAX, Imported, comment, quoted};
 use crate::bounded_file;
 
-/// The port of envoyproxy/ratelimit for gRPC.
+/// The port on which envoyproxy/ratelimit serves gRPC, and the translated settings do too.
 const SERVICE_PORT: u16 = 8081;
 
-/// The rules, or everything that rules cannot express.
+/// The settings for a file, or all its errors, among them everything that rules cannot express.
 pub(super) fn imported(file: &Path) -> Result<Imported, String> {
     let text = bounded_file::read_text(file, FILE_BYTES_MAX).map_err(|message| vec![format!("1:1: {message}")]);
     let rules = text.and_then(|text| rules(&file.display().to_string(), &text));
@@ -24,15 +25,15 @@ pub(super) fn imported(file: &Path) -> Result<Imported, String> {
     Ok(Imported { toml, notes: Vec::new() })
 }
 
-/// A descriptor on the way to a limit.
+/// A descriptor of the file, on the path from the top level to a limit.
 #[derive(Clone, Copy)]
 struct Step<'f> {
     descriptor: &'f DescriptorSpec,
-    /// The descriptors of the same level.
+    /// All descriptors of its level, in file order, itself included.
     level: &'f [DescriptorSpec],
 }
 
-/// The settings for a file, or everything that rules cannot express, as `line:column: message`.
+/// The settings for a file with this name and text, or all its errors, as `line:column: message`.
 fn rules(name: &str, text: &str) -> Result<String, Vec<String>> {
     let shown = |error: ratelimit_config::ConfigMessage| format!("{}:{}: {}", error.line, error.column, error.message);
     let file = ratelimit_config::parse(text).map_err(|errors| errors.into_iter().map(shown).collect::<Vec<_>>())?;
@@ -58,7 +59,9 @@ fn rules(name: &str, text: &str) -> Result<String, Vec<String>> {
     if writer.errors.is_empty() { Ok(writer.out) } else { Err(writer.errors) }
 }
 
+/// Writes the rules of a file.
 struct Writer<'f> {
+    /// The settings file so far.
     out: String,
     errors: Vec<String>,
     /// The limits that are not written yet, in file order.
@@ -66,6 +69,7 @@ struct Writer<'f> {
 }
 
 impl Writer<'_> {
+    /// Writes the rules of all descriptors of a level and below it. `path` leads to the level.
     fn level<'f>(&mut self, level: &'f [DescriptorSpec], path: &mut Vec<Step<'f>>) {
         for descriptor in level {
             path.push(Step { descriptor, level });
@@ -77,6 +81,7 @@ impl Writer<'_> {
         }
     }
 
+    /// Writes the rule of a limit, or reports that rules cannot express it.
     fn limit(&mut self, leaf: &LimitLeaf, path: &[Step<'_>]) {
         let line = leaf.line;
         let mut refuse = |message: &str| {
@@ -89,7 +94,7 @@ impl Writer<'_> {
             refuse("rules have no quota mode");
         }
         let keys: Vec<&str> = leaf.entries.iter().map(|entry| entry.key.as_str()).collect();
-        if keys.iter().enumerate().any(|(place, key)| keys[..place].contains(key) || key.contains(['+', '*'])) {
+        if keys.iter().enumerate().any(|(index, key)| keys[..index].contains(key) || key.contains(['+', '*'])) {
             refuse("rules need a plain key for each entry, and each once");
         }
         match leaf.limit.allowance {
@@ -125,18 +130,18 @@ impl Writer<'_> {
     }
 }
 
-/// The descriptors that a request of this path matches first, if it matches them: exact values come before wildcards,
-/// wildcards in their order, and any value last.
+/// The descriptors that take precedence over the one at the end of `path` for a request that matches both, as TOML
+/// tables for `unless`. At each level, exact values come before wildcards, wildcards in file order, and any value last.
 fn more_specific(path: &[Step<'_>]) -> Vec<String> {
     let mut tables = Vec::new();
-    for (place, step) in path.iter().enumerate() {
+    for (depth, step) in path.iter().enumerate() {
         for other in step.level.iter().filter(|other| other.key == step.descriptor.key) {
             if !comes_before(other, step) || !may_overlap(other, step.descriptor) {
                 continue;
             }
             let above =
-                path[..place].iter().map(|step| (step.descriptor.key.as_str(), step.descriptor.value.as_deref()));
-            let below = path[place + 1..].iter().map(|step| (step.descriptor.key.as_str(), None));
+                path[..depth].iter().map(|step| (step.descriptor.key.as_str(), step.descriptor.value.as_deref()));
+            let below = path[depth + 1..].iter().map(|step| (step.descriptor.key.as_str(), None));
             let entries = above.chain([(other.key.as_str(), other.value.as_deref())]).chain(below);
             tables.push(entries_table(entries));
         }
@@ -144,6 +149,7 @@ fn more_specific(path: &[Step<'_>]) -> Vec<String> {
     tables
 }
 
+/// The precedence of a descriptor among those of its level and key; the lowest decides.
 fn rank(descriptor: &DescriptorSpec) -> u8 {
     match &descriptor.value {
         Some(value) if !value.contains('*') => 0,
@@ -152,13 +158,14 @@ fn rank(descriptor: &DescriptorSpec) -> u8 {
     }
 }
 
+/// Whether `other` takes precedence over the descriptor of `step`, in the same level.
 fn comes_before(other: &DescriptorSpec, step: &Step<'_>) -> bool {
     let place = |descriptor: &DescriptorSpec| step.level.iter().position(|known| std::ptr::eq(known, descriptor));
     let (one, own) = (rank(other), rank(step.descriptor));
     one < own || (one == 1 && own == 1 && place(other) < place(step.descriptor))
 }
 
-/// Whether a value can match both.
+/// Whether a value may match both. An exact value and a wildcard are compared; of two wildcards this is assumed.
 fn may_overlap(other: &DescriptorSpec, own: &DescriptorSpec) -> bool {
     match (&other.value, &own.value) {
         (Some(other), Some(own)) if !other.contains('*') && own.contains('*') => {
@@ -168,6 +175,7 @@ fn may_overlap(other: &DescriptorSpec, own: &DescriptorSpec) -> bool {
     }
 }
 
+/// Keys with patterns for their values as a TOML table. No value means any value.
 fn entries_table<'f>(entries: impl Iterator<Item = (&'f str, Option<&'f str>)>) -> String {
     let entry = |(key, value): (&str, Option<&str>)| format!("{} = {}", quoted(key), quoted(value.unwrap_or("*")));
     format!("{{ {} }}", entries.map(entry).collect::<Vec<_>>().join(", "))

@@ -1,4 +1,5 @@
-//! The configuration of a Smockron master, `config/default.yaml`.
+//! Translates the configuration of a Smockron master, `config/default.yaml`, to that of a Tollgate master. Each domain
+//! of Smockron becomes a rule with a rate.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,11 +8,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::flat_yaml::scalars;
 use super::{Imported, quoted};
 
-/// Smockron's port for accounting. Control is the next one.
+/// Smockron's default port for accounting. Control is the next one.
 const ACCOUNTING_PORT: u16 = 10004;
+/// The default port of statsd.
 const STATSD_PORT: u16 = 8125;
 
-/// Smockron's units of time, in milliseconds.
+/// The names of Smockron's units of time, and the length of each in milliseconds. A number without a unit is in
+/// milliseconds.
 const UNITS: [(&[&str], u64); 5] = [
     (&["", "ms", "msec"], 1),
     (&["s", "sec", "second", "seconds"], 1000),
@@ -20,7 +23,7 @@ const UNITS: [(&[&str], u64); 5] = [
     (&["d", "day", "days"], 86_400_000),
 ];
 
-/// A domain as it is written.
+/// The values of a domain as they are written.
 #[derive(Default)]
 struct DomainText {
     rate: Option<String>,
@@ -28,6 +31,7 @@ struct DomainText {
     burst: Option<String>,
 }
 
+/// Translates the text of a configuration, or returns all its errors.
 pub(super) fn translate(text: &str) -> Result<Imported, Vec<String>> {
     let mut imported = Imported::default();
     let (mut listen, mut statsd) = (None, None);
@@ -62,7 +66,7 @@ pub(super) fn translate(text: &str) -> Result<Imported, Vec<String>> {
     if errors.is_empty() { Ok(imported) } else { Err(errors) }
 }
 
-/// `tcp://address:port`, of which only the address is needed.
+/// Parses `tcp://address:port`. The scheme may be absent, and the port, which is then `port`.
 fn address(text: &str, port: u16) -> Result<SocketAddr, String> {
     let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
     let (host, port) = match rest.rsplit_once(':') {
@@ -79,6 +83,7 @@ fn address(text: &str, port: u16) -> Result<SocketAddr, String> {
     Ok(SocketAddr::new(ip, port))
 }
 
+/// Writes the table `[master]`.
 fn master(listen: &str, statsd: Option<&str>, imported: &mut Imported) -> Result<(), String> {
     let accounting = address(listen, ACCOUNTING_PORT)?;
     let Some(control_port) = accounting.port().checked_add(1) else {
@@ -112,6 +117,7 @@ fn master(listen: &str, statsd: Option<&str>, imported: &mut Imported) -> Result
     Ok(())
 }
 
+/// Writes the rule of a domain.
 fn rule(name: &str, domain: &DomainText, imported: &mut Imported) -> Result<(), String> {
     let (count, period_ms) = match (&domain.rate, &domain.interval) {
         (Some(rate), _) => rate_of(rate)?,
@@ -148,13 +154,14 @@ fn rule(name: &str, domain: &DomainText, imported: &mut Imported) -> Result<(), 
     Ok(())
 }
 
-/// `N/interval` or `N per interval`.
+/// Parses `N/interval` or `N per interval` to the number and the interval in milliseconds.
 fn rate_of(text: &str) -> Result<(u64, u64), String> {
     let bad = || format!("`{text}` is not a rate such as 5/min");
     let (count, interval) = text.split_once('/').or_else(|| text.split_once("per")).ok_or_else(bad)?;
     Ok((count.trim().parse().map_err(|_| bad())?, duration_ms(interval)?))
 }
 
+/// Parses a duration such as `30s`. Without a number it is one unit.
 fn duration_ms(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

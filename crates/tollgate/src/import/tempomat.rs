@@ -1,4 +1,5 @@
-//! Tempomat's `/etc/tempomat.json`.
+//! Translates the configuration of Tempomat, `/etc/tempomat.json`. Tempomat is a reverse proxy that limits the share of
+//! CPU time of addresses, networks and user agents.
 
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -7,7 +8,8 @@ use serde_json::{Map, Value};
 
 use super::{Imported, decimal, quoted};
 
-/// Tempomat's shares: the key, the name of the rule, its class, and the burst, which Tempomat has as a constant.
+/// Tempomat's keys for shares of the backend. Each becomes a rule with a budget: the key, the name of the rule, its
+/// class, and its burst in seconds, which is a constant in Tempomat.
 const SHARES: [(&str, &str, &str, u32); 4] = [
     ("slash32Share", "slash32", "ip/32", 30),
     ("slash24Share", "slash24", "ip/24", 30),
@@ -15,15 +17,16 @@ const SHARES: [(&str, &str, &str, u32); 4] = [
     ("userAgentShare", "user-agent", "user-agent", 120),
 ];
 
-/// The keys without a counterpart, with the reason.
+/// Keys of Tempomat that no setting replaces directly, each with the note that the operator gets if the file has it.
 const WITHOUT_COUNTERPART: [(&str, &str); 2] = [
     ("debug", "`debug` is not a setting: start the gate with TOLLGATE_LOG=debug"),
     ("hashMaxLen", "`hashMaxLen` is replaced by `memory` in [gate], which bounds the state of all rules in bytes"),
 ];
 
-/// Keys of older versions that only name files for logs.
-const OLD: [&str; 3] = ["logFile", "statsFile", "syslogStats"];
+/// Keys of older versions of Tempomat that only configure logs.
+const OLD_LOG_KEYS: [&str; 3] = ["logFile", "statsFile", "syslogStats"];
 
+/// Translates the text of a configuration, or returns all its errors.
 pub(super) fn translate(text: &str) -> Result<Imported, Vec<String>> {
     let keys = match serde_json::from_str(text) {
         Ok(Value::Object(keys)) => keys,
@@ -40,6 +43,7 @@ pub(super) fn translate(text: &str) -> Result<Imported, Vec<String>> {
     if errors.is_empty() { Ok(imported) } else { Err(errors) }
 }
 
+/// The keys of the file, and the errors in their values.
 struct TempomatKeys<'a> {
     keys: &'a Map<String, Value>,
     /// The errors found so far.
@@ -51,6 +55,7 @@ impl TempomatKeys<'_> {
         self.errors.borrow_mut().push(error);
     }
 
+    /// A string; `None` if it is absent or empty.
     fn text(&self, key: &str) -> Option<&str> {
         match self.keys.get(key) {
             None | Some(Value::Null) => None,
@@ -72,6 +77,7 @@ impl TempomatKeys<'_> {
     }
 }
 
+/// Writes the table `[gate]`. Absent keys have Tempomat's defaults.
 fn gate(source: &TempomatKeys<'_>, imported: &mut Imported) {
     let port = match source.number("listenPort") {
         0.0 => 8888.0,
@@ -92,6 +98,7 @@ fn gate(source: &TempomatKeys<'_>, imported: &mut Imported) {
     }
 }
 
+/// Writes a rule for each share below 1.
 fn rules(source: &TempomatKeys<'_>, imported: &mut Imported) {
     for (key, name, class, burst) in SHARES {
         let share = source.number(key);
@@ -120,6 +127,7 @@ fn rules(source: &TempomatKeys<'_>, imported: &mut Imported) {
     }
 }
 
+/// Writes the table `[metrics]`, with the interval and the default threshold of Tempomat: 1 s and 3 s.
 fn graphite(source: &TempomatKeys<'_>, imported: &mut Imported) {
     let Some(address) = source.text("graphite") else {
         for key in ["graphitePrefix", "delayThresholdSec"].into_iter().filter(|key| source.keys.contains_key(*key)) {
@@ -144,6 +152,7 @@ fn graphite(source: &TempomatKeys<'_>, imported: &mut Imported) {
     );
 }
 
+/// The notes about keys that are not translated.
 fn notes(keys: &Map<String, Value>) -> Vec<String> {
     let known = |key: &str| {
         let read =
@@ -154,7 +163,7 @@ fn notes(keys: &Map<String, Value>) -> Vec<String> {
     };
     let without =
         WITHOUT_COUNTERPART.iter().filter(|(key, _)| keys.contains_key(*key)).map(|(_, why)| (*why).to_owned());
-    let unknown = keys.keys().filter(|key| !known(key)).map(|key| match OLD.contains(&key.as_str()) {
+    let unknown = keys.keys().filter(|key| !known(key)).map(|key| match OLD_LOG_KEYS.contains(&key.as_str()) {
         true => format!(
             "`{key}` is not translated: the gate logs to standard error, and [gate.access_log] is its access log"
         ),

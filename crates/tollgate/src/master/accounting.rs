@@ -1,4 +1,4 @@
-//! The accounting address: gates report admitted requests here.
+//! The accounting address of the master, over ZeroMQ's protocol: gates report requests here.
 
 use std::io;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::listener::ConnectionSlot;
 
 /// Bytes per read.
 const READ_BYTES: usize = 64 * 1024;
-/// The timeout of a handshake.
+/// The timeout of a handshake, at both addresses of the master.
 pub(super) const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 /// Reads the reports of a gate until it disconnects or sends an invalid message.

@@ -1,4 +1,4 @@
-//! The clocks of the master. No other part of it reads the time.
+//! The clocks of the master: all its decisions use this time.
 
 use std::time::Instant;
 
@@ -7,14 +7,14 @@ use tollgate_core::time::{Moment, Span};
 
 use crate::wall_clock;
 
-/// The monotonic clock since the start, and the wall clock.
+/// Reads the monotonic clock and the wall clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     origin: Instant,
 }
 
-/// Offset of the monotonic clock: restored debts may be from long before the start of the process, and a moment
-/// cannot be negative.
+/// The monotonic time at the start, one year: restored debts may be from long before the start of the process, and a
+/// moment cannot be negative.
 const HEAD_START: Span = Span::from_secs(86_400 * 366);
 
 impl Clock {

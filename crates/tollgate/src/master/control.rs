@@ -1,4 +1,5 @@
-//! The control address: gates subscribe to orders here.
+//! The control address of the master, over ZeroMQ's protocol: gates subscribe here to topics, and receive the orders of
+//! these topics. A topic is a prefix of the first part of a message, which names the domain.
 
 use std::rc::Rc;
 
@@ -11,12 +12,12 @@ use super::accounting::HANDSHAKE_MAX;
 use super::listener::ConnectionSlot;
 use super::state::Subscriber;
 
-/// The maximum length of a topic.
+/// The maximum length of a topic, in bytes.
 const TOPIC_BYTES_MAX: usize = 512;
 /// The maximum number of topics of one subscriber.
 const TOPICS_MAX: usize = 256;
 
-/// Sends orders to a subscriber.
+/// Adds the gate of a new connection to the subscribers, and serves it until the connection ends.
 pub(super) async fn send_orders(stream: TcpStream, connection: Connection, _slot: ConnectionSlot, state: Shared) {
     let subscriber = Rc::new(Subscriber::default());
     state.borrow_mut().subscribers.push(subscriber.clone());
@@ -38,6 +39,7 @@ async fn serve_subscriber(
     let introduction = tokio::time::sleep(HANDSHAKE_MAX);
     tokio::pin!(introduction);
     let (mut reader, mut writer) = stream.split();
+    // The bytes being written, and how many of them are written.
     let mut sending = Vec::new();
     let mut sent = 0;
     loop {

@@ -1,4 +1,4 @@
-//! Accepts connections, within a bound.
+//! Accepts connections of gates to the master, if they may connect, and within a bound.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use tollgate_wire::zmtp::{Connection, Identity, SocketKind};
 
 use super::Shared;
 
-/// Counts one connection against the bound until it is dropped, by the number of its clones.
+/// Held by each connection of an address. The number of clones is the number of connections.
 pub(super) type ConnectionSlot = Rc<()>;
 
 /// The maximum number of connections at one address. Each gate needs one.
@@ -30,7 +30,8 @@ pub(crate) struct GateAccess {
 }
 
 impl GateAccess {
-    /// Creates the codec of a new connection of `peer` for this kind of socket.
+    /// Creates the codec of a new connection of `peer`, plain or encrypted. The error is the reason for the metrics why
+    /// the peer may not connect.
     pub(super) fn begin(&self, kind: SocketKind, peer: IpAddr) -> Result<Connection, &'static str> {
         let peer = peer.to_canonical();
         match &self.identity {

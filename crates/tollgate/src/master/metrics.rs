@@ -25,7 +25,7 @@ pub(crate) struct MasterMetrics {
 /// Counts by outcome or reason.
 type Outcomes = BTreeMap<&'static str, u64>;
 
-/// The counters of a master, and values at the time of the last publication.
+/// The counters of a master, and values at the time of the last publication. Their help texts below explain them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MasterCounts {
     pub(super) reports: Outcomes,
@@ -38,11 +38,11 @@ pub(crate) struct MasterCounts {
     pub(crate) lag_ms: u64,
     pub(crate) subscribers: u64,
     pub(crate) delayed: u64,
-    /// The bound of excess requests and the largest excess, by domain.
+    /// By domain: the bound on the excess requests of one client, and the largest excess.
     pub(super) overshoots: BTreeMap<String, [u64; 2]>,
 }
 
-/// The counters of the state on Redis.
+/// The counters of the copy of the state on Redis. The names of its metrics contain `books`.
 #[derive(Debug, Default)]
 pub(super) struct RedisCopyCounts {
     pub(super) pages: u64,
@@ -110,9 +110,9 @@ impl MasterCounts {
             ("bound", "Bound on the excess requests of one client, for the connected gates and the current delay"),
             ("observed", "Largest number of excess requests of one client in the last minute"),
         ];
-        for (place, (name, help)) in overshoots.into_iter().enumerate() {
+        for (index, (name, help)) in overshoots.into_iter().enumerate() {
             let name = format!("tollgate_master_over_admission_{name}");
-            let values = self.overshoots.iter().map(|(domain, values)| ([("domain", domain.as_str())], values[place]));
+            let values = self.overshoots.iter().map(|(domain, values)| ([("domain", domain.as_str())], values[index]));
             family(encoder, (&name, help), MetricType::Gauge, values)?;
         }
         Ok(())

@@ -1,4 +1,8 @@
-//! The master: receives reports from gates and sends them orders to delay clients.
+//! The master: a process that shares limits between gates. Gates report the requests that they admit; the master adds
+//! them up by identifier (a key of a rule as text), and orders the gates to delay the identifiers that exceed a limit
+//! together. The messages are those of Smockron, an earlier limiter. The debt of an identifier is the part of its
+//! charges that is not paid back yet. The state machine is [`tollgate_core::fleet::Master`]; this module connects it to
+//! sockets, files and metrics.
 //!
 //! One thread does everything. A report changes a few words of memory, so a second thread would mostly wait for
 //! locks, and one order of events keeps the state easy to verify. Connections are tasks of that thread: those at the
@@ -47,17 +51,17 @@ pub(crate) struct MasterSettings {
     pub(crate) accounting: SocketAddr,
     /// The control address, for orders.
     pub(crate) control: SocketAddr,
-    /// The directory that keeps the state across restarts.
+    /// The directory of the file that keeps the state across restarts, and of the socket for operators.
     pub(crate) state_dir: Option<PathBuf>,
-    /// The address of statsd.
+    /// The address of a statsd server, which receives metrics.
     pub(crate) statsd: Option<SocketAddr>,
     /// The gates that may connect.
     pub(crate) access: GateAccess,
 }
 
 /// Serves gates with the limits of `domains` until `stop` resolves, and calls `ready` when they can connect.
-/// `redis_copy` is the copy of the state on Redis, for another master. Runs on its own thread, inside a
-/// [`tokio::task::LocalSet`].
+/// `redis_copy` is the place on Redis for a copy of the state, for another master. `reloads` waits for the next reload
+/// and returns its domains. Runs on its own thread, inside a [`tokio::task::LocalSet`].
 pub(crate) async fn run(
     settings: MasterSettings,
     domains: Vec<Domain>,

@@ -1,6 +1,7 @@
-//! The operators' socket in the state directory of a running master: cancels the debt of an identifier.
+//! The socket in the state directory of a running master through which the command `tollgate pardon` cancels the debt
+//! of an identifier, so that its requests are no longer delayed.
 //!
-//! Access is controlled by the permissions of the directory. The addresses for gates do not accept such requests.
+//! Only the owner of the socket can use it. The addresses for gates do not accept such requests.
 
 use std::fs;
 use std::io;
@@ -14,12 +15,13 @@ use tokio::net::{UnixListener, UnixStream};
 use super::Shared;
 use crate::hex;
 
-/// The maximum length of a request: two names in hexadecimal.
+/// The maximum length of a request, in bytes: two names in hexadecimal.
 const REQUEST_BYTES_MAX: u64 = 2048;
 /// The timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// The response to a successful request, and to one with an unknown identifier.
+/// The response to a successful request.
 pub(crate) const PARDONED: &str = "pardoned";
+/// The response to a request with an unknown identifier.
 pub(crate) const UNKNOWN: &str = "unknown";
 
 /// The path of the socket in this state directory.
@@ -54,6 +56,7 @@ pub(super) async fn serve(listener: UnixListener, state: Shared) {
     }
 }
 
+/// Reads one request, carries it out and responds.
 async fn answer(mut stream: UnixStream, state: &Shared) -> io::Result<()> {
     let (reader, mut writer) = stream.split();
     let mut line = String::new();

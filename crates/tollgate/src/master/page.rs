@@ -1,6 +1,10 @@
-//! A part of the state in serialised form.
+//! A page: a part of the master's state in serialised form, for the file ([`super::state_file`]) and for the copy on
+//! Redis ([`super::redis_copy`]).
 //!
-//! Debts are written as durations, not as moments, because the reader has another clock.
+//! The state has a slot for each identifier; a page has those of a range of slots that have debt. Each is a record: the
+//! domain and the identifier, each after its length in 2 bytes, then a byte with the number of limits of the domain,
+//! and for each limit the nanoseconds in 8 bytes until its debt is paid back. They are durations, not moments, because
+//! the reader has another clock.
 
 use std::hash::Hasher;
 use std::ops::Range;
@@ -20,12 +24,12 @@ pub(super) struct StatePage {
     pub(super) bytes: Vec<u8>,
     /// A digest that depends only on the debts, not on the time of writing; 0 for no debts.
     pub(super) digest: u64,
-    /// The longest duration of a debt.
+    /// The time until the last debt is paid back. After it, the page is of no use.
     pub(super) life: Duration,
 }
 
 impl StatePage {
-    /// Serialises the debts in these slots.
+    /// Serialises the debts in these slots, as of `now`.
     pub(super) fn of(state: &mut MasterState, slots: Range<usize>, now: Moment) -> Self {
         let mut page = Self::default();
         let (mut digest, mut life) = (durable::hasher(), Span::ZERO);
@@ -48,8 +52,8 @@ impl StatePage {
     }
 }
 
-/// Restores the debts in these records, less the part that was paid back since. Returns their number, or `None` for
-/// invalid records.
+/// Restores the debts in these records, which were written `away` ago, less the part that was paid back since. Returns
+/// the number of identifiers, or `None` if a record is invalid.
 pub(super) fn restore(mut reader: &[u8], away: Span, state: &Shared) -> Option<u64> {
     let mut state = state.borrow_mut();
     let reading = state.clock.read();

@@ -1,4 +1,4 @@
-//! A copy of the state on Redis, so that another master on any machine can take over.
+//! A copy of the master's state on Redis, so that another master on any machine can take over.
 //!
 //! Writing every report would give Redis as much load as the master has. Instead, the state is scanned repeatedly,
 //! one page at a time, and changed pages are written: one value for thousands of identifiers. Reports since the last
@@ -20,8 +20,9 @@ use super::metrics::RedisCopyCounts;
 use super::page::{self, StatePage};
 use crate::durable;
 
+/// The start of each page, which identifies its format.
 const MARK: &[u8] = b"tollgate state 2\n";
-/// Slots per page. Serialising a page takes a fraction of a millisecond.
+/// Slots per page. A slot has one identifier. Serialising a page takes a fraction of a millisecond.
 const PAGE_SLOTS: usize = 4096;
 /// The pause between pages. Two million slots take 2.5 s.
 const PAGE_PAUSE: Duration = Duration::from_millis(5);
@@ -29,18 +30,22 @@ const PAGE_PAUSE: Duration = Duration::from_millis(5);
 const SCAN_PAUSE: Duration = Duration::from_secs(1);
 /// The timeout for loading at startup and for the last write on shutdown.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// The pause after a failure is doubled with each further one, from twice this value up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// The copy of the state on Redis.
 pub(super) struct RedisCopy {
+    /// The pages on Redis. A master starts a term there before it writes; that ends the term of the previous master.
     pages: FencedPages,
     counts: Arc<Mutex<RedisCopyCounts>>,
-    /// The digest of each page as written. `None` before the term has begun.
+    /// The digest of each page as written, to find pages that have changed. `None` before the term has begun.
     written: Option<Vec<u64>>,
+    /// Whether the state of the previous master was loaded.
     is_restored: bool,
-    /// The time of the last completed scan, initially the start.
+    /// The start of the last completed scan, initially that of this process.
     scanned: Instant,
+    /// Whether the last scan failed, which is logged once.
     is_failing: bool,
 }
 
@@ -61,7 +66,7 @@ impl RedisCopy {
     pub(super) async fn keep(&mut self, state: &Shared) {
         let mut pause = RETRY_MIN;
         loop {
-            let next = match self.scan(state, PAGE_PAUSE).await {
+            let wait = match self.scan(state, PAGE_PAUSE).await {
                 Ok(WriteOutcome::Done) => {
                     pause = RETRY_MIN;
                     SCAN_PAUSE
@@ -84,11 +89,11 @@ impl RedisCopy {
                     pause
                 }
             };
-            tokio::time::sleep(next).await;
+            tokio::time::sleep(wait).await;
         }
     }
 
-    /// Writes all changes since the last scan at once.
+    /// Writes all changes since the last scan, without pauses, when the master ends.
     pub(super) async fn finish(&mut self, state: &Shared) {
         // If another master has taken over or Redis is unreachable, nothing is written.
         let _ = tokio::time::timeout(TIMEOUT, self.scan(state, Duration::ZERO)).await;
@@ -108,9 +113,9 @@ impl RedisCopy {
     /// Starts a term and loads the state of the previous one. Nothing is written before that, because it would hide
     /// the previous state.
     async fn begin(&mut self, state: &Shared) -> Result<(), Unanswered> {
-        let legacy = self.pages.begin().await?;
-        if let Some(legacy) = legacy.filter(|_| !self.is_restored) {
-            let restored = self.take_over(&legacy, state).await?;
+        let previous = self.pages.begin().await?;
+        if let Some(previous) = previous.filter(|_| !self.is_restored) {
+            let restored = self.take_over(&previous, state).await?;
             tracing::info!(restored, "loaded the state from Redis");
             self.counts.lock().restored += restored;
         }
@@ -119,10 +124,11 @@ impl RedisCopy {
         Ok(())
     }
 
-    async fn take_over(&mut self, legacy: &FinishedTerm, state: &Shared) -> Result<u64, Unanswered> {
+    /// Loads the pages of the previous term. Returns the number of identifiers.
+    async fn take_over(&mut self, previous: &FinishedTerm, state: &Shared) -> Result<u64, Unanswered> {
         let mut restored = 0;
-        for number in 0..legacy.pages {
-            let Some(page) = self.pages.read(legacy, number).await? else { continue };
+        for number in 0..previous.pages {
+            let Some(page) = self.pages.read(previous, number).await? else { continue };
             let records = durable::unseal(&page.bytes, MARK);
             match records.and_then(|reader| page::restore(reader, Span::from(page.age), state)) {
                 Some(count) => restored += count,
@@ -132,7 +138,8 @@ impl RedisCopy {
         Ok(restored)
     }
 
-    /// Writes all changed pages. Ends early if another master has taken over, or Redis has lost its data.
+    /// Writes all changed pages, with a pause after each page. Ends early if another master has taken over, or Redis
+    /// has lost its data.
     async fn scan(&mut self, state: &Shared, pause: Duration) -> Result<WriteOutcome, Unanswered> {
         if self.written.is_none() {
             self.begin(state).await?;

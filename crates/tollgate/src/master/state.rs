@@ -1,4 +1,9 @@
 //! The state of the master, and the subscribers that receive its orders.
+//!
+//! [`Master`] keeps the debts of identifiers, and produces notices of new delays. A notice is sent as an order in two
+//! formats: Tollgate's own, and that of Smockron's original gatekeepers. A subscriber gets the formats to whose topics
+//! it has subscribed. A new subscriber first gets a snapshot of all delays. A beacon is the master's heartbeat, which
+//! only Tollgate gates use.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -22,6 +27,7 @@ pub(super) struct MasterState {
     pub(super) clock: Clock,
     pub(super) subscribers: Vec<Rc<Subscriber>>,
     pub(super) counts: MasterCounts,
+    /// Where the counts are published.
     metrics: MasterMetrics,
     census: DelayCensus,
     statsd: Option<Statsd>,
@@ -32,10 +38,12 @@ pub(super) struct MasterState {
 /// The number of unknown domains that are logged, once each. Peers choose their names.
 const UNKNOWN_DOMAINS_MAX: usize = 64;
 
-/// The count of delayed identifiers, taken one part of the state at a time.
+/// Counts the delayed identifiers for a metric, one part of the state at a time.
 #[derive(Default)]
 struct DelayCensus {
+    /// The next slot to count.
     from: usize,
+    /// The delayed identifiers so far.
     delayed: usize,
 }
 
@@ -45,19 +53,25 @@ const CENSUS_SLOTS: usize = 65_536;
 /// A subscribed gate.
 #[derive(Default)]
 pub(super) struct Subscriber {
+    /// The topics that it has subscribed to.
     topics: RefCell<Vec<Box<[u8]>>>,
-    /// The messages to send next.
+    /// The serialised messages to send next.
     outbox: RefCell<Vec<u8>>,
-    /// The position of the snapshot of all delays, while it is being sent.
+    /// The position in the snapshot of all delays, while it is being sent.
     cursor: Cell<Option<usize>>,
     /// Notified when there is something to send.
     pub(super) woken: Notify,
 }
 
+/// The maximum number of identifiers, over all domains.
 const IDENTIFIERS_MAX: usize = 2_000_000;
+/// The maximum number of Tollgate gates.
 const GATES_MAX: usize = 1024;
+/// The maximum age of a report that is charged.
 const LAG_MAX: Span = Span::from_secs(10);
+/// The longest delay that is accepted from a gate.
 const DELAY_MAX: Span = Span::from_secs(3600);
+/// The interval of beacons. Metrics are published at the same interval.
 const BEACON_EVERY: Span = Span::from_millis(250);
 /// The bound on queued bytes for one subscriber. A slow subscriber loses orders, and receives a snapshot of all
 /// delays when it has caught up.
@@ -80,7 +94,7 @@ impl MasterState {
         }
     }
 
-    /// Applies a message of a gate.
+    /// Applies a message of a gate to the state, and counts its outcome.
     pub(super) fn take_in(&mut self, frames: &[&[u8]], reading: ClockReading) {
         let report = match smockron::read_report(frames) {
             Ok(report) => report,
@@ -104,7 +118,7 @@ impl MasterState {
         });
     }
 
-    /// Logs a domain that no rule has, once.
+    /// Logs a domain for which there is no limit, once.
     fn log_unknown_domain(&mut self, domain: &[u8]) {
         if self.unknown_domains.len() < UNKNOWN_DOMAINS_MAX && self.unknown_domains.insert(domain.into()) {
             tracing::warn!(
@@ -115,7 +129,8 @@ impl MasterState {
         }
     }
 
-    /// The connected original gates. A Tollgate gate subscribes to beacons, an original one does not.
+    /// The number of connected original gates, which are Smockron's. Tollgate gates subscribe to beacons, original ones
+    /// do not.
     fn original_gates(&self) -> usize {
         let beacons = smockron::tollgate_topic(&[]);
         self.subscribers.iter().filter(|gate| !gate.topics.borrow().is_empty() && !gate.wants(&beacons)).count()
@@ -153,7 +168,7 @@ impl MasterState {
         }
     }
 
-    /// Queues all pending notices for the subscribers.
+    /// Queues all pending notices for the subscribers, and a beacon if it is due.
     pub(super) fn announce(&mut self) {
         let reading = self.clock.read();
         let (mut own, mut original) = (Vec::new(), Vec::new());
@@ -226,7 +241,7 @@ impl MasterState {
     }
 }
 
-/// An empty state.
+/// An empty [`Master`] with a new epoch, by which gates recognise that its state is new.
 fn master(domains: Vec<Domain>, clock: &Clock) -> Master<RandomState> {
     let settings = MasterSettings {
         domains,
@@ -241,6 +256,7 @@ fn master(domains: Vec<Domain>, clock: &Clock) -> Master<RandomState> {
     Master::new(settings, epoch, RandomState::new(), clock.read().now)
 }
 
+/// Serialises a notice in both formats. `original` stays empty if Smockron has no such order.
 fn put_notice(notice: &Notice<'_>, wall_ms: u64, own: &mut Vec<u8>, original: &mut Vec<u8>) {
     smockron::put_order(own, &notice.own());
     if let Some(order) = notice.original(wall_ms) {
@@ -271,7 +287,7 @@ impl Subscriber {
         }
     }
 
-    /// Sends the queued bytes.
+    /// Moves the queued messages to the output of the connection, which encrypts them if it is not plain.
     pub(super) fn take_into(&self, connection: &mut Connection) {
         let mut outbox = self.outbox.borrow_mut();
         if connection.is_plain() && connection.output().is_empty() {
@@ -282,10 +298,12 @@ impl Subscriber {
         }
     }
 
+    /// Whether it has subscribed to this topic, or to a prefix of it.
     fn wants(&self, topic: &[u8]) -> bool {
         self.topics.borrow().iter().any(|wanted| topic.starts_with(wanted))
     }
 
+    /// Whether it has subscribed to any topic of this domain.
     fn covers(&self, domain: &[u8]) -> bool {
         self.topics.borrow().iter().any(|wanted| smockron::topic_covers(wanted, domain))
     }
@@ -298,6 +316,7 @@ impl Subscriber {
         own_fits && original_fits
     }
 
+    /// Queues a message. Without room for it, a new snapshot is due. Returns whether there was room.
     fn post(&self, message: &[u8]) -> bool {
         let mut outbox = self.outbox.borrow_mut();
         let fits = outbox.len() + message.len() <= OUTBOX_BYTES_MAX;
@@ -311,7 +330,7 @@ impl Subscriber {
     }
 }
 
-/// Sends beacons at an interval, also while no gate sends reports.
+/// Sends beacons and publishes metrics at an interval, also while no gate sends reports.
 pub(super) async fn send_beacons(state: &RefCell<MasterState>) {
     loop {
         {

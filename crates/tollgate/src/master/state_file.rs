@@ -1,4 +1,4 @@
-//! The state on disk, so that a restart refills no limit.
+//! The state of the master on disk, so that a restart refills no limit.
 //!
 //! The file is private and replaced atomically. A copy of a damaged file is kept and logged. The master then starts
 //! with an empty state, which gates fill again, because wrong debts would be worse.
@@ -19,10 +19,11 @@ pub(super) struct StateFile {
     path: PathBuf,
 }
 
+/// The start of the file, which identifies its format.
 const MARK: &[u8] = b"tollgate master 2\n";
 /// The interval at which the state is written. Gates report the debts that a crash loses.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
-/// The maximum size of a valid file.
+/// The maximum size of a valid file, in bytes.
 const BYTES_MAX: u64 = 1 << 30;
 /// Slots that are serialised before other tasks run.
 const SLOTS_PER_STEP: usize = 4096;
@@ -83,6 +84,8 @@ async fn serialise(state: &Shared) -> Vec<u8> {
     }
 }
 
+/// Restores the state from the content of the file: the wall clock in milliseconds when it was written, and the
+/// records.
 fn take_over(mut reader: &[u8], state: &Shared) -> Option<u64> {
     // Debts that were paid back while no master ran. If the wall clock was set back, debts stay as written.
     let wall_ms = state.borrow().clock.read().wall_ms;

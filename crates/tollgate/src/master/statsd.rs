@@ -11,9 +11,11 @@ use tollgate_core::fleet::{Outcome, Report};
 /// The address of statsd, and the counts since the last packet.
 pub(super) struct Statsd {
     socket: UdpSocket,
-    /// By the status of the report: accepted, delayed, rejected.
+    /// Requests by the status of their report, in the order of [`STATUSES`].
     counts: [u64; 3],
+    /// A sample of the delays, in milliseconds.
     delays: Vec<u64>,
+    /// The number of all delays.
     delays_seen: u64,
 }
 
@@ -30,6 +32,7 @@ impl Statsd {
         Ok(Self { socket, counts: [0; 3], delays: Vec::new(), delays_seen: 0 })
     }
 
+    /// Counts the requests of a report.
     pub(super) fn count(&mut self, report: &Report<'_>, outcome: Outcome) {
         let count = match outcome {
             Outcome::Charged(count) => count,
@@ -53,6 +56,7 @@ impl Statsd {
         }
     }
 
+    /// The text of the next packet. Resets the counts.
     fn take(&mut self) -> String {
         let mut text = String::new();
         let total: u64 = self.counts.iter().sum();

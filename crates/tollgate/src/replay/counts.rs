@@ -1,4 +1,4 @@
-//! Counts decisions in constant memory.
+//! Counts the requests and decisions of a replay in constant memory. The summary is made from these counts.
 
 use serde::{Serialize, Serializer};
 use tollgate_core::class::Class;
@@ -14,10 +14,10 @@ use super::summary::Oddities;
 use super::talkers::Talkers;
 use super::timeline::Timeline;
 
-/// Sets for clients that were held or refused.
+/// Number of sets of eight slots ([`HeavyHitters`]) for clients that were held or refused.
 const THROTTLED_SETS: usize = 64;
 
-/// The effect of decisions on requests.
+/// The effect of decisions: of all, of one rule, or on one client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Done {
     /// The number of held requests.
@@ -40,30 +40,36 @@ pub(super) struct Throttled {
     pub(super) rule: usize,
     /// The effect.
     pub(super) done: Done,
-    /// The first time, since the start.
+    /// The time of the first effect, since the start of the recording.
     pub(super) first: Moment,
-    /// The last time.
+    /// The time of the last effect, since the start of the recording.
     pub(super) last: Moment,
-    /// The number of episodes of refusals.
+    /// The number of episodes: periods of refusals without a long pause.
     pub(super) episodes: u64,
+    /// The time of the last refusal.
     last_refused: Option<Moment>,
 }
 
 /// All counts of a replay.
 pub(super) struct ReplayCounts {
     pub(super) requests: u64,
+    /// The cost of all requests, refused ones included.
     pub(super) cost: Span,
+    /// The sum of all holds.
     pub(super) hold_total: Span,
+    /// The longest hold.
     pub(super) hold_max: Span,
-    /// Those that are counted by request.
+    /// The oddities that are counted request by request; the others are 0.
     pub(super) oddities: Oddities,
+    /// The effect of all decisions.
     pub(super) done: Done,
-    /// By the index of the rule.
+    /// The effect of each rule, by its index.
     pub(super) rules: Vec<Done>,
     pub(super) throttled: HeavyHitters<Throttled>,
     pub(super) talkers: Talkers,
     pub(super) timeline: Timeline,
     pub(super) watched: ReplayWatch,
+    /// The class of each rule, by its index.
     classes: Vec<Class>,
 }
 
@@ -86,7 +92,7 @@ impl ReplayCounts {
         }
     }
 
-    /// Counts a request and the decision about it.
+    /// Counts a request and the decision about it. A request without a `known_cost` counts as free.
     #[inline]
     pub(super) fn add(
         &mut self,
@@ -134,8 +140,8 @@ impl ReplayCounts {
         throttled.done.add(done);
         throttled.last = now;
         if done.refused > 0 {
-            let calm = throttled.last_refused.is_none_or(|last| now.since(last) > self.watched.calm);
-            throttled.episodes += u64::from(calm);
+            let is_new_episode = throttled.last_refused.is_none_or(|last| now.since(last) > self.watched.calm);
+            throttled.episodes += u64::from(is_new_episode);
             throttled.last_refused = Some(now);
             self.watched.refused((rule, hash), now, || KeyName::of(class, request));
         }

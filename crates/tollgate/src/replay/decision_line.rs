@@ -1,4 +1,5 @@
-//! Writes the decisions of a replay as lines of JSON, with the same fields in the same order every time.
+//! The output of `tollgate replay --decisions`: a line of JSON for each request, with the same fields in the same order
+//! every time.
 
 use tollgate_core::band::Band;
 use tollgate_core::decision::Decision;

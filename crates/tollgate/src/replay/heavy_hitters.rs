@@ -1,20 +1,23 @@
-//! The heaviest keys, in fixed memory.
+//! The heaviest keys of a recording (by cost or by number), in fixed memory.
 //!
 //! A count per key grows with the number of keys, and a sample misses bursts. This is the Space-Saving algorithm: a
 //! new key without a free slot replaces the lightest one and inherits its weight as a possible error. Every key that
 //! weighs more than the error is in the list, and no weight is underestimated. To find the lightest quickly, keys are
-//! distributed by hash over sets of eight slots. The error is then the weight of the set divided by eight.
+//! distributed by hash over sets of eight slots. The error is then at most the weight of the set divided by eight.
 
 use super::key_name::KeyName;
 
 /// Slots in a set. Their hashes fill one cache line.
 const WAYS: usize = 8;
 
-/// The heaviest keys, with facts about each.
+/// The heaviest keys, with facts about each, such as its number of requests.
 pub(super) struct HeavyHitters<Fact> {
+    /// The hashes of the keys in each set; 0 in a free slot.
     hashes: Vec<[u64; WAYS]>,
+    /// The weights of these keys. A new key begins with the weight of the key that it replaced.
     weights: Vec<[u64; WAYS]>,
-    places: Vec<HeavyHitter<Fact>>,
+    /// The names and facts of these keys, set after set.
+    slots: Vec<HeavyHitter<Fact>>,
 }
 
 /// One key in the list.
@@ -30,46 +33,47 @@ pub(super) struct HeavyHitter<Fact> {
 impl<Fact: Default> HeavyHitters<Fact> {
     /// A list with room for `sets` x 8 keys.
     pub(super) fn new(sets: usize) -> Self {
-        let place = || HeavyHitter { name: KeyName::default(), error: 0, fact: Fact::default() };
+        let slot = || HeavyHitter { name: KeyName::default(), error: 0, fact: Fact::default() };
         Self {
             hashes: vec![[0; WAYS]; sets],
             weights: vec![[0; WAYS]; sets],
-            places: std::iter::repeat_with(place).take(sets * WAYS).collect(),
+            slots: std::iter::repeat_with(slot).take(sets * WAYS).collect(),
         }
     }
 
     /// Adds `weight` to the key with this hash and returns its facts. `name` writes the name of a new key.
     #[inline]
     pub(super) fn add(&mut self, hash: u64, weight: u64, name: impl FnOnce(&mut KeyName)) -> &mut Fact {
-        let hash = hash | 1; // Zero is an empty place.
+        let hash = hash | 1; // 0 is a free slot.
         let set = ((u128::from(hash) * self.hashes.len() as u128) >> 64) as usize;
         let way = match self.hashes[set].iter().position(|known| *known == hash) {
             Some(way) => way,
             None => self.replace(set, hash, name),
         };
         self.weights[set][way] = self.weights[set][way].saturating_add(weight);
-        &mut self.places[set * WAYS + way].fact
+        &mut self.slots[set * WAYS + way].fact
     }
 
-    /// Gives the lightest slot of a set to a new key. Nearly every line does this, so the name is written in place.
+    /// Gives the lightest slot of a set to a new key. In a log with many keys nearly every line does this, so the name
+    /// is written into the memory of the old one.
     fn replace(&mut self, set: usize, hash: u64, name: impl FnOnce(&mut KeyName)) -> usize {
         let weights = &self.weights[set];
         let way = (0..WAYS).min_by_key(|way| weights[*way]).unwrap_or_default();
         self.hashes[set][way] = hash;
-        let place = &mut self.places[set * WAYS + way];
-        name(&mut place.name);
-        (place.error, place.fact) = (weights[way], Fact::default());
+        let slot = &mut self.slots[set * WAYS + way];
+        name(&mut slot.name);
+        (slot.error, slot.fact) = (weights[way], Fact::default());
         way
     }
 
-    /// Keys by their minimum weight, the heaviest first.
+    /// All keys with their minimum weight, which excludes the possible error, the heaviest first.
     pub(super) fn heaviest(&self) -> Vec<(u64, &HeavyHitter<Fact>)> {
         let weights = self.weights.iter().flatten();
         let mut taken: Vec<_> = weights
-            .zip(&self.places)
+            .zip(&self.slots)
             .zip(self.hashes.iter().flatten())
             .filter(|(_, hash)| **hash != 0)
-            .map(|((weight, place), _)| (weight - place.error, place))
+            .map(|((weight, slot), _)| (weight - slot.error, slot))
             .collect();
         taken.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.name.to_text().cmp(&b.1.name.to_text())));
         taken
@@ -109,7 +113,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_name_is_believed_to_weigh_more_than_it_does_and_the_error_is_bounded(
+        fn no_minimum_weight_is_above_the_true_weight_and_the_error_is_bounded(
             adds in prop::collection::vec((0u64..60, 1u64..50), 0..600),
         ) {
             let mut top = HeavyHitters::<u64>::new(2);

@@ -1,4 +1,4 @@
-//! Reads lines from a file or standard input, decompressed if necessary, in constant memory.
+//! Reads the lines of a recording from a file or standard input, decompressed if necessary, in constant memory.
 //!
 //! Input is untrusted: a line that is longer than the maximum is reported and skipped without being stored.
 
@@ -9,28 +9,32 @@ use std::path::Path;
 use flate2::bufread::MultiGzDecoder;
 use tollgate_wire::log::LINE_BYTES_MAX;
 
-/// Bytes per read: the longest line and one more.
+/// Size of the buffer: two of the longest lines, so that an incomplete one can be completed.
 const BUFFER_BYTES: usize = 2 * LINE_BYTES_MAX;
+/// The first bytes of a gzip file.
 const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
-/// Other compression formats, with the command that decompresses them.
+/// The first bytes of other compression formats, with the command that decompresses them.
 const OTHER_MAGIC: [(&[u8], &str); 3] =
     [(&[0x28, 0xb5, 0x2f, 0xfd], "zstd -dc"), (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz -dc"), (b"BZh", "bzip2 -dc")];
 
 /// A recording that is being read.
 pub(super) struct Input {
+    /// The bytes of the recording, decompressed.
     source: Box<dyn Read>,
     buffer: Vec<u8>,
-    /// The part of the buffer that was read and not yet returned.
+    /// Start of the part of the buffer that was read and not yet returned.
     start: usize,
+    /// End of that part.
     end: usize,
+    /// Whether `source` has no more bytes.
     ended: bool,
-    /// Whether the input is compressed.
+    /// Whether the input is compressed with gzip.
     pub(crate) packed: bool,
     /// Bytes read so far, decompressed.
     bytes_read: u64,
-    /// The size of the source, if it is known.
+    /// The size of the file in bytes, compressed if it is; `None` for a pipe.
     pub(super) bytes_total: Option<u64>,
-    /// The file to read again, if there is one.
+    /// The file to rewind, if there is one. It shares its position with the file inside `source`.
     file: Option<File>,
 }
 
@@ -61,7 +65,7 @@ impl Input {
         Ok(input)
     }
 
-    /// Copies an input that can be read only once, such as a pipe, to a temporary file.
+    /// Copies an input that can be read only once, such as a pipe, decompressed to a temporary file.
     pub(super) fn make_rewindable(&mut self) -> io::Result<()> {
         if self.file.is_some() {
             return Ok(());
@@ -123,7 +127,8 @@ impl Input {
         &self.buffer[self.start..self.end]
     }
 
-    /// The position in the file, whose descriptors share it, or else the number of bytes read.
+    /// The progress through [`bytes_total`](Self::bytes_total): the position in the file. Of a pipe, the number of
+    /// bytes read.
     pub(super) fn position(&self) -> u64 {
         let in_file = self.file.as_ref().and_then(|mut file| file.stream_position().ok());
         in_file.unwrap_or(self.bytes_read)
@@ -198,7 +203,7 @@ mod tests {
     use flate2::{Compression, write::GzEncoder};
     use proptest::prelude::*;
 
-    /// Returns a few bytes per read, as a pipe does.
+    /// Returns a few bytes per read, as a pipe does: the bytes, the position, and the bytes per read.
     struct Dribble(Vec<u8>, usize, usize);
 
     impl Read for Dribble {

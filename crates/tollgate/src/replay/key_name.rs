@@ -1,4 +1,4 @@
-//! The display name of a key.
+//! The display name of a key, for the lists of a summary.
 //!
 //! Formatting `203.0.113.0/24` for every request would cost more than the decision. Keys are therefore identified by
 //! their hashes ([`key_hash`]). Only keys in a list have a name: the original bytes, cut to a fixed length and
@@ -23,6 +23,7 @@ const SEED: FixedState = FixedState::with_seed(0x7011);
 /// Hashes keys, part by part.
 struct KeyHasher<'a> {
     hasher: FoldHasher<'static>,
+    /// The client's name, if it has no address. It is hashed instead of the address that stands in for it.
     client: Option<&'a [u8]>,
 }
 
@@ -62,6 +63,7 @@ pub(super) struct KeyName {
     text: Vec<u8>,
 }
 
+/// A part of the key. A class such as `method+path` has several.
 #[derive(Clone, Copy)]
 enum Part {
     Network(Network),
@@ -97,7 +99,7 @@ impl KeyName {
         name
     }
 
-    /// The key as plain text, for counting.
+    /// The key as plain text, without escapes, as the watch counts it.
     pub(super) fn to_text(&self) -> Vec<u8> {
         self.joined(|text, _| text.to_vec())
     }
@@ -113,7 +115,7 @@ impl KeyName {
     }
 }
 
-/// Escapes everything that could disturb a terminal.
+/// The name for the terminal: everything that could disturb it is escaped.
 impl fmt::Display for KeyName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.joined(|text, is_cut| match (text, is_cut) {
@@ -139,7 +141,7 @@ struct KeyNameWriter<'a> {
     client: Option<&'a [u8]>,
     /// The current part, if it is a network.
     network: Option<Network>,
-    /// Whether the text of the current part is longer than a name.
+    /// Whether text of the current part was cut, because names have at most [`TEXT_BYTES_MAX`] bytes.
     is_cut: bool,
 }
 

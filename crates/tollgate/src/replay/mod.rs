@@ -2,9 +2,10 @@
 //!
 //! The limiter of a gate runs on the clock of a recording instead of the machine's. A first pass over an access log
 //! determines the cost of its requests ([`pricing`]) and how far its lines are out of order ([`sorted_lines`]). In the
-//! second pass, lines go one at a time from the [`input`] through the [`player`] to either a line of JSON per decision,
-//! or a [`counts`] that becomes a [`summary`]. A trace has costs and is in order, so it is read once. Memory is bounded
-//! for any number of lines.
+//! second pass, lines go one at a time from the [`input`] through the [`player`], which returns the decision about each
+//! request. The output is either a line of JSON per decision ([`decision_line`]), or a [`summary`] of the [`counts`],
+//! as text ([`page`]), JSON or HTML ([`report`]). A trace (a recording in Tollgate's own format) has costs and is in
+//! order, so it is read once. Memory is bounded for any number of lines.
 #![expect(clippy::print_stderr, reason = "it talks to the person at the terminal")]
 
 mod counts;
@@ -53,9 +54,9 @@ use summary::{Recording, Summary, Unreadable};
 
 /// A fixed seed, so that every replay gives the same result.
 const SEED: Seed = Seed::fixed(0x7011_6a7e);
-/// The limiter's own list of names is not used.
+/// Size of the limiter's list of the names of throttled keys. It is small, because a replay has lists of its own.
 const NAMES_MAX: usize = 16;
-/// Bytes of decisions per write.
+/// Bytes of decisions that are collected before each write to standard output.
 const OUTPUT_BYTES: usize = 64 * 1024;
 
 /// Options of a replay.
@@ -169,7 +170,7 @@ fn cores(text: &str) -> Result<f64, String> {
     cores.ok_or_else(|| "write a number of CPU cores, such as 4 or 0.5".to_string())
 }
 
-/// The limiter of a gate with these settings.
+/// A limiter with the rules of a domain, as a gate with these settings has it.
 fn limiter(settings: &Settings, domain: &str) -> Result<Limiter, CommandError> {
     let Some(rules) = settings.rules(domain) else {
         let names: Vec<_> = settings.domains.iter().map(|domain| domain.name.as_str()).collect();
@@ -181,6 +182,7 @@ fn limiter(settings: &Settings, domain: &str) -> Result<Limiter, CommandError> {
     Limiter::new(plan).map_err(|error| CommandError::wrong(format!("{error}: see gate.memory")))
 }
 
+/// The format of the recording, detected from its first lines.
 fn detect(file: &Path, input: &Input) -> Result<Format, CommandError> {
     // An empty file is a valid recording in any format.
     if input.head().trim_ascii().is_empty() {
@@ -196,10 +198,10 @@ fn complaint(file: &Path, error: &io::Error) -> String {
     format!("{}: {error}", file.display())
 }
 
-/// A replay in progress.
+/// A replay in progress: the second pass over an access log, or the only pass over a trace.
 struct Reading<'a> {
     options: &'a ReplayOptions,
-    /// The proxies that are trusted to name clients.
+    /// The proxies whose forwarded header names the client.
     trusted: Trusted,
     input: Input,
     format: Format,
@@ -208,6 +210,7 @@ struct Reading<'a> {
     /// The lines of an access log that are being sorted.
     sorted: SortedLines,
     progress: ReplayProgress,
+    /// The number of lines read so far, empty and unreadable ones included.
     lines: u64,
     unreadable: Unreadable,
 }
@@ -280,7 +283,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Reads all lines and processes the requests.
+    /// Reads all lines and calls `play` for each request, with its cost (`None` if it is unknown) and the player.
     fn read(
         &mut self,
         mut play: impl FnMut(&RecordedRequest<'_>, Option<Span>, &mut Player) -> Result<(), CommandError>,
@@ -316,7 +319,7 @@ impl Reading<'_> {
         self.read_sorted(true, &mut sorted_parser, &mut play)
     }
 
-    /// Processes the sorted lines that no later line can precede, or all of them at the end.
+    /// Calls `play` for the buffered lines that no later line can precede, or for all of them if `at_end`.
     fn read_sorted(
         &mut self,
         at_end: bool,
@@ -334,7 +337,7 @@ impl Reading<'_> {
     }
 }
 
-/// A watch for the rules of a limiter.
+/// An empty watch for the rules of a limiter.
 fn watched(settings: &Settings, limiter: &Limiter) -> ReplayWatch {
     ReplayWatch::new(settings.watch.of_core(), limiter.rules().map(|rule| rule.class.to_string()).collect())
 }

@@ -1,4 +1,5 @@
-//! The summary for people, in 80 columns.
+//! The summary of a replay as text for a terminal, in 80 columns. It is printed without `--json` and `--decisions`. The
+//! HTML report uses some of its sentences.
 
 use tollgate_core::time::{Moment, Span};
 
@@ -13,12 +14,14 @@ use crate::terminal_text::wrapped;
 
 /// The maximum width of a line.
 pub(super) const COLUMNS: usize = 80;
-/// The maximum number of clients on the page; `--json` has more.
+/// The maximum number of throttled clients on the page; `--json` has more.
 const THROTTLED_MAX: usize = 10;
+/// The maximum number of heavy clients of each class.
 const TALKERS_MAX: usize = 3;
+/// The maximum number of flags.
 const FLAGS_MAX: usize = 10;
 
-/// Formats the summary.
+/// The text of the page. `ink` adds colours, or none.
 pub(super) fn page(summary: &Summary, ink: Colours) -> String {
     let mut page = TextPage { text: String::new(), ink };
     page.head(summary);
@@ -186,6 +189,7 @@ impl TextPage {
     fn throttled(&mut self, summary: &Summary) {
         let throttled: &[ThrottledSummary] = &summary.throttled;
         let dated = summary.spans_days();
+        // The widths of these two columns.
         let (who, when) = if dated { (22, 17) } else { (28, 11) };
         self.heading("Clients that would have been held or refused");
         if throttled.is_empty() {
@@ -295,7 +299,7 @@ impl TextPage {
     }
 }
 
-/// Remarks on the recording.
+/// Remarks on unusual properties of the recording.
 pub(super) fn notes(summary: &Summary) -> Vec<String> {
     let oddities = &summary.oddities;
     let mut notes = Vec::new();
@@ -344,6 +348,7 @@ impl Suggestion {
         if self.budget { length(Span::from_millis(figure)) } else { plural(figure, "request") }
     }
 
+    /// The outliers, as the subject of a sentence.
     fn who(&self) -> &'static str {
         if self.outliers.len() == 1 { "that one" } else { "they together" }
     }
@@ -384,6 +389,7 @@ pub(super) fn title_of_class(class: &str) -> &'static str {
     }
 }
 
+/// `1 line was`, `2 lines were`.
 fn were(lines: u64) -> String {
     format!("{} {}", plural(lines, "line"), if lines == 1 { "was" } else { "were" })
 }

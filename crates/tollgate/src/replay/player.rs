@@ -2,7 +2,7 @@
 //!
 //! Time begins with the first line, and so does warm-up. It never goes back: a line with an earlier time than the line
 //! before is processed at the current time. An admitted request is in flight for its recorded duration, or for its cost
-//! if the recording has no duration. This is tracked only if a rule limits requests in flight.
+//! if the line has a measured cost or none. This is tracked only if a rule limits requests in flight.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,7 +21,8 @@ use super::key_name::{KeyName, key_hash};
 use super::recorded_request::RecordedRequest;
 use super::replay_watch::ReplayWatch;
 
-/// The maximum number of requests in flight. Further ones end early, which is counted.
+/// The maximum number of requests in flight. When another one begins, the one that would end first ends early, which is
+/// counted.
 const IN_FLIGHT_MAX: usize = 1 << 16;
 
 /// The limiter, the clock and the band of a recording.
@@ -34,7 +35,8 @@ pub(super) struct Player {
     pub(crate) now: Moment,
     /// The band of the backend.
     pub(crate) band: Band,
-    work: Option<RequestsInFlight>,
+    /// The requests in flight, if a rule limits them.
+    in_flight: Option<RequestsInFlight>,
     accounts: Option<Accounts>,
     /// The number of lines with an earlier time than the line before.
     pub(crate) backwards: u64,
@@ -65,21 +67,23 @@ impl Accounts {
 /// Requests in flight, ordered by their end.
 #[derive(Default)]
 struct RequestsInFlight {
+    /// The end of each request, with the index of its ticket, the earliest on top.
     ends: BinaryHeap<Reverse<(Moment, usize)>>,
     tickets: Slab<Ticket>,
+    /// The number of requests that ended early, because too many were in flight.
     cut_short: u64,
 }
 
 impl Player {
     /// Creates a player for `limiter`. `accounts` are needed if a rule uses flags.
     pub(super) fn new(limiter: Limiter, accounts: Option<Accounts>) -> Self {
-        let counts_work = limiter.rules().any(|rule| matches!(rule.limit, Limit::InFlight(_)));
+        let limits_in_flight = limiter.rules().any(|rule| matches!(rule.limit, Limit::InFlight(_)));
         Self {
             limiter,
             origin: None,
             now: Moment::ZERO,
             band: Band::Normal,
-            work: counts_work.then(RequestsInFlight::default),
+            in_flight: limits_in_flight.then(RequestsInFlight::default),
             accounts,
             backwards: 0,
         }
@@ -92,16 +96,16 @@ impl Player {
 
     /// The number of requests that ended early, because too many were in flight.
     pub(super) fn cut_short(&self) -> u64 {
-        self.work.as_ref().map_or(0, |work| work.cut_short)
+        self.in_flight.as_ref().map_or(0, |in_flight| in_flight.cut_short)
     }
 
-    /// Sets the band.
+    /// Sets the band from this time on.
     pub(super) fn enter_band(&mut self, band: Band, at: Moment) {
         self.advance(at);
         self.band = band;
     }
 
-    /// Returns the decision about a request.
+    /// Returns the decision about a request, at the time of its line. `cost` is the one that is charged.
     #[inline]
     pub(super) fn play(&mut self, request: &RecordedRequest<'_>, cost: Span) -> Decision {
         let duration = request.line.cost.unwrap_or(cost);
@@ -109,26 +113,27 @@ impl Player {
         let is_flagged = self.accounts.as_mut().is_some_and(|accounts| accounts.is_flagged(request, self.now));
         let mut request = *request;
         request.is_flagged = is_flagged;
-        // The ticket has room for many rules, so it is moved only if it is needed.
+        // A decision and a ticket. The ticket has room for many rules, so it is moved only if it is needed.
         let outcome = self.limiter.decide(&request, Toll::of_cpu(cost), self.band, self.now);
         let decision = outcome.0;
-        if let (Some(accounts), Some(place), true) = (&mut self.accounts, decision.rule, decision.verdict.is_refusal())
-            && let Some(rule) = self.limiter.rule(place)
+        if let (Some(accounts), Some(index), true) = (&mut self.accounts, decision.rule, decision.verdict.is_refusal())
+            && let Some(rule) = self.limiter.rule(index)
         {
-            accounts.refused(&request, place, &rule.class, self.now);
+            accounts.refused(&request, index, &rule.class, self.now);
         }
-        if let Some(work) = &mut self.work
+        if let Some(in_flight) = &mut self.in_flight
             && !outcome.1.is_empty()
         {
             let begin = match decision.verdict {
                 Verdict::Hold(until) => until,
                 _ => self.now,
             };
-            work.begin(outcome.1, begin + duration, &self.limiter, self.now);
+            in_flight.begin(outcome.1, begin + duration, &self.limiter, self.now);
         }
         decision
     }
 
+    /// Moves the clock to the time of a line, and ends the requests whose end has come.
     fn advance(&mut self, at: Moment) {
         let origin = *self.origin.get_or_insert(at);
         let now = Moment::ZERO + at.since(origin);
@@ -136,8 +141,8 @@ impl Player {
             self.backwards += 1;
         }
         self.now = self.now.max(now);
-        if let Some(work) = &mut self.work {
-            work.end_until(self.now, &self.limiter);
+        if let Some(in_flight) = &mut self.in_flight {
+            in_flight.end_until(self.now, &self.limiter);
         }
     }
 }
@@ -165,8 +170,8 @@ impl RequestsInFlight {
     }
 
     fn end_next(&mut self, limiter: &Limiter, now: Moment) {
-        if let Some(Reverse((_, place))) = self.ends.pop() {
-            let ticket = self.tickets.remove(place);
+        if let Some(Reverse((_, index))) = self.ends.pop() {
+            let ticket = self.tickets.remove(index);
             let toll = ticket.toll;
             limiter.settle(ticket, toll, now);
         }

@@ -1,4 +1,4 @@
-//! A progress bar for a terminal.
+//! The progress bar of `tollgate replay` on a terminal.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -16,9 +16,9 @@ pub(super) struct ReplayProgress {
 }
 
 impl ReplayProgress {
-    /// Creates the bar for an input. `wanted` is whether nothing else is written to the terminal.
-    pub(super) fn new(input: &Input, wanted: bool) -> Self {
-        if !wanted || !std::io::stderr().is_terminal() {
+    /// Creates the bar for an input. `is_wanted` is false if decisions are printed, which would mix with the bar.
+    pub(super) fn new(input: &Input, is_wanted: bool) -> Self {
+        if !is_wanted || !std::io::stderr().is_terminal() {
             return Self { bar: None };
         }
         let bar = match input.bytes_total {
@@ -31,7 +31,7 @@ impl ReplayProgress {
         Self { bar: Some(bar) }
     }
 
-    /// Sets the number of lines.
+    /// Updates the bar after this many lines.
     #[inline]
     pub(super) fn at(&self, lines: u64, input: &Input) {
         if let Some(bar) = &self.bar

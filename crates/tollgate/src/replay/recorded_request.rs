@@ -25,29 +25,32 @@ use crate::settings::ForwardedHeader;
 pub(super) struct RecordedRequest<'a> {
     /// The line itself.
     pub(super) line: &'a log::Request<'a>,
+    /// The address of the client, or the address that stands in for its name.
     client: IpAddr,
-    named: bool,
+    /// Whether the log has a name instead of an address.
+    is_named: bool,
     /// Whether its account is flagged.
     pub(super) is_flagged: bool,
 }
 
 impl<'a> RecordedRequest<'a> {
-    /// Creates the request of a line. `trusted` proxies may name their clients.
+    /// Creates the request of a line. If its client is one of the `trusted` proxies, the forwarded header names the
+    /// client.
     #[inline]
     pub(super) fn new(line: &'a log::Request<'a>, trusted: &Trusted) -> Self {
-        let (client, named) = match line.client {
+        let (client, is_named) = match line.client {
             Client::Address(address) => (address, false),
             Client::Name(name) => (stand_in(name), true),
         };
-        let is_proxy = !named && trusted.proxies.contains(client);
+        let is_proxy = !is_named && trusted.proxies.contains(client);
         let client = if is_proxy { behind(client, line, trusted) } else { client };
-        Self { line, client, named, is_flagged: false }
+        Self { line, client, is_named, is_flagged: false }
     }
 
     /// The client's name, if it has no address.
     #[inline]
     pub(super) const fn client_name(&self) -> Option<&'a [u8]> {
-        if self.named { Some(self.line.client_text) } else { None }
+        if self.is_named { Some(self.line.client_text) } else { None }
     }
 }
 
@@ -70,7 +73,8 @@ pub(super) struct Trusted {
     pub(super) header: ForwardedHeader,
 }
 
-/// An address in fd00::/8. Its first 48 bits are unique for a name, because rules use no shorter prefix.
+/// An address in fd00::/8 for a client that has only a name. Different names differ in the first 48 bits, because
+/// `ip/16`, the widest of the usual classes, uses 48 bits of an IPv6 address.
 fn stand_in(name: &[u8]) -> IpAddr {
     let mut hasher = foldhash::quality::FixedState::default().build_hasher();
     hasher.write(name);

@@ -1,4 +1,5 @@
-//! Reports refusals to the watch, as a gate does: counted by key, once a second.
+//! The watch of a replay, which flags accounts that are refused too often. Refusals are reported to it as a gate
+//! reports them: counted by key, once a second.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::RandomState;
@@ -18,7 +19,7 @@ const REPORT_EVERY: Span = Span::from_secs(1);
 const REPORT_KEYS_MAX: usize = 1024;
 /// The maximum number of flags kept for the summary.
 const FLAGS_MAX: usize = 1000;
-/// An episode ends after this time without a refusal, for which the watch keeps episodes.
+/// An episode ends after at least this time without a refusal. The watch of a gate keeps episodes for the same time.
 const CALM_MIN: Span = Span::from_secs(3600);
 
 /// The watch, and the refusals that have not been reported to it.
@@ -28,9 +29,12 @@ pub(super) struct ReplayWatch {
     pub(crate) calm: Span,
     /// The classes of the rules, by index.
     classes: Vec<String>,
+    /// The refusals of the current report. By the index of the rule and the hash of the key: its name, and their
+    /// number.
     report: HashMap<(usize, u64), (KeyName, u64), FixedState>,
+    /// The start of the current report.
     reported_at: Moment,
-    /// The accounts that were flagged, with the time since the start and the number of refusals until then.
+    /// The flags that were set: the time since the start, the account, and the number of refusals until then.
     flags: Vec<(Moment, Vec<u8>, u64)>,
     /// The hashes of flagged accounts.
     flagged: HashSet<u64, FixedState>,
@@ -70,8 +74,8 @@ impl ReplayWatch {
         self.flagged.contains(&hash)
     }
 
-    /// Records a refusal by the rule with this index. `name` is called if the key with this hash is not in the report
-    /// yet.
+    /// Records a refusal by the rule with this index, of the key with this hash. `name` is called if the key is not in
+    /// the report yet.
     pub(super) fn refused(&mut self, (rule, hash): (usize, u64), now: Moment, name: impl FnOnce() -> KeyName) {
         if now.since(self.reported_at) >= REPORT_EVERY || self.report.len() >= REPORT_KEYS_MAX {
             self.send();
@@ -80,6 +84,7 @@ impl ReplayWatch {
         self.report.entry((rule, hash)).or_insert_with(|| (name(), 0)).1 += 1;
     }
 
+    /// Reports the collected refusals to the watch.
     fn send(&mut self) {
         for ((rule, hash), (name, count)) in self.report.drain() {
             let key = name.to_text();

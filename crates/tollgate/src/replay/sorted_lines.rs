@@ -1,8 +1,8 @@
-//! Sorts lines by time within a window.
+//! Sorts the lines of an access log by time, within a window.
 //!
 //! Servers write a line when a request ends, and several processes write to one file, so lines are slightly out of
-//! order. A rule that sees them in that order refuses requests that it would have admitted. The first pass over the
-//! recording measures how late lines are; this buffer holds lines for that long.
+//! order. A rule that got them in that order would refuse requests that it admits in the right order. The first pass
+//! over the recording measures how late lines are; this buffer holds lines for that long.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,25 +11,31 @@ use tollgate_core::time::{Moment, Span};
 
 /// The maximum window. Lines that are later than this are processed at the time of the line before.
 pub(super) const WINDOW_MAX: Span = Span::from_secs(600);
-/// The maximum size of the buffered lines.
+/// The maximum size of the buffered lines, in bytes. Beyond it, the earliest line is returned before its time.
 const BYTES_MAX: usize = 64 << 20;
-/// The overhead of one line in the buffer.
+/// The overhead of one line in the buffer, in bytes.
 const LINE_BYTES: usize = 64;
 
 /// Buffered lines, ordered by time and then by position.
 #[derive(Default)]
 pub(super) struct SortedLines {
+    /// How far a line may be behind the newest one: lines wait for this long.
     window: Span,
+    /// The latest time of any line so far.
     newest: Moment,
+    /// The buffered lines, the earliest on top.
     heap: BinaryHeap<Reverse<BufferedLine>>,
-    next: u64,
+    /// The position of the next line in the file.
+    next_position: u64,
+    /// The size of the buffered lines with their overhead.
     bytes: usize,
-    /// The number of lines that were moved before an earlier line.
+    /// The number of lines that were moved before a line that precedes them in the file.
     pub(crate) moved: u64,
+    /// Buffers of returned lines, for reuse.
     spare: Vec<Vec<u8>>,
 }
 
-/// A line in the buffer: its time, its position and its text.
+/// A line in the buffer. Its order is that of its fields: time, position in the file, text.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BufferedLine {
     at: Moment,
@@ -43,7 +49,7 @@ impl SortedLines {
         Self { window: lateness.min(WINDOW_MAX), ..Self::default() }
     }
 
-    /// Whether any line is out of order.
+    /// Whether any line is out of order. If none is, lines need not be buffered.
     pub(super) const fn is_needed(&self) -> bool {
         !self.window.is_zero()
     }
@@ -56,8 +62,8 @@ impl SortedLines {
         text.clear();
         text.extend_from_slice(line);
         self.bytes += text.len() + LINE_BYTES;
-        self.heap.push(Reverse(BufferedLine { at, position: self.next, text }));
-        self.next += 1;
+        self.heap.push(Reverse(BufferedLine { at, position: self.next_position, text }));
+        self.next_position += 1;
     }
 
     /// The next line that no later line can precede, or any line if `at_end`.

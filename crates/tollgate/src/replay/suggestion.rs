@@ -1,4 +1,5 @@
-//! Suggests a budget that limits outliers and does not affect other clients.
+//! Suggests a rule that limits outliers and does not affect other clients, for the end of the summary. It is a budget,
+//! or a rate if the recording has no costs.
 //!
 //! Clients are compared by their busiest minute. If a few of them spend several times as much as all others, the
 //! suggested budget is in that gap, with a margin for the others. A client whose busiest minute is `p` can have spent
@@ -14,22 +15,25 @@ use super::talkers::{CLASSES, PEAK_SPAN, Spending, Talkers};
 
 /// The maximum number of outliers. A larger group is not exceptional.
 const OUTLIERS_MAX: usize = 8;
-/// The minimum ratio between an outlier and the next client.
+/// The minimum ratio between the busiest minutes of the lightest outlier and the heaviest other client.
 const GAP_MIN: f64 = 3.0;
 /// The maximum margin: the ratio between the limit and the need of ordinary clients, if the gap allows it.
 const MARGIN_MAX: u64 = 4;
-/// The minimum share of an outlier in the total.
+/// The minimum share of all outliers together in the total.
 const SHARE_MIN: f64 = 0.05;
 /// Outliers with this share of the total explain the load: no wider class is looked at. A wider one could name a
 /// network of thousands of ordinary clients.
 const EXPLAINS_MIN: f64 = 0.2;
 /// Otherwise, outliers of a wider class must have spent this much more than those of a narrower one.
 const WIDER_MIN: f64 = 1.5;
-/// The minimum that an outlier spends in its busiest minute.
+/// The minimum cost of an outlier in its busiest minute.
 const PEAK_COST_MS_MIN: u64 = 3000;
+/// The same as a number of requests, for a recording without costs.
 const PEAK_REQUESTS_MIN: u64 = 60;
-/// Below these values, differences between ordinary clients are not significant.
+/// An ordinary client with less than this cost in its busiest minute counts as one with this cost: smaller differences
+/// are not significant.
 const ORDINARY_COST_MS_MIN: u64 = 1000;
+/// The same as a number of requests.
 const ORDINARY_REQUESTS_MIN: u64 = 20;
 
 /// A suggested rule.
@@ -45,6 +49,7 @@ pub(super) struct Suggestion {
     pub(super) outliers: Vec<Outlier>,
     /// The busiest minute of all other clients: milliseconds of cost, or requests.
     pub(super) others_busiest_minute: u64,
+    /// The limit of the rule.
     #[serde(skip)]
     pub(super) limit: SuggestedLimit,
 }
@@ -62,7 +67,7 @@ pub(super) struct Outlier {
     pub(super) allowed: u64,
 }
 
-/// The kind of limit, depending on the recording.
+/// The limit of a suggested rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum SuggestedLimit {
     /// CPU-seconds per second, and a burst of CPU-seconds.
@@ -81,11 +86,12 @@ pub(super) enum SuggestedLimit {
     },
 }
 
-/// Suggests a limit if any client stands out. `costs` is whether the recording has costs, `total` are all of them in
-/// milliseconds, or all requests, and `cores` is the number of cores of the backend, if it is known.
-pub(super) fn suggest(talkers: &Talkers, total: u64, costs: bool, cores: Option<f64>) -> Option<Suggestion> {
+/// Suggests a limit if any client stands out. `has_costs` is whether the recording has costs; `total` is their sum in
+/// milliseconds, or else the number of all requests. `cores` is the number of cores of the backend, if it is known.
+pub(super) fn suggest(talkers: &Talkers, total: u64, has_costs: bool, cores: Option<f64>) -> Option<Suggestion> {
+    // The last class is the path, which is not a client.
     let suggestions: Vec<_> = (0..CLASSES.len() - 1)
-        .filter_map(|place| suggest_for(place, &talkers.heaviest(place), total, costs))
+        .filter_map(|index| suggest_for(CLASSES[index], &talkers.heaviest(index), total, has_costs))
         .filter(|suggestion| suggestion.can_bind(cores))
         .collect();
     // A crawler that is spread over a network has many light addresses, so that a polite client with one address stands
@@ -100,47 +106,53 @@ pub(super) fn suggest(talkers: &Talkers, total: u64, costs: bool, cores: Option<
     suggestions.into_iter().reduce(more)
 }
 
-fn suggest_for(place: usize, heaviest: &[(&KeyName, &Spending)], total: u64, costs: bool) -> Option<Suggestion> {
-    let class = CLASSES[place];
-    let figures = |spending: &Spending| match costs {
+/// The suggestion for one class, given its heaviest keys. `amounts` are two values of a key: that of its busiest minute
+/// and its total, both in milliseconds of cost, or in requests.
+fn suggest_for(
+    class: &'static str,
+    heaviest: &[(&KeyName, &Spending)],
+    total: u64,
+    has_costs: bool,
+) -> Option<Suggestion> {
+    let amounts = |spending: &Spending| match has_costs {
         true => (spending.peak_cost.as_millis_ceil(), spending.cost.as_millis_ceil()),
         false => (spending.peak_requests, spending.requests),
     };
     let mut callers: Vec<_> = heaviest
         .iter()
         .filter(|(name, spending)| spending.throttled == 0 && (class != "user-agent" || is_robot(&name.to_text())))
-        .map(|(name, spending)| (*name, *spending, figures(spending)))
+        .map(|(name, spending)| (*name, *spending, amounts(spending)))
         .collect();
     callers.sort_by_key(|(_, _, (peak, _))| std::cmp::Reverse(*peak));
-    let (ordinary_min, peak_min) = match costs {
+    let (ordinary_min, peak_min) = match has_costs {
         true => (ORDINARY_COST_MS_MIN, PEAK_COST_MS_MIN),
         false => (ORDINARY_REQUESTS_MIN, PEAK_REQUESTS_MIN),
     };
     let gap = |index: usize| {
-        let next = callers.get(index + 1).map_or(0, |caller| caller.2.0).max(ordinary_min);
-        callers[index].2.0 as f64 / next as f64
+        let next_peak = callers.get(index + 1).map_or(0, |caller| caller.2.0).max(ordinary_min);
+        callers[index].2.0 as f64 / next_peak as f64
     };
     // The first gap, because the clients behind it may be heavy and still leave enough for others.
     let last = (0..callers.len().min(OUTLIERS_MAX)).find(|index| gap(*index) >= GAP_MIN)?;
     let (outliers, others) = callers.split_at(last + 1);
     let spent = outliers.iter().fold(0u64, |spent, caller| spent.saturating_add(caller.2.1));
     // An outlier needs others for comparison.
-    let alone = others.is_empty() && class != "user-agent";
-    if alone || outliers[last].2.0 < peak_min || (spent as f64) < total as f64 * SHARE_MIN {
+    let is_alone = others.is_empty() && class != "user-agent";
+    if is_alone || outliers[last].2.0 < peak_min || (spent as f64) < total as f64 * SHARE_MIN {
         return None;
     }
     let others_busiest_minute = others.first().map_or(0, |caller| caller.2.0);
     let margin = (gap(last).sqrt() as u64).clamp(1, MARGIN_MAX);
-    let limit = SuggestedLimit::around(others_busiest_minute.max(ordinary_min).saturating_mul(margin), costs);
+    let limit = SuggestedLimit::around(others_busiest_minute.max(ordinary_min).saturating_mul(margin), has_costs);
     let outlier = |(name, spending, (peak, spent)): &(&KeyName, &Spending, (u64, u64))| {
         let allowed = limit.allowed(spending.stretches, spending.stretch_minutes);
         Outlier { key: name.to_string(), busiest_minute: *peak, spent: *spent, allowed }
     };
     let outliers = outliers.iter().map(outlier).collect();
-    Some(Suggestion { toml: limit.toml(class), class, budget: costs, outliers, others_busiest_minute, limit })
+    Some(Suggestion { toml: limit.toml(class), class, budget: has_costs, outliers, others_busiest_minute, limit })
 }
 
-/// User agents of robots: by that word, by the address of a page about them, or by the name of a library.
+/// Whether a user agent is that of a robot: by such a word, by the URL of a page about it, or by the name of a library.
 fn is_robot(agent: &[u8]) -> bool {
     let agent = agent.to_ascii_lowercase();
     let signs: [&[u8]; 10] =
@@ -149,9 +161,10 @@ fn is_robot(agent: &[u8]) -> bool {
 }
 
 impl SuggestedLimit {
-    /// The lowest limit that a client with `peak` in its busiest minute never reaches.
-    fn around(peak: u64, costs: bool) -> Self {
-        if costs {
+    /// The lowest limit, rounded up, that a client with `peak` in its busiest minute never reaches: `peak` per minute,
+    /// with a burst of twice that. `peak` is in milliseconds of cost, or in requests.
+    fn around(peak: u64, has_costs: bool) -> Self {
+        if has_costs {
             let hundredths = peak.div_ceil(PEAK_SPAN.as_millis_ceil() / 100);
             let burst_s = peak.div_ceil(500);
             Self::Budget { cores_hundredths: round_up(hundredths), burst_s: round_up(burst_s).max(5) }
@@ -160,8 +173,8 @@ impl SuggestedLimit {
         }
     }
 
-    /// The maximum for a client that was active for this many minutes in this many periods: milliseconds of cost, or
-    /// requests.
+    /// The maximum for a client that was active for `minutes` in total, in `stretches` separate periods, each of which
+    /// begins with a full burst: milliseconds of cost, or requests.
     fn allowed(self, stretches: u64, minutes: u64) -> u64 {
         let (burst, per_minute) = match self {
             Self::Budget { cores_hundredths, burst_s } => {
@@ -209,7 +222,7 @@ impl Suggestion {
     }
 }
 
-/// The next round number.
+/// The next number of the form 1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40 and so on.
 fn round_up(number: u64) -> u64 {
     let scales = (0..19).map(|power| 10u64.pow(power));
     let steps = |scale: u64| [10, 12, 15, 20, 25, 30, 40, 50, 60, 80].map(|step| u128::from(scale) * step);

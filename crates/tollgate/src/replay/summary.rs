@@ -1,4 +1,4 @@
-//! The result of a replay as data: printed by `--json`, and formatted by the page for people.
+//! The result of a replay as data. `--json` prints it with these field names; the page and the HTML report format it.
 
 use serde::Serialize;
 use tollgate_core::limit::Limit;
@@ -15,20 +15,22 @@ use super::talkers::CLASSES;
 use super::terminal_text::{date, length};
 use super::timeline::TimelineSummary;
 
-/// The maximum number of listed clients.
+/// The maximum number of listed clients that were held or refused.
 const THROTTLED_MAX: usize = 20;
 /// The maximum number of heavy clients of each class.
 const TALKERS_MAX: usize = 10;
 /// The maximum number of columns of the timeline.
 const COLUMNS_MAX: usize = 56;
 
-/// The result of a replay. Times are on the recording's clock.
+/// The result of a replay. Times (`..._at_ms`) are on the recording's clock, in milliseconds.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     #[serde(flatten)]
     pub(super) recording: Recording,
     pub(super) requests: u64,
+    /// The time of the first line; `None` if there is none.
     pub(super) first_at_ms: Option<u64>,
+    /// The time from the first line to the last.
     pub(super) span_ms: u64,
     /// The cost of all requests; `None` if the recording has no costs.
     pub(super) cost_ms: Option<u64>,
@@ -36,8 +38,10 @@ pub(super) struct Summary {
     pub(super) oddities: Oddities,
     pub(super) decisions: Decisions,
     pub(super) rules: Vec<RuleSummary>,
+    /// The clients that were held or refused most often.
     pub(super) throttled: Vec<ThrottledSummary>,
     pub(super) flags: Vec<SetFlag>,
+    /// The clients with the highest cost, by class.
     pub(super) talkers: Vec<TalkersSummary>,
     pub(super) timeline: TimelineSummary,
     pub(super) suggestion: Option<Suggestion>,
@@ -66,8 +70,9 @@ pub(super) struct Oddities {
     pub(super) sorted: u64,
     /// Lines with an earlier time than the line before, processed at that line's time.
     pub(super) out_of_order: u64,
+    /// Requests without a cost, which count as free.
     pub(super) without_cost: u64,
-    /// Requests that were not HTTP.
+    /// Requests without a valid request line.
     pub(super) garbled: u64,
     /// Requests whose client has a name instead of an address.
     pub(super) named_clients: u64,
@@ -80,6 +85,7 @@ pub(super) struct Oddities {
 /// Decisions by kind.
 #[derive(Debug, Serialize)]
 pub(super) struct Decisions {
+    /// Requests that were neither held nor refused.
     pub(super) admitted: u64,
     #[serde(flatten)]
     pub(super) done: Done,
@@ -93,12 +99,13 @@ pub(super) struct RuleSummary {
     pub(super) name: String,
     pub(super) class: String,
     pub(super) limit: String,
+    /// Whether the rule is in observe mode.
     pub(super) observes: bool,
     #[serde(flatten)]
     pub(super) done: Done,
 }
 
-/// One client that was held or refused.
+/// One client that was held or refused: a key of a rule.
 #[derive(Debug, Serialize)]
 pub(super) struct ThrottledSummary {
     pub(super) rule: String,
@@ -141,7 +148,7 @@ pub(super) struct Recording {
 }
 
 impl Summary {
-    /// The summary of a recording, of whose lines `sorted` were moved.
+    /// The summary of a recording. `sorted` is the number of lines that were sorted by time.
     pub(super) fn new(
         recording: Recording,
         sorted: u64,
@@ -152,14 +159,14 @@ impl Summary {
         let origin = player.origin.unwrap_or(Moment::ZERO);
         let rules: Vec<_> = player.limiter.rules().collect();
         let at_ms = |since_origin: Moment| (origin + since_origin.since(Moment::ZERO)).as_nanos() / 1_000_000;
-        let costs = tally.oddities.without_cost < tally.requests;
-        let total = if costs { millis(tally.cost) } else { tally.requests };
+        let has_costs = tally.oddities.without_cost < tally.requests;
+        let total = if has_costs { millis(tally.cost) } else { tally.requests };
         Self {
             recording,
             requests: tally.requests,
             first_at_ms: player.origin.map(|origin| origin.as_nanos() / 1_000_000),
             span_ms: millis(player.now.since(Moment::ZERO)),
-            cost_ms: costs.then(|| millis(tally.cost)),
+            cost_ms: has_costs.then(|| millis(tally.cost)),
             oddities: Oddities {
                 sorted,
                 out_of_order: player.backwards,
@@ -170,15 +177,15 @@ impl Summary {
             decisions: Decisions::new(&tally),
             rules: rules.iter().zip(&tally.rules).map(|(rule, done)| RuleSummary::new(rule, done)).collect(),
             throttled: throttled(&tally, &rules, at_ms),
-            talkers: (0..CLASSES.len()).map(|place| TalkersSummary::new(&tally, place)).collect(),
+            talkers: (0..CLASSES.len()).map(|index| TalkersSummary::new(&tally, index)).collect(),
             timeline: tally.timeline.drawn(COLUMNS_MAX),
-            suggestion: suggestion::suggest(&tally.talkers, total, costs, pricing.cores),
+            suggestion: suggestion::suggest(&tally.talkers, total, has_costs, pricing.cores),
             flags: tally.watched.into_flags(origin),
             pricing,
         }
     }
 
-    /// Whether times need dates.
+    /// Whether the recording spans more than one day, so that times need dates.
     pub(super) fn spans_days(&self) -> bool {
         let day = |at_ms: u64| date(Moment::from_millis(at_ms));
         self.first_at_ms.is_some_and(|first| day(first) != day(first.saturating_add(self.span_ms)))
@@ -245,8 +252,9 @@ fn throttled(tally: &ReplayCounts, rules: &[&Rule], at_ms: impl Fn(Moment) -> u6
 }
 
 impl TalkersSummary {
-    fn new(tally: &ReplayCounts, place: usize) -> Self {
-        let listed = tally.talkers.heaviest(place).into_iter().take(TALKERS_MAX);
+    /// The heaviest clients of the class with this index in [`CLASSES`].
+    fn new(tally: &ReplayCounts, index: usize) -> Self {
+        let listed = tally.talkers.heaviest(index).into_iter().take(TALKERS_MAX);
         let heaviest = listed.map(|(name, spending)| TalkerSummary {
             key: name.to_string(),
             requests: spending.requests,
@@ -254,7 +262,7 @@ impl TalkersSummary {
             busiest_minute_cost_ms: millis(spending.peak_cost),
             busiest_minute_requests: spending.peak_requests,
         });
-        Self { class: CLASSES[place], heaviest: heaviest.collect() }
+        Self { class: CLASSES[index], heaviest: heaviest.collect() }
     }
 }
 

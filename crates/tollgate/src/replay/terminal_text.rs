@@ -1,4 +1,4 @@
-//! Text for the terminal: escapes untrusted text and formats values.
+//! Formats the values of a replay for people (the page on the terminal and the HTML report): counts, durations, times.
 
 use std::time::Duration;
 
@@ -76,22 +76,22 @@ pub(super) fn length(span: Span) -> String {
     }
 }
 
-/// Earlier moments are times on a trace's own clock, later ones are dates: 1973.
+/// Moments before this one, in March 1973, are times since the start of a trace; later ones are dates.
 const FIRST_DATE: Moment = Moment::from_millis(100_000_000_000);
 
-/// A point in time: `14:05` of a day in UTC, or the time since the start of a trace.
-pub(super) fn clock(at: Moment, fine: bool) -> String {
+/// A point in time: `14:05` of a day in UTC, or the time since the start of a trace. With seconds: `14:05:09`.
+pub(super) fn clock(at: Moment, with_seconds: bool) -> String {
     let seconds = at.as_nanos() / 1_000_000_000;
     let of_day = if at < FIRST_DATE { seconds } else { seconds % 86_400 };
     let (hours, minutes, seconds) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    if fine { format!("{hours:02}:{minutes:02}:{seconds:02}") } else { format!("{hours:02}:{minutes:02}") }
+    if with_seconds { format!("{hours:02}:{minutes:02}:{seconds:02}") } else { format!("{hours:02}:{minutes:02}") }
 }
 
 /// A point in time with its month and day, if it has a date: `11-15 14:05`.
-pub(super) fn dated_clock(at: Moment, fine: bool) -> String {
+pub(super) fn dated_clock(at: Moment, with_seconds: bool) -> String {
     match date(at) {
-        Some(date) => format!("{} {}", &date[5..], clock(at, fine)),
-        None => clock(at, fine),
+        Some(date) => format!("{} {}", &date[5..], clock(at, with_seconds)),
+        None => clock(at, with_seconds),
     }
 }
 

@@ -1,4 +1,4 @@
-//! A recording over time, in a bounded number of columns.
+//! The counts of a recording over time, in a bounded number of columns, for the charts of the summary.
 //!
 //! The duration of a recording is known only at its end. Therefore columns start with a width of one second, and
 //! neighbours are merged when there are too many. Widths and starts are round clock times, such as "from 14:00"
@@ -22,6 +22,7 @@ const SHOWN_WIDTHS_S: [u64; 24] = [
 
 /// A recording in columns of equal width.
 pub(super) struct Timeline {
+    /// The width of a column, in seconds.
     width_s: u64,
     /// The index of the first column, counted from the origin of time.
     first: u64,
@@ -51,9 +52,9 @@ pub(super) struct TimelineColumn {
 /// A timeline for output.
 #[derive(Debug, Serialize)]
 pub(super) struct TimelineSummary {
-    /// The start of the first column.
+    /// The start of the first column, on the clock of the recording, in milliseconds.
     pub(super) begin_at_ms: u64,
-    /// The width of each column.
+    /// The width of each column, in milliseconds.
     pub(super) column_ms: u64,
     /// The columns.
     pub(super) columns: Vec<TimelineColumn>,
@@ -96,11 +97,11 @@ impl Timeline {
         wider
     }
 
-    /// The timeline for output, in at most `most` columns.
-    pub(super) fn drawn(&self, most: usize) -> TimelineSummary {
+    /// The timeline for output, in at most `columns_max` columns, of which there are at least 2.
+    pub(super) fn drawn(&self, columns_max: usize) -> TimelineSummary {
         let doubled = std::iter::successors(Some(2 * 86_400), |width_s: &u64| width_s.checked_mul(2));
         let fits = SHOWN_WIDTHS_S.into_iter().chain(doubled).filter(|width_s| width_s.is_multiple_of(self.width_s));
-        let widened = fits.map(|width_s| self.widened(width_s)).find(|wider| wider.columns.len() <= most.max(2));
+        let widened = fits.map(|width_s| self.widened(width_s)).find(|wider| wider.columns.len() <= columns_max.max(2));
         let Self { width_s, first, columns } = widened.unwrap_or_else(Self::new);
         TimelineSummary { begin_at_ms: first * width_s * 1000, column_ms: width_s * 1000, columns }
     }

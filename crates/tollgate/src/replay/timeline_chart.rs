@@ -1,4 +1,4 @@
-//! Draws the timeline with block characters.
+//! Draws the timeline of a replay with block characters, for the page on the terminal.
 
 use tollgate_core::time::{Moment, Span};
 
@@ -13,7 +13,8 @@ const INDENT: usize = 11;
 /// The distance between time labels, in columns.
 const LABEL_COLUMNS: usize = 14;
 
-/// One row per value, followed by its peak, with the time below.
+/// The chart: one row for each value, followed by its peak, and the times below. Rows without a value above 0 are left
+/// out.
 pub(super) fn chart(summary: &Summary, ink: Colours) -> String {
     let timeline = &summary.timeline;
     let minutes = timeline.column_ms as f64 / 60_000.0;
@@ -44,22 +45,24 @@ pub(super) fn chart(summary: &Summary, ink: Colours) -> String {
     text
 }
 
+/// One block character for each value, as high as its part of `highest`.
 fn bars(figures: &[u64], highest: u64) -> String {
     // A small value is never drawn as zero.
     let height = |figure: u64| (figure as u128 * 8).div_ceil(u128::from(highest.max(1))) as usize;
     figures.iter().map(|figure| BARS[height(*figure).min(8)]).collect()
 }
 
+/// The times below the chart, and the width of a column.
 fn labels(summary: &Summary, ink: Colours) -> String {
     let timeline = &summary.timeline;
-    let fine = timeline.column_ms * (LABEL_COLUMNS as u64) < 10 * 60_000;
+    let with_seconds = timeline.column_ms * (LABEL_COLUMNS as u64) < 10 * 60_000;
     let mut line = " ".repeat(INDENT);
     for column in (0..timeline.columns.len()).step_by(LABEL_COLUMNS) {
         let at = Moment::from_millis(timeline.begin_at_ms + column as u64 * timeline.column_ms);
         let label = match summary.spans_days() {
-            true if timeline.column_ms >= 86_400_000 => date(at).unwrap_or_else(|| clock(at, fine)),
+            true if timeline.column_ms >= 86_400_000 => date(at).unwrap_or_else(|| clock(at, with_seconds)),
             true => dated_clock(at, false),
-            false => clock(at, fine),
+            false => clock(at, with_seconds),
         };
         line.push_str(&format!("{:<LABEL_COLUMNS$}", format!("╵{label}")));
     }

@@ -1,4 +1,4 @@
-//! Settings of the admin address and the watch, for all roles.
+//! The admin address and the watch of a role: makes them from the settings, and reloads them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,16 +25,17 @@ const SECRET_BYTES_MAX: u64 = 4096;
 /// Settings of the admin address and the watch that are in force.
 #[derive(Clone, Debug)]
 pub(super) struct AdminService {
-    /// The admin address.
+    /// The admin address, from an argument or the settings.
     pub(crate) listen: SocketAddr,
+    /// The table `[admin]`, if there is one.
     admin: Option<settings::Admin>,
     watch: settings::WatchSettings,
-    /// Redis server through which flags are shared.
+    /// Redis server through which gates share flags; none if flags are local.
     redis: Option<settings::Redis>,
 }
 
 impl AdminService {
-    /// Reads the settings. Beyond loopback a token is required.
+    /// Takes the settings from a file. An address that is not on loopback requires a token.
     pub(super) fn new(listen: SocketAddr, settings: &Settings) -> Result<Self, String> {
         let has_token = settings.admin.as_ref().is_some_and(|admin| admin.token_file.is_some());
         if !listen.ip().is_loopback() && !has_token {
@@ -91,7 +92,8 @@ impl AdminService {
         Ok(Guard::new(Tokens::load(self.token_files(), token_bytes_min(self.listen))?, self.hosts()))
     }
 
-    /// Reads everything that a reload to `new` needs, without changing anything.
+    /// Reads all files that a reload to `new` needs, without changing anything. [`take_over`](Self::take_over) applies
+    /// it.
     pub(super) fn read(&self, new: Self, console: &Console) -> Result<AdminReload, String> {
         if !self.listen.ip().is_loopback() && new.token_files().all(|(role, _)| role != Role::Operator) {
             return Err(format!(
@@ -105,8 +107,8 @@ impl AdminService {
         Ok(AdminReload { new, tokens, webhook })
     }
 
-    /// Reads the files that [`read`](Self::read) needs, on a thread whose hang harms nothing. If this returns, the disk
-    /// responds, and `read` is unlikely to block.
+    /// Reads the files that [`read`](Self::read) needs, and discards them. Called on another thread than `read`: if
+    /// this returns, the disk responds, and `read` is unlikely to block the main thread.
     pub(super) fn read_ahead(&self) {
         for file in self.token_files().map(|(_, file)| file).chain(self.watch.webhook_secret_file.as_deref()) {
             let _ = bounded_file::read(file, SECRET_BYTES_MAX).map(Zeroizing::new);
@@ -148,10 +150,12 @@ impl AdminService {
 /// A validated reload of the admin address and the watch.
 pub(super) struct AdminReload {
     new: AdminService,
+    /// The new tokens; `None` if they have not changed.
     tokens: Option<Tokens>,
     webhook: Option<WebhookSettings>,
 }
 
+/// The settings of a webhook. Reads its secret.
 fn announced_to(url: &WebUrl, secret_file: &Path) -> io::Result<WebhookSettings> {
     let wrong = |message: String| io::Error::other(format!("the secret file {}: {message}", secret_file.display()));
     let read = bounded_file::read(secret_file, SECRET_BYTES_MAX);

@@ -1,4 +1,5 @@
-//! `tollgate gate`: merges arguments and file into one set of settings and runs the gate.
+//! `tollgate gate`: merges arguments and settings file into a [`GatePlan`], and runs the gate with everything beside it
+//! in the process (doors, admin address, watch, metrics, and with `tollgate run` a master) until it is stopped.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -57,7 +58,7 @@ impl GateOptions {
         Self { backend: Vec::new(), listen: None, admin: None, config: Some(path.to_path_buf()), workers: None }
     }
 
-    /// Merges arguments and file.
+    /// Reads the file and merges the arguments into it. The error is a message for the operator.
     fn plan(&self) -> Result<GatePlan, String> {
         let file = match &self.config {
             Some(path) => Settings::load(path).map_err(|faults| faults.to_string())?,
@@ -98,8 +99,8 @@ impl GateOptions {
     }
 }
 
-/// Reads the settings and, once, all files that they name. The files are read again where they are used; after this
-/// read they are known not to block.
+/// Reads the settings of a reload, and once all files that they name, on the thread of [`Planning`]. The main thread
+/// reads these files again where it uses them. If their disk hangs, this thread blocks and not the main thread.
 fn plan_ahead(options: &GateOptions) -> Result<GatePlan, String> {
     let plan = options.plan()?;
     plan.admin_service.read_ahead();
@@ -118,7 +119,7 @@ pub(crate) fn run_gate(options: &GateOptions) -> ExitCode {
     run_role("gate", options.plan(), |plan| serve(options, plan, None))
 }
 
-/// Runs a gate and a master in one process.
+/// Runs a gate and a master in one process, for `tollgate run`.
 pub(crate) fn run_gate_beside(gate: &GateOptions, master: &MasterOptions) -> ExitCode {
     let planned = match (gate.plan(), PlannedMaster::plan(master)) {
         (Ok(plan), Ok(planned_master)) => Ok((plan, planned_master)),
@@ -130,20 +131,22 @@ pub(crate) fn run_gate_beside(gate: &GateOptions, master: &MasterOptions) -> Exi
     run_role("gate", planned, |(plan, planned_master)| serve(gate, plan, Some(planned_master)))
 }
 
+/// Runs a gate, and a master beside it if there is one, until it is stopped.
 fn serve(options: &GateOptions, plan: GatePlan, planned_master: Option<PlannedMaster>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let signals = {
         let _inside = runtime.enter();
         Signals::listen()?
     };
-    // The master starts last: the gate handles all signals that do not end the process, and stops the master when it
-    // ends.
+    // After the signal handlers are installed. The master handles the same signals on its own thread; if the gate ends
+    // without a signal, `end` stops it.
     let master = planned_master.map(PlannedMaster::open).transpose()?;
     let served = serve_requests(options, plan, runtime, signals, master.as_ref());
     let kept = master.map_or(Ok(()), RunningMaster::end);
     served.and(kept)
 }
 
+/// Starts the gate and everything beside it, waits until it is stopped, and stops it all in order.
 fn serve_requests(
     options: &GateOptions,
     plan: GatePlan,
@@ -237,7 +240,7 @@ impl Signals {
     /// Handles the signals, and ignores SIGXFSZ, so that a write beyond the limit on file sizes (`LimitFSIZE` of
     /// systemd) fails like one on a full disk instead of ending the process.
     pub(super) fn listen() -> io::Result<Self> {
-        // The handler stays installed although nothing waits for the signal.
+        // The handler of tokio stays installed although nothing waits for the signal.
         signal(SignalKind::from_raw(SIGXFSZ)).map(drop)?;
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,

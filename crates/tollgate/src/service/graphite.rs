@@ -1,4 +1,4 @@
-//! Sends metrics to Graphite in its plain-text protocol: one connection, one batch of lines per interval.
+//! Sends the metrics of a gate to Graphite in its plain-text protocol: one connection, one batch of lines per interval.
 //!
 //! The metric names of Tempomat are kept for existing charts: `Slash32`, `Slash24`, `Slash16` and `UserAgent` are the
 //! numbers of keys with a long average wait. A batch that cannot be sent is dropped and counted; nothing waits for
@@ -23,7 +23,7 @@ use crate::watch::Watch;
 /// Timeout for connecting and for sending a batch.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Tempomat's names of classes.
+/// Tempomat's name of each class, which is the name of the metric.
 const CLASSES: [(&str, &str); 4] =
     [("Slash32", "ip/32"), ("Slash24", "ip/24"), ("Slash16", "ip/16"), ("UserAgent", "user-agent")];
 
@@ -40,7 +40,7 @@ pub(super) fn graphite_metrics(counts: GraphiteCounts) -> Box<dyn Collector> {
     })
 }
 
-/// Sends metrics until the process ends.
+/// Sends metrics until the task is aborted.
 pub(super) async fn run(settings: settings::Graphite, gate: Arc<Running>, watch: Arc<Watch>, counts: GraphiteCounts) {
     let Some(address) = settings.address else { return };
     let [batches, failures] = &*counts;
@@ -78,6 +78,7 @@ fn is_closed(stream: &TcpStream) -> bool {
     !matches!(stream.try_read(&mut [0; 64]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
+/// The names and values of all metrics. The band is 0, 1 or 2.
 fn figures(gate: &Running, watch: &Watch, delay_threshold: Span) -> Vec<(&'static str, f64)> {
     let standing = gate.figures();
     let mut figures: Vec<(&str, f64)> =

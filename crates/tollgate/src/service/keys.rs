@@ -1,4 +1,4 @@
-//! `tollgate keys`, and the key files of gates and masters.
+//! `tollgate keys`, and the key files with which gates and masters authenticate each other.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -23,7 +23,7 @@ pub(crate) struct KeysOptions {
 /// Largest key file, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Creates a key pair, or prints the public key of an existing one.
+/// Prints the public key of a key file. If the file does not exist, creates it with a new key pair.
 pub(crate) fn run_keys(options: &KeysOptions) -> Result<(), CommandError> {
     let file = &options.file;
     let keys = read(file).or_else(|problem| if file.exists() { Err(problem) } else { make(file) });

@@ -1,4 +1,4 @@
-//! The event log: text on a terminal, JSON otherwise.
+//! The event log of a role, on standard error: text on a terminal, JSON otherwise.
 //!
 //! A separate thread writes to standard error, which may be a pipe that is not read: a write to it blocks, and would
 //! stop the thread that logs. When the queue of that thread is full, or a write fails, lines are dropped and counted.
@@ -30,11 +30,11 @@ static LOG: EventLog = EventLog::new();
 pub(super) fn start() -> LastLines {
     let filter = std::env::var("TOLLGATE_LOG").ok().and_then(|levels| levels.parse().ok());
     let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
-    // The subscriber would report its errors with `eprintln!`, which panics if standard error fails.
     let log = tracing_subscriber::fmt()
         // The filter decides.
         .with_max_level(LevelFilter::TRACE)
         .with_writer(|| &LOG)
+        // The subscriber would report its errors with `eprintln!`, which panics if standard error fails.
         .log_internal_errors(false)
         .with_target(false);
     if io::stderr().is_terminal() {
@@ -72,7 +72,7 @@ struct EventLog {
     queue: LineQueue,
     /// Lines that were not written.
     dropped: AtomicU64,
-    /// Whether lines are written by the thread that logs them.
+    /// Whether lines are written by the thread that logs them, because the log's own thread could not be started.
     is_direct: AtomicBool,
 }
 

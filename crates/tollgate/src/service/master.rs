@@ -1,4 +1,5 @@
-//! `tollgate master`: reads the settings and runs the master.
+//! `tollgate master`: reads the settings and runs the master until it is stopped. With `tollgate run`, a gate in the
+//! same process can start it on a thread of its own ([`PlannedMaster`]).
 
 use std::future::pending;
 use std::io;
@@ -38,12 +39,15 @@ pub(crate) struct MasterOptions {
     config: Option<PathBuf>,
 }
 
-/// Settings of a master.
+/// Settings of a master, and the files that they name, read.
 struct MasterPlan {
     startup: StartupSettings,
+    /// The limits that the master keeps, by domain. Only these and the admin address change with a reload.
     domains: Vec<Domain>,
+    /// The master's state on Redis, if the settings name it (`books`).
     redis_pages: Option<FencedPages>,
     admin_service: Option<AdminService>,
+    /// Path of the settings file.
     config: Option<PathBuf>,
 }
 
@@ -67,8 +71,7 @@ impl PlannedMaster {
         Ok(Self { options: options.clone(), plan })
     }
 
-    /// Starts the master on a separate thread. A failure ends the process, because a gate without its master is not
-    /// what the settings ask for.
+    /// Starts the master on a separate thread. If it fails, the process ends, because the settings require both roles.
     pub(super) fn open(self) -> io::Result<RunningMaster> {
         let (metrics, (stop, stopped)) = (master::MasterMetrics::default(), oneshot::channel::<()>());
         let (options, startup) = (self.options, self.plan.startup.clone());
@@ -99,7 +102,8 @@ pub(super) struct RunningMaster {
 }
 
 impl RunningMaster {
-    /// Settings of the master that wait for a restart. The master reads its file itself.
+    /// Names of the settings of the master that the file has changed and that wait for a restart. The master itself
+    /// reloads the others.
     pub(super) fn waiting(&self) -> Vec<&'static str> {
         plan(&self.options).map_or_else(|_| Vec::new(), |now| self.startup.waiting(&now.startup))
     }
@@ -120,8 +124,8 @@ pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
     })
 }
 
-/// Serves until a signal stops the process, or `stopped` resolves. A master without other roles notifies the service
-/// manager; beside another role, that role does.
+/// Runs the master until a signal stops the process, or `stopped` resolves. `plan_again` reads the settings for a
+/// reload. If `is_alone`, the master notifies the service manager; otherwise the role beside it does.
 fn serve(
     plan_again: impl Fn() -> Result<MasterPlan, String> + Clone + Send + 'static,
     running: MasterPlan,
@@ -129,9 +133,9 @@ fn serve(
     stopped: impl Future<Output = ()>,
     is_alone: bool,
 ) -> io::Result<()> {
-    let tell = |state: fn()| {
+    let notify = |notification: fn()| {
         if is_alone {
-            state();
+            notification();
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -162,12 +166,13 @@ fn serve(
                 _ = interrupt.recv() => {}
                 () = stopped => {}
             }
-            tell(systemd::stopping);
+            notify(systemd::stopping);
         };
         let mut planning = Planning::default();
+        // The domains of the next successful reload.
         let reloads = async || loop {
             hang_up.recv().await;
-            tell(systemd::reloading);
+            notify(systemd::reloading);
             let plan_again = plan_again.clone();
             planning.begin(move || {
                 plan_again().inspect(|plan| plan.admin_service.iter().for_each(AdminService::read_ahead))
@@ -181,13 +186,13 @@ fn serve(
             if let Some((_, console)) = &admin_service {
                 console.reloaded(outcome);
             }
-            tell(systemd::ready);
+            notify(systemd::ready);
             if let Some(domains) = domains {
                 break domains;
             }
         };
         let MasterPlan { startup: StartupSettings { master, .. }, domains, redis_pages, .. } = running;
-        master::run(master, domains, redis_pages, metrics, reloads, || tell(systemd::ready), stop).await
+        master::run(master, domains, redis_pages, metrics, reloads, || notify(systemd::ready), stop).await
     })
 }
 
@@ -214,12 +219,12 @@ fn take_over(
 #[derive(Clone)]
 struct StartupSettings {
     master: master::MasterSettings,
-    /// Redis server of the master's state, and its name there.
+    /// Redis server of the copy of the master's state, and the name of the copy there (`books`).
     redis_copy: Option<(settings::Redis, String)>,
 }
 
 impl StartupSettings {
-    /// Names of the settings that differ in `now`.
+    /// Names of the settings that differ in `now`, and therefore wait for a restart.
     fn waiting(&self, now: &Self) -> Vec<&'static str> {
         let (before, after) = (&self.master, &now.master);
         let (keys, gates) = match (&before.access.identity, &after.access.identity) {
@@ -246,6 +251,7 @@ impl StartupSettings {
     }
 }
 
+/// Reads the settings of a master, and the files that they name. The error is a message for the operator.
 fn plan(options: &MasterOptions) -> Result<MasterPlan, String> {
     let file =
         options.config.as_deref().map(settings::Settings::load).transpose().map_err(|faults| faults.to_string())?;
@@ -272,15 +278,15 @@ fn plan(options: &MasterOptions) -> Result<MasterPlan, String> {
     Ok(MasterPlan { startup: StartupSettings { master, redis_copy }, domains, redis_pages, admin_service, config })
 }
 
-/// Default of Smockron's master: one request per second, bursts of ten.
+/// The domain of a master without a settings file, as in Smockron: one request per second, bursts of ten.
 fn original_domain() -> Domain {
     let rate = Rate::new(1, Span::from_secs(1), 10).expect("one per second is a valid rate");
     Domain { name: (*b"default").into(), limits: vec![Limit::Rate(rate)] }
 }
 
-/// Rules about identifiers share one domain of the protocol, unless they name another as `wire_domain`. A rule of a
-/// gate with `state = "master"` has its own domain, because its keys are of another class and must not collide with
-/// others.
+/// The domains of the protocol that the master keeps, from the domains of the settings. All rules of a domain with the
+/// class `identifier` share one, with the name of the domain, unless they set another as `wire_domain`. Any other rule
+/// with `state = "master"` has a domain of its own, because its keys are of another class and must not collide.
 fn domains(domains: &[settings::Domain]) -> Result<Vec<Domain>, String> {
     let identifier = Class::parse("identifier").expect("a valid class");
     let mut named: Vec<Domain> = Vec::new();

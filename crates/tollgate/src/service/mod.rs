@@ -1,4 +1,6 @@
-//! Starts, reloads and stops the roles: from arguments and a settings file, through signals and the service manager.
+//! The commands that run a role until it is stopped (`tollgate gate`, `master` and `run`): they read the arguments and
+//! the settings file, start the role, reload its settings on SIGHUP, and stop it on SIGTERM. Two commands for operators
+//! of masters, `tollgate keys` and `tollgate pardon`, are here too.
 
 mod admin_service;
 mod command;

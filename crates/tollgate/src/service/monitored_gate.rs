@@ -1,4 +1,5 @@
-//! The gate as the admin address sees it.
+//! The gate for the admin address: makes the JSON that the admin API returns about a running gate, and which the
+//! console and `tollgate doctor` show, and carries out what operators order (exempt a key, reset its state).
 
 use std::sync::Arc;
 
@@ -21,16 +22,17 @@ use crate::gate::{
 use crate::mask;
 use crate::watch::{Calendar, escape_key, rfc3339};
 
-/// Seconds that latency percentiles cover.
+/// Number of histograms that are kept for latency percentiles. One is added every second, so they cover 10 seconds.
 const LOOK_BACK: usize = 10;
-/// Number of keys that are searched.
+/// Maximum number of keys of a class that are searched.
 const SEARCHED_MAX: usize = 10_000;
 
 /// A gate for the admin address.
 pub(super) struct MonitoredGate {
     gate: Arc<Running>,
+    /// Converts moments of the gate's clock to dates.
     calendar: Calendar,
-    /// Latency histograms of the last seconds, cumulative, the oldest first.
+    /// Histograms of latency at the last seconds, each cumulative since the start of the gate, the oldest first.
     answers: Mutex<Vec<HistogramSnapshot>>,
     observe_log: ObserveLog,
 }
@@ -50,7 +52,7 @@ impl MonitoredGate {
         rfc3339(self.calendar.date_of(moment))
     }
 
-    /// Median and 99th percentile of the latency in the last seconds.
+    /// Median and 99th percentile of the latency in the last seconds, in milliseconds. To be called once a second.
     fn percentiles(&self) -> (Option<f64>, Option<f64>) {
         let now = self.gate.shared.stats.answers.read();
         let mut answers = self.answers.lock();
@@ -66,13 +68,14 @@ impl MonitoredGate {
         (of(50), of(99))
     }
 
+    /// One key of a class with its use, its refusals and the decisions of its rules. `cores` are those of the backends.
     fn bucket(&self, class: &str, bucket: &Bucket, cores: f64) -> Value {
         let (rates, now) = (bucket.rates, self.gate.clock().now());
         let shown = mask::key(class, &bucket.key);
         let key = escape_key(&shown);
         let last = bucket.throttled.iter().map(|key| key.last).chain(rates.map(|rates| rates.last)).max();
         let first = bucket.throttled.iter().map(|key| key.first).chain(rates.and_then(|rates| rates.first)).min();
-        // The rules of a key know its counts even if its requests are not counted.
+        // Rules count what they hold and refuse, even for keys whose requests are not counted.
         let [held, refused, would_hold, would_refuse] = std::array::from_fn(|act| {
             let by_rules = bucket.throttled.iter().map(|key| key.acts[act]).sum::<u64>();
             rates.map_or(by_rules, |rates| rates.total.acts[act].max(by_rules))
@@ -155,7 +158,8 @@ impl MonitoredGate {
         down.chain(proxy).collect()
     }
 
-    /// Decision of the queue about a request, as JSON.
+    /// The decision of the fair queue about a request, as JSON. Unless the request `has_route`, a method and a path,
+    /// its cost is that of an average request.
     fn forecast(&self, request: &ExplainRequest, has_route: bool) -> Value {
         let Some(QueueForecast { standing, fate, bound }) = self.gate.forecast(request, has_route) else {
             return Value::Null;
@@ -177,7 +181,7 @@ impl MonitoredGate {
         })
     }
 
-    /// Cost and refusals of a key.
+    /// The statistics of a key, if the gate has any.
     fn find(&self, key_ref: &KeyRef) -> Option<Bucket> {
         let buckets = self.gate.buckets(&key_ref.class, SEARCHED_MAX).unwrap_or_default();
         buckets.into_iter().find(|bucket| bucket.key == key_ref.key)
@@ -188,6 +192,7 @@ impl MonitoredGate {
         key_ref.key.len() == NAME_BYTES_MAX && self.find(key_ref).is_some_and(|bucket| bucket.cut)
     }
 
+    /// The decision of one rule about a key, as JSON.
     fn standing(&self, standing: &Standing) -> Value {
         let mut shown = decision(&standing.decision, Some(&standing.rule), self.gate.clock().now());
         shown["class"] = json!(standing.class);
@@ -361,8 +366,8 @@ impl MonitoredRole for MonitoredGate {
             }
             let forgotten =
                 self.gate.forget_throttled(&self.find(key_ref).map_or(Vec::new(), |bucket| bucket.throttled));
-            let elsewhere = forgotten > 0 && self.gate.shared.admission.rules().remote_state.redis.is_some();
-            if elsewhere {
+            let may_be_on_redis = forgotten > 0 && self.gate.shared.admission.rules().remote_state.redis.is_some();
+            if may_be_on_redis {
                 Err("the key is too long: only a truncated form of it is stored here")
             } else {
                 Ok(forgotten)
@@ -390,12 +395,12 @@ impl MonitoredRole for MonitoredGate {
 fn effect_of_outage(backend: &BackendInfo, backends: &[BackendInfo]) -> String {
     let is_down =
         |serves: &dyn Fn(&BackendInfo) -> bool| backends.iter().filter(|one| serves(one)).all(|one| one.is_down);
-    let dark = backend.sites.iter().filter(|site| is_down(&|one| one.sites.contains(site)));
-    let dark: Vec<_> = dark.map(String::as_str).collect();
+    let sites_down = backend.sites.iter().filter(|site| is_down(&|one| one.sites.contains(site)));
+    let sites_down: Vec<_> = sites_down.map(String::as_str).collect();
     if is_down(&|_| true) {
         "all requests are answered with 503".to_owned()
-    } else if !dark.is_empty() {
-        format!("requests for {} are answered with 503", dark.join(", "))
+    } else if !sites_down.is_empty() {
+        format!("requests for {} are answered with 503", sites_down.join(", "))
     } else if backend.sites.is_empty() && is_down(&|one| one.sites.is_empty()) {
         "requests for the hosts of no site are answered with 503".to_owned()
     } else {
@@ -403,17 +408,18 @@ fn effect_of_outage(backend: &BackendInfo, backends: &[BackendInfo]) -> String {
     }
 }
 
-/// Classes of which each key contains keys of the class before it.
+/// Classes from the narrowest to the widest: each key contains keys of the class before it.
 const NESTED_CLASSES: [&str; 3] = ["ip/32", "ip/24", "ip/16"];
-/// Load, as a part of the backend's cores, below which networks are not considered.
+/// Load, as a part of the backend's cores, below which only addresses are considered.
 const LOAD_MIN: f64 = 0.05;
-/// A wider class is selected if its first key has at least this part of the load,
+/// A wider class is selected only if its heaviest key has at least this part of the load.
 const CONCENTRATED_MIN: f64 = 0.25;
-/// and at least this many times the part of the first key of the narrower class. A single client does not select its
-/// network.
+/// A wider class is selected only if its heaviest key has at least this many times the load of the heaviest key of the
+/// narrower class. So a single heavy client does not select its network.
 const WIDER_GAIN: f64 = 2.0;
 
-/// The narrowest class whose first key has most of the load, given the cores that each key of each class uses.
+/// The class in which the load is concentrated on one key: the narrowest, unless a wider one has a much heavier key.
+/// `spent` are the cores that each key of each class uses; `cores` are those of the backends.
 fn concentrated(spent: &[Vec<f64>; NESTED_CLASSES.len()], cores: f64) -> &'static str {
     let total: f64 = spent[0].iter().sum();
     if total < cores * LOAD_MIN {
@@ -429,13 +435,13 @@ fn concentrated(spent: &[Vec<f64>; NESTED_CLASSES.len()], cores: f64) -> &'stati
     NESTED_CLASSES[chosen]
 }
 
-/// The text of a key as rules use it.
+/// The text of a key as rules use it. None if the class is not one of requests, or the key has no valid form.
 fn key_of(key_ref: &KeyRef) -> Option<KeyText> {
     let mut key = KeyText::default();
     Class::parse(&key_ref.class).ok()?.write_key(key_ref.request.as_ref()?, &mut key).then_some(key)
 }
 
-/// A decision in the format of `tollgate replay --decisions`.
+/// A decision of the rules, with the fields of `tollgate replay --decisions` except the time.
 fn decision(decision: &Decision, rule: Option<&str>, now: Moment) -> Value {
     let info = decision.info.unwrap_or_default();
     json!({
@@ -452,10 +458,11 @@ fn decision(decision: &Decision, rule: Option<&str>, now: Moment) -> Value {
     })
 }
 
-/// Bounds of `Retry-After` from the queue, in milliseconds.
+/// Minimum and maximum of `Retry-After` in refusals by the queue, in milliseconds.
 const QUEUE_RETRY_MS: (u64, u64) = (1_000, 60_000);
 
-/// If the rules admit a request and the queue would hold or refuse it, reports the decision of the queue.
+/// Replaces the decision of rules that admit a request by that of the queue, if the queue would hold or refuse it and
+/// the gate is not in observe mode.
 fn take_queue_verdict(answer: &mut Value, queue: &Value) {
     let would_wait = matches!(queue["decision"].as_str(), Some("hold" | "refuse"));
     if !would_wait || queue["in_force"] == false {
@@ -476,6 +483,7 @@ fn take_queue_verdict(answer: &mut Value, queue: &Value) {
     }
 }
 
+/// The number, rounded to three decimals.
 fn thousandths(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }

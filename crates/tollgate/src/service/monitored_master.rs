@@ -1,4 +1,4 @@
-//! The master as the admin address sees it.
+//! The master for the admin address: its part of the status that the admin API returns.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! The summary of observe mode in the log, once a minute.
+//! The summary of observe mode in the event log, at most once a minute: the requests that the gate would have held or
+//! refused if it enforced its decisions.
 
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -9,20 +10,21 @@ use crate::observe_summary;
 /// The time between two lines.
 const INTERVAL: Span = Span::from_secs(60);
 
-/// Logs what a gate that only observes would have done, if there is anything new.
+/// Logs the summary if it has changed since the last line.
 #[derive(Debug, Default)]
 pub(super) struct ObserveLog(Mutex<LastLine>);
 
 #[derive(Debug, Default)]
 struct LastLine {
-    /// When the last line was due; `None` before the first tick.
+    /// The time at which the last line was due, written or not; the first tick counts as one. `None` before it.
     at: Option<Moment>,
     /// Requests that would have been held or refused, as of the last line.
     throttled: u64,
 }
 
 impl ObserveLog {
-    /// To be called once a second. `observed` is that of `/api/v1/status`, and only called when a line is due.
+    /// To be called once a second. `observed` makes the field `observed` of `/api/v1/status`, and is called only when a
+    /// line is due.
     pub(super) fn tick(&self, now: Moment, observed: impl FnOnce() -> Value) {
         if let Some(observed) = self.due(now, observed) {
             let number = |name: &str| observed[name].as_u64();

@@ -1,4 +1,5 @@
-//! `tollgate pardon`: resets the debt of a key at the master.
+//! `tollgate pardon`: asks a running master, through the control socket in its state directory, to reset the debt of a
+//! key.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

@@ -1,8 +1,9 @@
 //! Reads the files of a reload on a separate thread.
 //!
-//! The thread of the admin address also receives signals and sends the heartbeat to systemd. A file on a disk that
-//! hangs, or a pipe without a writer, must not block it. Therefore a plan is read on another thread, and the reload
-//! fails if that takes too long. The thread is then abandoned, and no other is started before it ends.
+//! The main thread serves the admin address, receives signals and sends the heartbeat to systemd. A file on a disk that
+//! hangs, or a pipe without a writer, must not block it. Therefore a plan (the settings of a role) is read on another
+//! thread, and the reload fails if that takes too long. The thread is then abandoned, and no other is started before it
+//! ends.
 
 use std::future::pending;
 use std::thread;
@@ -14,17 +15,18 @@ use tokio::time::Instant;
 /// Longest time to read the files of a reload.
 const READ_MAX: Duration = Duration::from_secs(5);
 
+/// A function that reads a plan of type `T`. Its error is a message for the operator.
 type Read<T> = Box<dyn FnOnce() -> Result<T, String> + Send>;
 
 /// Reads plans, one at a time.
 pub(super) struct Planning<T> {
     /// The read in progress, and its deadline.
     awaited: Option<(oneshot::Receiver<Result<T, String>>, Instant)>,
-    /// A read to start afterwards, because files may have changed since the current one began.
-    next: Option<Read<T>>,
+    /// A read to start after the current one, because files may have changed since that began.
+    queued: Option<Read<T>>,
     /// Longest time for a read.
     read_max: Duration,
-    /// A thread that was abandoned.
+    /// A thread that was abandoned, because its read took longer than `read_max`.
     stuck: Option<thread::JoinHandle<()>>,
     /// The thread of the current or the last read.
     thread: Option<thread::JoinHandle<()>>,
@@ -32,15 +34,15 @@ pub(super) struct Planning<T> {
 
 impl<T> Default for Planning<T> {
     fn default() -> Self {
-        Self { awaited: None, next: None, read_max: READ_MAX, stuck: None, thread: None }
+        Self { awaited: None, queued: None, read_max: READ_MAX, stuck: None, thread: None }
     }
 }
 
 impl<T: Send + 'static> Planning<T> {
-    /// Starts reading a plan, or reads again after the read in progress.
+    /// Starts reading a plan. If a read is in progress, this one starts after it, and replaces its result.
     pub(super) fn begin(&mut self, read: impl FnOnce() -> Result<T, String> + Send + 'static) {
         if self.awaited.is_some() {
-            self.next = Some(Box::new(read));
+            self.queued = Some(Box::new(read));
         } else {
             self.start(Box::new(read));
         }
@@ -58,14 +60,14 @@ impl<T: Send + 'static> Planning<T> {
         self.thread = thread::Builder::new().name("tollgate-reload".to_owned()).spawn(act).ok();
     }
 
-    /// Waits for the read in progress; pending if there is none. Cancel-safe.
+    /// Waits for the last read and returns its result; pending if there is none. Cancel-safe.
     pub(super) async fn finished(&mut self) -> Result<T, String> {
         loop {
             let Some((receiver, until)) = &mut self.awaited else { return pending().await };
             let planned = match tokio::time::timeout_at(*until, receiver).await {
                 Ok(planned) => planned.unwrap_or_else(|_| Err("the settings could not be read".to_owned())),
                 Err(_) => {
-                    (self.stuck, self.next) = (self.thread.take(), None);
+                    (self.stuck, self.queued) = (self.thread.take(), None);
                     Err(format!(
                         "the settings and the files that they name were not read within {:?}: the disk may hang",
                         self.read_max
@@ -73,8 +75,8 @@ impl<T: Send + 'static> Planning<T> {
                 }
             };
             self.awaited = None;
-            match self.next.take() {
-                Some(next) => self.start(next),
+            match self.queued.take() {
+                Some(read) => self.start(read),
                 None => return planned,
             }
         }

@@ -1,5 +1,5 @@
-//! Reloads the settings of a running gate: all of them or, if there is an error, none. Settings that need a restart are
-//! logged.
+//! Reloads the settings of a running gate, on SIGHUP: all of them or, if there is an error, none. Changed settings that
+//! take effect only after a restart are logged.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,6 +19,7 @@ use crate::watch::Watch;
 
 /// Settings of a gate and of everything beside it in the process.
 pub(super) struct GatePlan {
+    /// The settings of the gate itself.
     pub(super) orders: Orders,
     pub(super) admin_service: AdminService,
     pub(super) doors: Option<settings::Doors>,
@@ -35,8 +36,10 @@ pub(super) struct GateProcess<'a> {
     pub(super) watch: Arc<Watch>,
     pub(super) admin_service: AdminService,
     pub(super) doors: Option<OpenDoors>,
+    /// The settings in force, to notice a change, which needs a restart.
     pub(super) telemetry: Option<settings::TelemetrySettings>,
     pub(super) graphite: GraphiteSender,
+    /// The master in the same process, which reloads its settings itself.
     pub(super) master: Option<&'a RunningMaster>,
 }
 
@@ -64,7 +67,8 @@ impl GraphiteSender {
 }
 
 impl GateProcess<'_> {
-    /// Applies a plan. An invalid plan changes nothing.
+    /// Applies a plan, and reports the outcome to the log, the console and the service manager. `planned` may be the
+    /// errors of the settings; then nothing changes.
     pub(super) fn reload(&mut self, planned: Result<GatePlan, String>, file: Option<&Path>) {
         let outcome = planned.and_then(|plan| self.take_over(plan));
         self.gate.shared.reloads.note(&outcome);
@@ -78,7 +82,7 @@ impl GateProcess<'_> {
         let listen = plan.orders.gate.listen.clone();
         let mut waiting = self.gate.reload(plan.orders).map_err(|error| error.to_string())?;
         if !self.passed.is_empty() && waiting.contains(&LISTEN) {
-            // A restart would not change it either.
+            // The service manager passed the sockets, so a restart would not change the addresses either.
             waiting.retain(|key| *key != LISTEN);
             systemd::warn_of_unused(&listen, &self.passed);
         }
@@ -99,7 +103,8 @@ impl GateProcess<'_> {
     }
 }
 
-/// Logs the outcome of a reload, and returns it for the admin API.
+/// Logs the outcome of a reload, and returns it for the admin API: the settings in force and the names of those that
+/// wait for a restart, or the errors.
 pub(super) fn log_outcome(
     outcome: Result<Vec<&'static str>, String>,
     file: Option<&Path>,

@@ -1,4 +1,5 @@
-//! `tollgate run`: runs all roles of a settings file in one process.
+//! `tollgate run`: runs all roles of a settings file in one process. [`run_role`] is common to all commands that run a
+//! role.
 
 use std::io;
 use std::path::PathBuf;
@@ -39,7 +40,8 @@ pub(crate) fn run_roles(options: &RunOptions) -> ExitCode {
     }
 }
 
-/// Serves a role until it ends. `planned` is the plan, or the errors of the settings.
+/// Starts the log and runs `serve` until the role ends. `planned` is the plan, or the errors of the settings, which are
+/// printed. `role` is the name of the role in the log.
 pub(super) fn run_role<P>(role: &str, planned: Result<P, String>, serve: impl FnOnce(P) -> io::Result<()>) -> ExitCode {
     let plan = match planned {
         Ok(plan) => plan,
@@ -55,7 +57,7 @@ pub(super) fn run_role<P>(role: &str, planned: Result<P, String>, serve: impl Fn
     }
 }
 
-/// Prints the errors of settings or arguments.
+/// Prints the errors of settings or arguments. Returns the exit code for them.
 pub(super) fn wrong(message: &str) -> ExitCode {
     print_error!("{}", message.trim_end());
     ExitCode::from(WRONG)

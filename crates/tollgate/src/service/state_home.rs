@@ -1,4 +1,4 @@
-//! The default state directory.
+//! The default directory for state that survives a restart, if `watch.state_dir` is not set.
 //!
 //! Under systemd it is the directory of the unit (`StateDirectory=`). Otherwise it is a directory in the user's home,
 //! named after the port of the admin address, so that two gates on one machine have different directories and a
@@ -13,8 +13,8 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The state directory for a process with this admin address. `variable` reads the environment; `is_ours` returns
-/// whether a directory belongs to this user.
+/// The default state directory of a process with this admin address; none if the state is in memory only. `variable`
+/// reads the environment; `is_ours` returns whether a directory belongs to this user.
 pub(super) fn state_home(
     admin: SocketAddr,
     variable: impl Fn(&str) -> Option<OsString>,

@@ -1,4 +1,5 @@
-//! Notifications to the service manager, and the sockets that it passes. Without a service manager these do nothing.
+//! Notifications to the service manager, systemd, and the sockets that it passes. Without a service manager these
+//! functions do nothing.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -8,8 +9,8 @@ use sd_notify::NotifyState;
 
 use crate::settings::Gate;
 
-/// Sockets passed by the service manager (`LISTEN_FDS`), which replace the addresses in `listen`.
-///
+/// Sockets passed by the service manager (`LISTEN_FDS`), which replace the addresses in `gate.listen`. Empty without a
+/// socket unit.
 pub(crate) fn passed_sockets() -> io::Result<Vec<TcpListener>> {
     let mut sockets = listenfd::ListenFd::from_env();
     let mut listeners = Vec::new();
@@ -19,8 +20,8 @@ pub(crate) fn passed_sockets() -> io::Result<Vec<TcpListener>> {
     Ok(listeners)
 }
 
-/// Logs the addresses of `listen` that no passed socket serves: while a socket unit is active, `listen` has no effect.
-/// There is no warning about the default addresses.
+/// Logs the addresses of `gate.listen` that no passed socket serves: while a socket unit is active, `gate.listen` has
+/// no effect. There is no warning about the default addresses.
 pub(crate) fn warn_of_unused(listen: &[SocketAddr], passed: &[SocketAddr]) {
     let unused = unused(listen, passed);
     if passed.is_empty() || unused.is_empty() || listen == Gate::default().listen {
@@ -53,33 +54,34 @@ fn joined(addresses: &[SocketAddr]) -> String {
 
 /// Reports that the service is ready.
 pub(crate) fn ready() {
-    tell(&[NotifyState::Ready]);
+    notify(&[NotifyState::Ready]);
 }
 
 /// Reports that a reload has started.
 pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(_) => tell(&[NotifyState::Reloading]),
+        Ok(now) => notify(&[NotifyState::Reloading, now]),
+        Err(_) => notify(&[NotifyState::Reloading]),
     }
 }
 
 /// Reports that the service is stopping.
 pub(crate) fn stopping() {
-    tell(&[NotifyState::Stopping]);
+    notify(&[NotifyState::Stopping]);
 }
 
-/// Sends a heartbeat.
+/// Sends a heartbeat: without them, the service manager restarts the service.
 pub(crate) fn alive() {
-    tell(&[NotifyState::Watchdog]);
+    notify(&[NotifyState::Watchdog]);
 }
 
-/// Interval at which the manager expects heartbeats, if it does.
+/// Interval at which to send heartbeats: half of the time after which the service manager misses one. None if it
+/// expects none.
 pub(crate) fn watchdog() -> Option<Duration> {
     sd_notify::watchdog_enabled().map(|limit| limit / 2)
 }
 
-fn tell(state: &[NotifyState<'_>]) {
+fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::debug!(%error, "cannot notify the service manager");
     }

@@ -1,5 +1,5 @@
-//! `tollgate run` with only `[admin]` and `[watch]`: accepts reports of refusals and serves the console, without a
-//! gate.
+//! `tollgate run` with `[admin]`, but without `[gate]`, `[doors]` and `[master]`: a watch that accepts reports of
+//! refusals from other programs, and serves the console.
 
 use std::io;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `[gate.access_log]`: one line per request.
+//! `[gate.access_log]`: destination and format of the access log, which has one line per request.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -55,7 +55,7 @@ table! {
     }
 }
 
-/// Minimum size of the buffer, in bytes: one chunk of lines for each of a few workers.
+/// Minimum size of the buffer, in bytes. Each worker fills a chunk of 32 KiB, so this is one for each of eight workers.
 const BUFFER_BYTES_MIN: usize = 256 << 10;
 /// The socket of the syslog daemon.
 const SYSLOG_SOCKET: &str = "/dev/log";

@@ -1,4 +1,5 @@
-//! Conditions: `when` and `unless` of rules and priorities.
+//! Conditions on requests: `when` and `unless` of rules and priorities. They are converted to [`Condition`], which the
+//! core evaluates for each request.
 
 use tollgate_core::condition::{Condition, Pattern};
 use tollgate_core::network::Network;
@@ -65,6 +66,7 @@ impl ConditionTable {
 
     /// Converts the table to a condition. Reports empty lists, which would match every request.
     pub(super) fn resolve(self, context: &RuleContext, errors: &mut ErrorCollector) -> Condition {
+        /// The converted values of a list; none if the key is absent.
         fn all<T, U>(
             values: Option<Located<Vec<T>>>,
             errors: &mut ErrorCollector,
@@ -90,6 +92,7 @@ impl ConditionTable {
             fields.map(|(name, globs)| (name, all(Some(globs), errors, pattern))).collect()
         };
         Condition {
+            // A rule of a site sets it afterwards.
             site: None,
             headers: named(self.header, Pattern::ignoring_case),
             cookies: named(self.cookie, Pattern::new),
@@ -107,7 +110,7 @@ impl ConditionTable {
     }
 }
 
-/// The error message for a pattern that matches no path.
+/// The error message for a pattern that matches no path. None if the pattern can match one.
 fn unmatchable_path(glob: &str) -> Option<String> {
     if let Some((path, _)) = glob.split_once('?') {
         let instead = if path.starts_with(['/', '*']) { path } else { "/*" };

@@ -1,4 +1,8 @@
-//! `[[domain]]`: sets of rules.
+//! `[[domain]]`: named sets of rules.
+//!
+//! The gate uses only the rules outside of any `[[domain]]`, which form the domain [`DEFAULT_DOMAIN`], with the rules
+//! of sites. Doors and masters select the domain that a request or report names, `tollgate replay` the one of
+//! `--domain`.
 
 use std::collections::HashSet;
 
@@ -16,15 +20,16 @@ use super::value::Name;
 pub(crate) struct Domain {
     /// Its name for masters, doors and `tollgate replay --domain`.
     pub(crate) name: String,
-    /// Its rules, in the order of the file. A legacy limit can be two rules with the same name.
+    /// Its rules, in the order of the file. A `legacy` limit can become two rules with the same name.
     pub(crate) rules: Vec<RuleSettings>,
     /// The priorities, in the order of the file. Only the default domain has any.
     pub(crate) priorities: Vec<Priority>,
-    /// The class whose keys are accounts. None if no rule or priority depends on flags.
+    /// The class whose keys are accounts (`watch.account_class`), for conditions with `flagged`. None if no rule or
+    /// priority has such a condition.
     pub(crate) account: Option<Class>,
 }
 
-/// The domain of the rules outside of any `[[domain]]`.
+/// The name of the domain of the rules outside of any `[[domain]]`.
 pub(crate) const DEFAULT_DOMAIN: &str = "default";
 
 table! {
@@ -69,7 +74,7 @@ pub(super) fn resolve(
     all
 }
 
-/// Number of key tables that all rules take from the shared memory.
+/// Number of key tables that share `gate.memory`: one or two for each rule without a `memory` of its own.
 pub(super) fn tables(rules: &Rules, site_rules: &[SiteRules], domains: &Domains) -> usize {
     let of_sites = site_rules.iter().flat_map(|site| &site.rules);
     let others = domains.iter().flat_map(|domain| &domain.value.rule.value);
@@ -77,7 +82,8 @@ pub(super) fn tables(rules: &Rules, site_rules: &[SiteRules], domains: &Domains)
 }
 
 impl Domain {
-    /// The domain with the rules of `groups`, each with their context.
+    /// The domain with the rules of all `groups`. Each group is converted with its own context: one group for the rules
+    /// of the domain, and in the default domain one for each site.
     fn new(
         name: String,
         groups: Vec<(RuleContext, Rules)>,

@@ -1,4 +1,7 @@
-//! `[doors]`: interfaces for programs and proxies that are not behind the gate.
+//! `[doors]`: interfaces through which programs and proxies that are not behind the gate ask for its decisions.
+//!
+//! The HTTP door gives the caller a ticket for each admitted request. When the request has ended, the caller returns
+//! the ticket, or the proxy logs it ([`DoorLog`]). This settles it: the cost of the request is charged.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -19,7 +22,7 @@ use super::table::{Entries, Value, Written, table};
 use super::value::{ListenAddress, OneOrMany, Size, WholeNumber};
 
 impl Doors {
-    /// The names and listeners of the open doors.
+    /// The doors that have an address, each with its key (`http`, `grpc` or `resp`).
     pub(crate) fn open(&self) -> impl Iterator<Item = (&'static str, &DoorListener)> {
         let all = [("http", &self.http), ("grpc", &self.grpc), ("resp", &self.resp)];
         all.into_iter().filter_map(|(key, door)| Some((key, door.as_ref()?)))
@@ -46,7 +49,7 @@ impl Value for DoorAddress {
     }
 }
 
-/// An address and port, a port on the loopback address, or a table with TLS files.
+/// The value of a door's key: an address and port, a port on the loopback address, or a table with `listen` and `tls`.
 pub(crate) enum DoorValue {}
 
 impl Value for DoorValue {
@@ -172,10 +175,11 @@ impl DoorLog {
     }
 }
 
-/// Maximum value of a ticket's deadline.
-pub(crate) const TICKET_DEADLINE_MAX: Span = Span::from_secs(3600);
+/// Maximum of `ticket_deadline`: one hour, which is also the maximum that a single check may ask for.
+const TICKET_DEADLINE_MAX: Span = Span::from_secs(3600);
+
 impl DoorTls {
-    /// The files of the certificate.
+    /// The certificate and its key, without the authorities of clients.
     pub(crate) fn files(&self) -> CertificateFiles {
         CertificateFiles { chain: self.chain.clone(), key: self.key.clone() }
     }
@@ -204,12 +208,14 @@ impl Doors {
 }
 
 impl DoorListener {
-    /// The file with the authorities of client certificates, if clients authenticate with certificates.
+    /// The value of `client_ca`. If it is set, clients authenticate with certificates instead of a token.
     pub(crate) fn client_ca(&self) -> Option<&Path> {
         self.tls.as_ref()?.client_ca.as_deref()
     }
 
-    /// Notes the address. Reports one beyond loopback that requires neither a token nor a client certificate.
+    /// Checks the door at `key` of `[doors]`, whose `entries` these are, and records its address as a listener. Reports
+    /// an address that other machines can reach without a token or a client certificate. `written` decides whether
+    /// `token_file` and `client_ca` are set, so that an invalid value of theirs is not reported as missing.
     fn check(&self, key: &'static str, entries: &mut Entries<'_>) {
         let Some(value) = entries.value(key) else { return };
         let (address, span) = (self.address, value.get_ref().get("listen").unwrap_or(value).span());

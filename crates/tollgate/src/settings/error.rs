@@ -1,8 +1,8 @@
 //! Errors of a settings file: position, message and the line itself.
 //!
-//! The parser continues after an error, so that all errors of a file are reported together, in the order of the file.
-//! The result of the TOML parser for a line with a syntax error is a guess, so no further error of that line is
-//! reported.
+//! The parser continues after an error: [`ErrorCollector`] collects all errors of a file, and [`ConfigErrors`] shows
+//! them together, in the order of the file. The result of the TOML parser for a line with a syntax error is a guess, so
+//! no further error of that line is reported.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::secret::{MASK, secrets, without};
 
 /// Maximum number of errors that are shown; the others are counted. A file of another format has one on every line.
 const SHOWN_MAX: usize = 100;
-/// Maximum length of a shown line, in characters.
+/// Maximum length of a shown line, in characters. A longer line is cut around the error.
 const SNIPPET_MAX: usize = 100;
 
 /// One error of a settings file.
@@ -52,13 +52,13 @@ pub(super) struct FileErrors {
 }
 
 impl ConfigErrors {
-    /// The error of a file that cannot be read. Its position is the start of the file, so that all errors have one
-    /// format.
+    /// An error of a whole file, such as one that cannot be read. Its position is the start of the file, so that all
+    /// errors have one format.
     pub(crate) fn unreadable(file: impl Into<String>, message: impl Into<String>) -> Self {
         Self::at(file, [(1, 1, message.into())])
     }
 
-    /// Errors at these lines and columns of a file.
+    /// Errors of a file, each as line, column and message. They are shown without the text of the line.
     pub(crate) fn at(file: impl Into<String>, errors: impl IntoIterator<Item = (usize, usize, String)>) -> Self {
         let error = |(line, column, message)| ConfigError { line, column, message, snippet: None };
         Self(vec![FileErrors { file: file.into(), errors: errors.into_iter().map(error).collect(), more: 0 }])
@@ -90,24 +90,26 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-/// An error with its position in bytes.
+/// An error before its line and column are known.
 struct RawError {
+    /// The position in the text of the file, in bytes.
     span: Range<usize>,
     message: String,
-    syntax: bool,
+    /// Whether it is an error of TOML syntax. Other errors of the same line are then dropped.
+    is_syntax: bool,
 }
 
-/// Collects errors while a file is parsed.
+/// Collects errors while a file is parsed, and the few facts about the whole file that checks of single values need.
 #[derive(Default)]
 pub(crate) struct ErrorCollector {
     raw: Vec<RawError>,
     /// Whether the file has a TOML syntax error.
     has_syntax_error: bool,
-    /// The directory of the file.
+    /// The directory of the file: relative paths in the file start there.
     directory: PathBuf,
     /// Whether the file has a `[redis]` table.
     pub(super) has_redis: bool,
-    /// All listening addresses of the file.
+    /// All listening addresses that were read so far, to report two that are equal.
     pub(super) listeners: Vec<Listener>,
 }
 
@@ -124,7 +126,7 @@ impl ErrorCollector {
 
     /// Reports an invalid value at `span`.
     pub(super) fn report(&mut self, span: &Range<usize>, message: impl Into<String>) {
-        self.raw.push(RawError { span: span.clone(), message: message.into(), syntax: false });
+        self.raw.push(RawError { span: span.clone(), message: message.into(), is_syntax: false });
     }
 
     /// Reports an invalid value at `span`. Always returns `None`.
@@ -136,7 +138,7 @@ impl ErrorCollector {
     /// Reports a TOML syntax error at `span`.
     pub(super) fn syntax(&mut self, span: Range<usize>, message: impl Into<String>) {
         self.has_syntax_error = true;
-        self.raw.push(RawError { span, message: message.into(), syntax: true });
+        self.raw.push(RawError { span, message: message.into(), is_syntax: true });
     }
 
     /// Reports an absent key near `span`, unless the file has a syntax error: the key may be in the line with that
@@ -155,7 +157,8 @@ impl ErrorCollector {
         }
     }
 
-    /// Adds the errors of `others` before those that are known. Of two at one position, the first is shown first.
+    /// Adds the errors of `others` before the errors collected so far. Of two errors at one position, the one that
+    /// comes first here is shown first.
     pub(super) fn prepend(&mut self, others: Self) {
         self.raw.splice(0..0, others.raw);
     }
@@ -165,10 +168,10 @@ impl ErrorCollector {
         self.raw.is_empty()
     }
 
-    /// Converts byte positions to lines and columns.
+    /// The errors with lines and columns instead of byte positions. Drops those that only follow from a syntax error.
     pub(super) fn place(mut self, file: &str, text: &str) -> ConfigErrors {
         let lines = Lines::of(text);
-        self.raw.sort_by_key(|raw| (!raw.syntax, raw.span.start));
+        self.raw.sort_by_key(|raw| (!raw.is_syntax, raw.span.start));
         // Ranges of lines whose other errors are dropped, sorted and disjoint: lines with a syntax error, and all lines
         // below a header with one, because their table is unknown.
         let mut unreliable: Vec<Range<usize>> = Vec::new();
@@ -176,7 +179,7 @@ impl ErrorCollector {
             let line = lines.line(raw.span.start);
             let before = unreliable.partition_point(|range| range.start <= line);
             let last = before.checked_sub(1).map(|index| &unreliable[index]);
-            if raw.syntax {
+            if raw.is_syntax {
                 let first_of_line = last.is_none_or(|last| last.start != line);
                 unreliable.extend(first_of_line.then(|| lines.unreliable_after(line)));
                 first_of_line
@@ -235,7 +238,8 @@ impl<'text> Lines<'text> {
 }
 
 impl Snippet {
-    /// The line with the error at `place`, without secrets and control characters, shortened to [`SNIPPET_MAX`].
+    /// The line with the error at the bytes `place`, without secrets and control characters, shortened to
+    /// [`SNIPPET_MAX`]. None if nothing of the line is left to show.
     fn of(line: &str, place: &Range<usize>) -> Option<Self> {
         let secrets = secrets(line);
         let secret_around = |at: usize| secrets.iter().find(|secret| secret.start < at && at < secret.end);

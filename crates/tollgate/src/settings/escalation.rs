@@ -1,4 +1,4 @@
-//! `escalation` of a rule: blocks for keys that exceed their limit.
+//! `escalation` of a rule: blocks for keys that exceed their limit, each longer than the one before.
 
 use tollgate_core::escalation::{Escalation, Multiplier};
 

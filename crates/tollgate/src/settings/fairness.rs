@@ -1,4 +1,5 @@
-//! `gate.fairness`: the shares of clients and networks, and the class of users.
+//! `gate.fairness`: the share of a busy backend that the fair queue grants to an address and to its networks, and the
+//! class of requests that distinguishes users.
 
 use tollgate_core::class::Class;
 use tollgate_core::inputs::Inputs;
@@ -7,12 +8,12 @@ use tollgate_core::queue::Shares;
 use super::table::{Entries, table};
 use super::value::{Choice, Thousandths};
 
-/// The level of users among those that share the backend.
+/// The level at which the fair queue distinguishes users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UserPlace {
-    /// Below the address: users of one address share its share.
+    /// Below the address: users of one address take turns within the share of the address.
     Beneath,
-    /// Instead of address, network and block.
+    /// In place of address, network and block: each user has the share of an address.
     Instead,
 }
 
@@ -46,7 +47,7 @@ table! {
     check Fairness::check;
 }
 
-/// The error of a share above 1.
+/// The error message for a share above 1.
 pub(super) const SHARE_ERROR: &str = "a share is a part of the whole, at most 1: write a number such as 0.1";
 
 impl Fairness {

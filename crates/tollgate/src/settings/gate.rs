@@ -1,4 +1,4 @@
-//! `[gate]`: the reverse proxy.
+//! `[gate]`: the reverse proxy. The table [`Gate`] and most of the tables inside it, which the gate uses as they are.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ use super::timeouts::Timeouts;
 use super::trusted::{Networks, TrustedEntries};
 use super::value::{BackendUrl, Choice, HeaderName, ListenAddress, OneOrMany, Size, WholeNumber};
 
-/// The header with the client's address, from trusted proxies.
+/// The header in which trusted proxies send the client's address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ForwardedHeader {
     /// `X-Forwarded-For`.
@@ -44,11 +44,11 @@ impl Choice for Band {
         &[("normal", Self::Normal), ("elevated", Self::Elevated), ("critical", Self::Critical)];
 }
 
-/// `"auto"`, or a number.
+/// The maximum number of requests in flight at a backend: `"auto"`, or a number.
 pub(crate) enum Concurrency {}
 
 impl Value for Concurrency {
-    /// None: adaptive.
+    /// None for `"auto"`: the gate adapts the limit.
     type Parsed = Option<u32>;
 
     fn shape() -> Shape {
@@ -211,10 +211,11 @@ table! {
     check Bands::check;
 }
 
-/// Maximum number of listening addresses.
+/// Maximum number of listening addresses of a gate.
 const LISTEN_MAX: usize = 64;
 /// Minimum memory for the state of keys, in bytes.
 pub(super) const MEMORY_MIN: u64 = 64 << 10;
+/// The error message for less than [`MEMORY_MIN`].
 pub(super) const MEMORY_ERROR: &str = "too little memory for the state of keys: write at least \"64KiB\"";
 
 impl Default for Gate {
@@ -254,7 +255,7 @@ impl Gate {
     }
 }
 
-/// The number of cores that this process may use.
+/// The number of CPU cores that this process may use; 1 if it is unknown.
 fn machine_cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
 }

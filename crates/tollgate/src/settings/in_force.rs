@@ -1,4 +1,6 @@
-//! The effective settings for the console: every key with its value, the default and the doc comment.
+//! The effective settings as JSON, for the settings page of the console: each table of the file, and for each of its
+//! keys the value in force, the default and the doc comment. Secrets are masked. The tables of `[[link.master]]` are
+//! not included.
 
 use serde_json::{Value, json};
 use toml::Spanned;
@@ -9,7 +11,8 @@ use super::schema::prose;
 use super::secret::masked;
 use super::shape::{Presence, Shape, TableShape};
 
-/// The tables of a valid file with this text. Keys that are not in the file have their default.
+/// The tables of a valid file with this text, as a JSON array. Keys that are not in the file have their default. Tables
+/// that are not in the file are left out.
 pub(crate) fn in_force(text: &str) -> Value {
     let (document, _) = DeTable::parse_recoverable(text);
     let mut tables = Vec::new();
@@ -17,6 +20,7 @@ pub(crate) fn in_force(text: &str) -> Value {
     Value::Array(tables)
 }
 
+/// Adds the tables inside `table` to `tables`. `path` is the dotted key of `table`, empty for the whole file.
 fn collect(shape: &'static TableShape, table: &DeTable<'_>, path: &str, text: &str, tables: &mut Vec<Value>) {
     for field in shape.fields {
         let (kind, value) = ((field.shape)(), table.get(field.key));
@@ -40,6 +44,7 @@ fn collect(shape: &'static TableShape, table: &DeTable<'_>, path: &str, text: &s
     }
 }
 
+/// One table as JSON, without the lists of tables in it. `place` is its header, such as `[gate]`.
 fn shown(shape: &TableShape, table: &DeTable<'_>, place: &str, text: &str) -> Value {
     let keys =
         shape.fields.iter().filter(|field| !matches!((field.shape)(), Shape::List(each) if each.table().is_some()));

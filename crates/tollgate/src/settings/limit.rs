@@ -1,4 +1,6 @@
-//! The limit of a rule: exactly one of budget, rate, bucket, window, in_flight and legacy.
+//! The limit of a rule: exactly one of `budget`, `rate`, `bucket`, `window`, `in_flight` and `legacy`. This module
+//! declares their tables and converts each to a [`Limit`] of the core; `legacy` is converted to one or two of the
+//! others.
 
 use tollgate_core::limit::{Bucket, Budget, Legacy, Limit, LimitError, Rate, Window};
 use tollgate_core::time::Span;
@@ -106,7 +108,7 @@ impl Value for InFlightMax {
 const BURST_MIN: Span = Span::from_millis(1);
 
 impl Located<BudgetTable> {
-    /// The budget, if the backends have these cores.
+    /// The budget. `cores` are those of all backends together, of which `share` is a part.
     pub(super) fn limit(&self, cores: Cores, errors: &mut ErrorCollector) -> Option<Limit> {
         let table = &self.value;
         let millionths = match (&table.share, &table.cores) {
@@ -163,7 +165,8 @@ impl Located<WindowTable> {
 }
 
 impl Located<LegacyTable> {
-    /// One limit, or two that both apply.
+    /// One limit, or two that both apply: a bucket for `max` and `duration`, and a rate for `min_interval`. Empty after
+    /// an error.
     pub(super) fn limits(&self, errors: &mut ErrorCollector) -> Vec<Limit> {
         let LegacyTable { max, duration, min_interval, enforce_interval, written } = &self.value;
         match (max, duration) {
@@ -190,7 +193,7 @@ impl Located<LegacyTable> {
     }
 }
 
-/// Reports a duration of 0 in a legacy limit, which means no limit in Sharkey.
+/// A duration of a legacy limit. Reports 0, which means no limit in Sharkey.
 fn nonzero_legacy(span: &Located<Span>, errors: &mut ErrorCollector) -> Option<Span> {
     if span.value.is_zero() {
         let message = "must not be 0: for no limit, which 0 is in Sharkey, leave the key or the rule out";
@@ -199,7 +202,8 @@ fn nonzero_legacy(span: &Located<Span>, errors: &mut ErrorCollector) -> Option<S
     Some(span.value)
 }
 
-/// Reports values that are valid on their own but not in combination.
+/// The limit, escalation or other value that the core has made from values of the file. Reports at `place` if the core
+/// refused to make it: the values are valid on their own, but not in combination.
 pub(super) fn fit<T, P>(made: Result<T, LimitError>, place: &Located<P>, errors: &mut ErrorCollector) -> Option<T> {
     let message = match made {
         Ok(made) => return Some(made),

@@ -1,4 +1,4 @@
-//! `[link]`: the masters that this gate reports to, and the rules of each.
+//! `[link]`: the masters that this gate reports to, and the rules whose state each of them keeps.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -21,12 +21,12 @@ text_value!(PublicKey, "a public key", "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7
     Self::parse(text).map_err(|no| no.to_string())
 });
 
-/// The connections to masters.
+/// The settings of the connections from this gate to its masters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MasterLink {
-    /// The masters and their rules, without the key pair.
+    /// The masters and their rules. The key pair is still absent: it is read from `key_file` at start and reload.
     pub(crate) settings: LinkSettings,
-    /// The file with the key pair of this gate.
+    /// The file with the key pair of this gate, which authenticates it at masters with a key.
     pub(crate) key_file: Option<PathBuf>,
 }
 
@@ -65,7 +65,9 @@ table! {
 
 type LinkedMasters = Vec<Located<LinkedMasterTable>>;
 
-/// The connections to masters for the rules of the default domain. None if no rule needs a master.
+/// The connections to masters for the rules of the default domain with `state = "master"`. `master` is the `[master]`
+/// of the same file. It is used without `[link]`, if a rule needs a master and the master has no keys; otherwise there
+/// is no link without `[link]`.
 pub(super) fn resolve(
     table: Option<Located<LinkTable>>,
     master: Option<&Master>,
@@ -124,6 +126,7 @@ pub(super) fn resolve(
     Some(MasterLink { settings, key_file: table.key_file.map(|path| path.value) })
 }
 
+/// Reports rules that two masters would keep.
 fn refuse_doubles(masters: &LinkedMasters, errors: &mut ErrorCollector) {
     let mut names = HashSet::new();
     for name in masters.iter().filter_map(|master| master.value.domains.as_ref()).flat_map(|domains| &domains.value) {

@@ -1,4 +1,4 @@
-//! Reports two listeners with the same address.
+//! Reports two keys of the settings file that would listen on the same address and port.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -6,15 +6,17 @@ use std::ops::Range;
 use super::error::ErrorCollector;
 use super::table::Entries;
 
-/// A listening address, its key in the file and its position.
+/// A listening address, and its position in the file.
 pub(super) struct Listener {
+    /// Its key with the table, such as `gate.listen`, for messages.
     pub(super) key: String,
     pub(super) address: SocketAddr,
     pub(super) span: Range<usize>,
 }
 
 impl Entries<'_> {
-    /// Notes the address of a listener: the value of the last part of `key`.
+    /// Records a listening address for [`refuse_clashes`]. `key` is the key with its table, such as `admin.listen`; the
+    /// value of its last part is the position.
     pub(super) fn listen(&mut self, key: &str, address: SocketAddr) {
         let span = self.span_of(key.rsplit('.').next().unwrap_or_default());
         self.errors.listeners.push(Listener { key: key.to_owned(), address, span });

@@ -1,8 +1,10 @@
-//! Parses the settings file and reports all of its errors together.
+//! Parses the settings file (TOML) into [`Settings`], and reports all errors of the file together.
 //!
-//! The parser keeps the position of every key and value. Each table ([`mod@table`]) is read into the struct that
-//! declares it; `resolve` then converts that struct to the types that the roles use. Errors are collected on the way
-//! and do not stop the parser. [`mod@schema`] and [`mod@reference`] are generated from the same declarations.
+//! Every command that takes a settings file calls [`Settings::load`]. Each table of the file is declared with the macro
+//! of [`mod@table`], and read into the struct that it declares, with the position of its values. A function `resolve`
+//! converts the structs that are not yet in the form that the roles (gate, master, doors and so on) use. Errors are
+//! collected on the way and do not stop the parser. The JSON schema ([`mod@schema`]) and the reference page
+//! ([`mod@reference`]) are generated from the same declarations and their doc comments.
 
 mod access_log;
 mod bounds;
@@ -83,8 +85,8 @@ pub(crate) struct Settings {
     pub(crate) domains: Vec<Domain>,
     /// The master.
     pub(crate) master: Option<Master>,
-    /// The connections to masters for the rules of the default domain. None if no rule needs a master, or the file
-    /// configures no master.
+    /// The connections to masters for the rules of the default domain. None without `[link]`, unless a rule needs the
+    /// `[master]` of the same file and that master has no keys.
     pub(crate) link: Option<MasterLink>,
     /// The doors.
     pub(crate) doors: Option<Doors>,
@@ -139,7 +141,7 @@ table! {
 mod tests;
 
 impl Settings {
-    /// Reads a file.
+    /// Reads and parses a file, and the files that it names. An empty file is an error.
     pub(crate) fn load(path: &Path) -> Result<Self, ConfigErrors> {
         let file = path.display().to_string();
         let bytes = read_file(path).map_err(|message| ConfigErrors::unreadable(&file, message))?;
@@ -163,7 +165,8 @@ impl Settings {
         }
     }
 
-    /// Parses the text of a file. `file` is its name in error messages.
+    /// Parses the text of a file. `file` is its path: error messages begin with it, and relative paths in the text are
+    /// relative to its directory. The files of `doors.ratelimit` are not read.
     pub(crate) fn parse(file: &str, text: &str) -> Result<Self, ConfigErrors> {
         let mut errors = ErrorCollector::of(Path::new(file));
         let (document, syntax_errors) = DeTable::parse_recoverable(text);
@@ -189,6 +192,7 @@ impl Default for Settings {
     }
 }
 
+/// The bytes of a file of at most [`FILE_BYTES_MAX`] bytes. The error is a message that continues the name of the file.
 fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
     let file = File::open(path).map_err(unreadable)?;
@@ -225,7 +229,7 @@ impl FileTable {
             // table of another size starts empty.
             memory_bytes: gate_or_default.memory_bytes
                 / domain::tables(&rules, &site_rules, &domains).next_power_of_two() as u64,
-            master: self.written.has("link") || self.written.has("master"),
+            has_master: self.written.has("link") || self.written.has("master"),
             account: Class::parse(&watch.account_class).ok(),
         };
         let domains = domain::resolve((rules, site_rules, priorities), domains, &context, errors);
@@ -249,14 +253,15 @@ impl FileTable {
     }
 }
 
-/// A note for the operator if no refusal of this process can lead to a flag. None if one can, or if there are no rules.
+/// A note for the operator if no refusal by this process can lead to a flag, because no rule has the class of accounts.
+/// None if one can, if there are no rules, or if flags are off.
 fn why_no_flags(watch: &WatchSettings, domains: &[Domain]) -> Option<String> {
     let class = &watch.account_class;
     let mut rules = domains.iter().flat_map(|domain| &domain.rules).peekable();
     let has_rules = rules.peek().is_some();
-    // The fair queue refuses by `ip/32`, with any rules.
-    let can = class == "ip/32" || rules.any(|settings| settings.rule.class.to_string() == *class);
-    (has_rules && !can && watch.flag_threshold != NEVER).then(|| {
+    // The fair queue also refuses addresses, which are keys of the class `ip/32`.
+    let can_flag = class == "ip/32" || rules.any(|settings| settings.rule.class.to_string() == *class);
+    (has_rules && !can_flag && watch.flag_threshold != NEVER).then(|| {
         format!(
             "no rule has the class `{class}`: only refusals reported by other programs lead to flags, \
              unless `account_class` in [watch] is the class of a rule"

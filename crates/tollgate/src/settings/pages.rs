@@ -1,4 +1,4 @@
-//! `[gate.pages]`: the operator's own pages for refusals and errors.
+//! `[gate.pages]`: the operator's own HTML pages for refusals and errors, read from files and split at placeholders.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,12 +31,14 @@ impl ErrorPages {
 /// One page: text and placeholders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Page {
+    /// Its parts, in order. The gate joins them for each response.
     pub(crate) parts: Vec<PagePart>,
 }
 
 /// A part of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PagePart {
+    /// Text that is sent as it is.
     Text(String),
     /// `{{status}}`, such as 503.
     Status,
@@ -117,6 +119,7 @@ fn read_page(path: &Path) -> Result<Page, String> {
 }
 
 /// Splits a page at its placeholders. Double braces around anything but one word are text: style sheets contain them.
+/// The error is the line of an unknown placeholder, from 1, and a message.
 fn parse(text: &str) -> Result<Page, (usize, String)> {
     let (mut parts, mut plain, mut rest) = (Vec::new(), String::new(), text);
     while let Some((before, after)) = rest.split_once("{{") {

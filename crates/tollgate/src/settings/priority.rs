@@ -1,4 +1,5 @@
-//! `[[priority]]`: requests with another weight in the queue, or exempt from it.
+//! `[[priority]]`: requests that have another weight in the fair queue than 1, or that bypass it. The gate uses the
+//! first priority that applies to a request.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -12,7 +13,7 @@ use super::rule::RuleContext;
 use super::table::{Located, table};
 use super::value::{Name, OneOrMany, Thousandths};
 
-/// The precedence of matching requests in the queue.
+/// One `[[priority]]`: a condition, and the precedence of the requests that match it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Priority {
     /// Its name.
@@ -28,15 +29,15 @@ pub(crate) struct Priority {
 /// The precedence of requests in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Precedence {
-    /// A factor on the client's share of the backend, in thousandths.
+    /// A factor on the client's share of the backend, in thousandths: 1000 is the weight of other requests.
     Weight(u32),
-    /// The requests bypass the queue.
+    /// The requests bypass the queue: they neither wait nor count.
     Exempt,
 }
 
 impl Priority {
-    /// Whether it applies to `request`. Servers differ in how they interpret a path. An advantage applies only if the
-    /// request matches in every interpretation, a disadvantage if it matches in any.
+    /// Whether it applies to `request`. Servers differ in how they interpret a path. An advantage (a weight above 1, or
+    /// exemption) applies only if the request matches in every interpretation, a disadvantage if it matches in any.
     pub(crate) fn applies(&self, request: &impl Request) -> bool {
         let is_advantage = match self.precedence {
             Precedence::Exempt => true,
@@ -62,7 +63,7 @@ impl Priority {
 /// All priorities, in the order of the file.
 pub(super) type Priorities = Vec<Located<PriorityTable>>;
 
-/// Bounds of a weight, in thousandths.
+/// Accepted weights, in thousandths.
 const WEIGHT_MILLI: RangeInclusive<u32> = 100..=100_000;
 
 table! {
@@ -114,6 +115,7 @@ impl Located<PriorityTable> {
         Some(Priority { name: table.name?.value, when, unless, precedence: precedence? })
     }
 
+    /// The value of `weight` or `exempt`. Reports both and neither.
     fn precedence(&self, errors: &mut ErrorCollector) -> Option<Precedence> {
         let PriorityTable { weight, exempt, written, .. } = &self.value;
         match (weight, exempt.value) {

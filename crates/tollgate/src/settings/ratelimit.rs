@@ -1,5 +1,7 @@
-//! Limits in the YAML format of envoyproxy/ratelimit, which `doors.ratelimit` names: each becomes a rule of a domain of
-//! its own.
+//! `doors.ratelimit`: files with limits in the YAML format of envoyproxy/ratelimit.
+//!
+//! Each file is a domain of its own, and each limit in it becomes a rule of that domain. A door looks up the limit of a
+//! request's descriptor in the [`LimitTree`] of the domain, and then lets the gate decide by the rule of that limit.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +22,7 @@ use crate::bounded_file;
 
 /// The maximum number of files in a folder.
 const FILES_MAX: usize = 256;
-/// The maximum number of limits in all files. Each has a table of its own.
+/// The maximum number of limits in all files. Each has a table of keys of its own, which takes memory.
 const LIMITS_MAX: usize = 10_000;
 
 /// The limits of all files, by domain.
@@ -36,7 +38,7 @@ pub(crate) struct ServedLimits {
 pub(crate) struct ServedDomain {
     /// The name in the file, which Envoy sends.
     name: String,
-    /// The name of the domain with its rules.
+    /// The name of the [`Domain`] with the rules of these limits: the same name, except for `default`.
     pub(crate) rules: String,
     /// Finds the limit of a descriptor.
     pub(crate) tree: LimitTree,
@@ -49,16 +51,18 @@ impl ServedLimits {
     }
 }
 
-/// Whether the rule of a leaf has the class `identifier`, because its entries have no class of their own.
+/// Whether the rule of a leaf (a limit in the tree) has the class `identifier`, because no class can be written for its
+/// entries. The door then computes the key from the descriptor and passes it as the identifier.
 pub(crate) fn is_identified(leaf: &LimitLeaf) -> bool {
     class_text(leaf).is_none()
 }
 
-/// The class of a leaf whose entries each have a key of their own.
+/// The class of the rule of a leaf: the entries of the descriptor whose values have counters of their own (`varies`),
+/// such as `descriptor:user`. None if there are no such entries, or a class cannot express them.
 fn class_text(leaf: &LimitLeaf) -> Option<String> {
     let keys: Vec<&str> = leaf.entries.iter().filter(|entry| entry.varies).map(|entry| entry.key.as_str()).collect();
     let is_plain = |key: &&str| !key.contains(['+', '*']) && key.trim() == *key && *key != "identifier";
-    // Of several entries with one key, a class finds the first alone.
+    // Of several entries with the same key, a class finds only the first.
     let is_unique = |key: &&str| leaf.entries.iter().filter(|entry| entry.key == **key).count() == 1;
     if keys.is_empty() || !keys.iter().all(|key| is_plain(key) && is_unique(key)) {
         return None;
@@ -66,7 +70,7 @@ fn class_text(leaf: &LimitLeaf) -> Option<String> {
     Some(keys.iter().map(|key| format!("descriptor:{key}")).collect::<Vec<_>>().join("+"))
 }
 
-/// Reads the files that the doors name, and adds their domains.
+/// Reads the files that `doors.ratelimit` names, and adds their domains to the settings.
 pub(super) fn load(settings: &mut Settings) -> Result<(), ConfigErrors> {
     let Some(doors) = &mut settings.doors else { return Ok(()) };
     let Some(path) = doors.ratelimit.clone() else { return Ok(()) };
@@ -119,14 +123,14 @@ fn read(path: &Path) -> Result<LimitFile, ConfigErrors> {
     })
 }
 
-/// Adds the domain of a file.
+/// Adds the domain of a file to `limits`. `known` are the domains of the settings, whose names are taken.
 fn add(limits: &mut ServedLimits, name: &str, file: &LimitFile, known: &[Domain]) -> Result<(), ConfigErrors> {
     let error = |message: String| ConfigErrors::at(name, [(file.domain_line, 1, message)]);
     let domain = &file.domain;
     if limits.find(domain).is_some() {
         return Err(error(format!("another file has the domain `{domain}`: write all its descriptors in one file")));
     }
-    // A gate decides by the domain `default` of the settings.
+    // The name `default` is taken: the gate's own rules are the domain `default` of the settings.
     let rules = if domain == DEFAULT_DOMAIN { format!("{DEFAULT_DOMAIN}/ratelimit") } else { domain.clone() };
     if known.iter().any(|known| known.name == rules) {
         return Err(error(format!("the settings have a `[[domain]]` with the name `{domain}`: rename one of them")));
@@ -145,7 +149,8 @@ fn domains(limits: &ServedLimits, doors: &Doors) -> Result<Vec<Domain>, String> 
         return Err(format!("has more than {LIMITS_MAX} limits"));
     }
     let varying = leaves().filter(|leaf| leaf.entries.iter().any(|entry| entry.varies)).count();
-    // A power of two, so that another limit seldom changes the sizes of tables, which would then begin empty.
+    // The divisor is a power of two, so that adding a limit seldom changes the table size of the others. A table of
+    // another size starts empty.
     let memory_bytes = doors.memory_bytes / varying.next_power_of_two() as u64;
     let domain = |served: &ServedDomain| {
         let rules = served.tree.leaves().iter().filter_map(|leaf| rule(leaf, memory_bytes, doors.ratelimit_state));
@@ -155,7 +160,8 @@ fn domains(limits: &ServedLimits, doors: &Doors) -> Result<Vec<Domain>, String> 
     limits.domains.iter().map(domain).collect()
 }
 
-/// The rule of a limit; none for one that is unlimited or refuses all, which need no state.
+/// The rule of a limit; none for one that is unlimited or refuses all, which need no state. A leaf of which no entry
+/// varies has a single counter, so its table is as small as possible; `memory_bytes` is for the others.
 fn rule(leaf: &LimitLeaf, memory_bytes: u64, state: StateLocation) -> Option<Result<RuleSettings, String>> {
     let Allowance::PerUnit(requests @ 1.., unit) = leaf.limit.allowance else { return None };
     let bucket = Bucket::new(requests, requests, Span::from_secs(unit.secs())).expect("a unit is at most a year");

@@ -1,4 +1,5 @@
-//! The reference page of the settings file in Markdown, generated from the declarations of the tables.
+//! The reference page of the settings file in Markdown, which `tollgate reference` prints and docs/reference.md
+//! contains. It is generated from the declarations of the tables and their doc comments.
 
 use super::FileTable;
 use super::schema::prose;
@@ -8,8 +9,10 @@ use super::value::{duration, size};
 /// A table and all places where it can occur in a file.
 struct Section {
     table: &'static TableShape,
+    /// The headers or keys of these places, such as `[[rule]]` and `[[domain.rule]]`.
     places: Vec<String>,
-    nested: bool,
+    /// Whether its first place is inside another table. Its heading is then one level lower.
+    is_nested: bool,
 }
 
 /// The reference page of the settings file.
@@ -61,6 +64,7 @@ fn sections() -> Vec<Section> {
     sections
 }
 
+/// Adds the tables inside `table` to `sections`. `path` is the dotted key of `table`, empty for the whole file.
 fn collect(table: &'static TableShape, path: &str, sections: &mut Vec<Section>) {
     for field in table.fields {
         let shape = (field.shape)();
@@ -74,7 +78,7 @@ fn collect(table: &'static TableShape, path: &str, sections: &mut Vec<Section>) 
         match sections.iter_mut().find(|section| section.table.name == inner.name) {
             Some(known) => known.places.push(place),
             None => {
-                sections.push(Section { table: inner, places: vec![place], nested: !path.is_empty() });
+                sections.push(Section { table: inner, places: vec![place], is_nested: !path.is_empty() });
                 collect(inner, &dotted, sections);
             }
         }
@@ -83,7 +87,7 @@ fn collect(table: &'static TableShape, path: &str, sections: &mut Vec<Section>) 
 
 impl Section {
     fn page(&self) -> String {
-        let hashes = if self.nested { "###" } else { "##" };
+        let hashes = if self.is_nested { "###" } else { "##" };
         let (word, doc) = (self.table.word(), prose(self.table.doc));
         format!("\n<a id=\"{word}\"></a>\n\n{hashes} {}\n\n{doc}\n\n{}", self.places.join(", "), self.table.rows())
     }

@@ -1,4 +1,4 @@
-//! `[master]`, `[admin]`, `[watch]`, `[metrics]` and `[redis]`.
+//! The tables `[master]`, `[admin]`, `[watch]`, `[metrics]` and `[redis]`, and the kinds of values that only they have.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use super::trusted::Networks;
 use super::value::{Choice, ListenAddress, Name, OneOrMany, PositiveSpan, WholeNumber, split_port, text_value};
 use crate::bounded_file;
 
-/// The location of flags.
+/// The location of the flags of accounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FlagState {
     /// This process.
@@ -35,9 +35,10 @@ impl Choice for FlagState {
 /// Maximum size of a file with trusted certificates, in bytes. The list of a whole system is smaller than 1 MiB.
 const ROOTS_BYTES_MAX: u64 = 16 << 20;
 
-/// A URL of Redis.
+/// A URL of Redis, parsed to its text.
 pub(crate) enum RedisUrl {}
 
+/// The schemes of such a URL.
 const REDIS_SCHEMES: [&str; 7] =
     ["redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel", "unix"];
 
@@ -141,8 +142,8 @@ table! {
     check WatchSettings::check;
 }
 
-/// The name of a class: in its canonical form, so that it compares equal to the class of a rule, if it is one of
-/// requests.
+/// The name of the class of accounts. It need not be a class of requests: other programs may report refusals under any
+/// name. A class of requests is converted to its canonical form, so that it compares equal to the class of a rule.
 pub(crate) enum AccountClass {}
 
 text_value!(AccountClass => String, "a name", "api", |text| {
@@ -156,6 +157,7 @@ pub(crate) struct WebUrl {
     pub(crate) tls: bool,
     /// Host and port.
     pub(crate) authority: String,
+    /// Path and query; `/` if the URL has none.
     pub(crate) path: String,
 }
 
@@ -168,22 +170,22 @@ text_value!(WebUrl, "a URL", "https://hooks.example/flags", |url| {
         _ => return Err(wrong()),
     };
     let (host, path) = rest.find('/').map_or((rest, "/"), |slash| rest.split_at(slash));
-    let odd = |text: &str| text.contains(|c: char| c.is_whitespace() || c.is_control() || !c.is_ascii());
-    let (_, port) = split_port(host).filter(|_| !odd(path)).ok_or_else(wrong)?;
-    let usual = if tls { 443 } else { 80 };
-    let authority = if port.is_some() { host.to_owned() } else { format!("{host}:{usual}") };
+    let is_unsafe = |text: &str| text.contains(|c: char| c.is_whitespace() || c.is_control() || !c.is_ascii());
+    let (_, port) = split_port(host).filter(|_| !is_unsafe(path)).ok_or_else(wrong)?;
+    let default_port = if tls { 443 } else { 80 };
+    let authority = if port.is_some() { host.to_owned() } else { format!("{host}:{default_port}") };
     Ok(Self { tls, authority, path: path.to_owned() })
 });
 
-/// A host and a port.
+/// A host and a port, parsed to text without the `tcp://` that may precede it.
 pub(crate) enum HostPort {}
 
 text_value!(HostPort => String, "a host and a port", "localhost:2003", |text| {
     let address = text.strip_prefix("tcp://").unwrap_or(text);
-    let right = |(host, port): (&str, &str)| {
+    let is_valid = |(host, port): (&str, &str)| {
         !host.is_empty() && !host.contains(['/', ' ', '@']) && port.parse::<u16>().is_ok_and(|port| port > 0)
     };
-    if address.rsplit_once(':').is_some_and(right) {
+    if address.rsplit_once(':').is_some_and(is_valid) {
         Ok(address.to_owned())
     } else {
         Err(format!("expected {}, found {}", Self::shape().words(), shown(text)))
@@ -236,10 +238,10 @@ impl Master {
         }
         let has_keys = entries.written.has("key_file");
         let addresses = [("accounting", self.accounting), ("control", self.control)];
-        let mut beyond = addresses.iter().filter(|(_, address)| !address.ip().is_loopback()).peekable();
-        let is_local = beyond.peek().is_none();
+        let mut exposed = addresses.iter().filter(|(_, address)| !address.ip().is_loopback()).peekable();
+        let is_local = exposed.peek().is_none();
         if !has_keys && !entries.written.has("gates_without_keys") {
-            for (key, _) in beyond {
+            for (key, _) in exposed {
                 let message = "a master beyond loopback needs keys, or any client could delay others: generate them \
                                with `tollgate keys master.key`, and write `key_file` and the keys of its `gates`, or \
                                listen on 127.0.0.1; for original gatekeepers, which have no keys, write their networks as \
@@ -291,7 +293,7 @@ impl Admin {
 }
 
 impl WatchSettings {
-    /// The settings of the counts and flags.
+    /// The part of the settings that the core uses, for counts and flags.
     pub(crate) fn of_core(&self) -> watch::WatchSettings {
         watch::WatchSettings {
             flag_threshold: self.flag_threshold,

@@ -1,4 +1,7 @@
-//! `[[rule]]`: a limit for one class of requests.
+//! `[[rule]]`: a limit on the requests of each key of a class, such as each client address.
+//!
+//! [`RuleTable`] is the table in the file. It is converted to [`RuleSettings`]: a [`Rule`], which the core evaluates,
+//! and the settings beside it.
 
 use std::ops::Range;
 
@@ -19,20 +22,20 @@ use super::limit::{BucketTable, BudgetTable, InFlightMax, LegacyTable, RateTable
 use super::table::{Located, table};
 use super::value::{Choice, Millionths, Name, OneOrMany, PositiveSpan, Size, StatusCode, Thousandths};
 
-/// A rule of the core, and the settings that only the gate uses.
+/// A rule as the core evaluates it, and the settings of the rule that the core does not need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RuleSettings {
-    /// The rule of the core.
+    /// The conditions, class, limit and penalty.
     pub(crate) rule: Rule,
     /// The location of the state of its keys.
     pub(crate) state: StateLocation,
-    /// Its name at masters. None: the names of its domain and itself.
+    /// Its name at masters, if the file sets one. None: see [`RuleSettings::domain_at_master`].
     pub(crate) wire_domain: Option<String>,
-    /// The status of its refusals. None: 429 or 503.
+    /// The HTTP status of its refusals. None: 429, or 503 if the reason is the load of the backend.
     pub(crate) status: Option<u16>,
     /// Whether responses carry the rate limit headers of this rule.
     pub(crate) headers: bool,
-    /// The part of the limit that a gate leases from Redis, in millionths.
+    /// The part of the limit that a gate leases from Redis in advance, in millionths. None: each decision calls Redis.
     pub(crate) lease_millionths: Option<u32>,
     /// The fallback if Redis does not decide in time.
     pub(crate) on_timeout: OnTimeout,
@@ -48,7 +51,7 @@ pub(crate) enum StateLocation {
     Local,
     /// On Redis: exact across gates.
     Redis,
-    /// In this gate's memory, and at the master, which sends delays to all gates.
+    /// In this gate's memory, and at a master, to which all gates report and which sends delays to all of them.
     Master,
 }
 
@@ -139,17 +142,17 @@ table! {
 /// Settings outside of a rule that its conversion depends on.
 #[derive(Clone)]
 pub(super) struct RuleContext {
-    /// The cores of all backends together; of a rule of a site, those of the site's backends.
+    /// The cores of all backends together; for a rule of a site, those of the site's backends.
     pub(super) cores: Cores,
-    /// The site whose requests the rule is for; none for those of all sites.
+    /// The hosts of the site to whose requests the rule is limited. None: the rule applies to all hosts.
     pub(super) site: Option<SiteHosts>,
     /// The value of `gate.hold.max`.
     pub(super) hold_max: Span,
     /// The memory of a rule without `memory`, in bytes.
     pub(super) memory_bytes: u64,
     /// Whether the file has a `[link]` or `[master]` table.
-    pub(super) master: bool,
-    /// The class whose keys are accounts. None if no request has such a key.
+    pub(super) has_master: bool,
+    /// The class whose keys are accounts. None if `watch.account_class` is not a class of requests.
     pub(super) account: Option<Class>,
 }
 
@@ -159,7 +162,7 @@ const LIMITS: [&str; 6] = ["budget", "rate", "bucket", "window", "in_flight", "l
 const HOLD_DEFAULT: Span = Span::from_secs(5);
 
 impl Located<RuleTable> {
-    /// The rule, or two rules for a legacy limit of both kinds, or none after an error.
+    /// The rule; two rules for a `legacy` limit that becomes two limits; none after an error.
     pub(super) fn resolve(self, context: &RuleContext, errors: &mut ErrorCollector) -> Vec<RuleSettings> {
         let limits = self.limits(context, errors);
         let escalation = self.value.escalation.as_ref().map(|escalation| escalation.resolve(errors));
@@ -225,6 +228,7 @@ impl Located<RuleTable> {
         self.scaled(limits, errors)
     }
 
+    /// Reports no limit and several limits. `found` are the keys of the valid limits and their positions.
     fn refuse_several(&self, mut found: Vec<(&str, &Range<usize>)>, errors: &mut ErrorCollector) {
         found.sort_by_key(|(_, span)| span.start);
         match found.as_slice() {
@@ -244,18 +248,20 @@ impl Located<RuleTable> {
         }
     }
 
+    /// The limits, divided by the rule's `factor`.
     fn scaled(&self, limits: Vec<Limit>, errors: &mut ErrorCollector) -> Vec<Limit> {
         let Some(factor) = &self.value.factor else { return limits };
         let scaled = |limit: Limit| Factor::new(factor.value).and_then(|factor| limit.scaled(factor));
         limits.into_iter().filter_map(|limit| fit(scaled(limit), factor, errors)).collect()
     }
 
+    /// Reports a `state` without the table that it needs, and keys that have no effect with this `state`.
     fn check_state(&self, context: &RuleContext, errors: &mut ErrorCollector) {
         let state = &self.value.state;
         if state.value == StateLocation::Redis {
             errors.need_redis(&state.span, "`state = \"redis\"`");
         }
-        if state.value == StateLocation::Master && !context.master {
+        if state.value == StateLocation::Master && !context.has_master {
             errors.missing(
                 &state.span,
                 "`state = \"master\"` needs the address of a master: write `[[link.master]]` with \
@@ -295,7 +301,7 @@ impl Located<RuleTable> {
 }
 
 impl RuleTable {
-    /// Number of key tables that the rule takes from the shared memory.
+    /// Number of key tables of the rule that share `gate.memory`: 0 if the rule has a `memory` of its own.
     pub(super) fn tables(&self) -> usize {
         let both = |legacy: &Located<LegacyTable>| legacy.value.max.is_some() && legacy.value.min_interval.is_some();
         match self.memory {
@@ -306,12 +312,12 @@ impl RuleTable {
 }
 
 impl RuleSettings {
-    /// The name of this rule at masters, if its domain has this name.
+    /// The name of this rule at masters, given the name of its domain: `wire_domain`, or `DOMAIN/RULE`.
     pub(crate) fn domain_at_master(&self, domain: &str) -> String {
         self.wire_domain.clone().unwrap_or_else(|| format!("{domain}/{}", self.rule.name))
     }
 
-    /// Reports a rule whose limit Redis or a master cannot keep.
+    /// Reports a rule whose limit Redis or a master cannot keep. `state` is the position of the key `state`.
     fn refuse_unshareable(&self, state: &Range<usize>, errors: &mut ErrorCollector) {
         match self.state {
             StateLocation::Local => return,
@@ -334,7 +340,7 @@ impl RuleSettings {
         }
     }
 
-    /// Reports a rule with too little memory for a few keys.
+    /// Reports a rule whose memory is too small for its smallest table of keys.
     fn refuse_cramped(&self, memory: &Range<usize>, errors: &mut ErrorCollector) {
         let (bytes, bytes_min) = (self.memory_bytes, table_bytes_min(&self.rule) as u64);
         if bytes < bytes_min {
@@ -346,9 +352,10 @@ impl RuleSettings {
     }
 }
 
-fn default_hold(limit: &Limit, most: Span) -> Span {
+/// The maximum hold of a rule without `hold`. `hold_max` is that of the gate.
+fn default_hold(limit: &Limit, hold_max: Span) -> Span {
     match limit {
-        Limit::Budget(_) | Limit::Rate(_) => HOLD_DEFAULT.min(most),
+        Limit::Budget(_) | Limit::Rate(_) => HOLD_DEFAULT.min(hold_max),
         Limit::Bucket(_) | Limit::Window(_) | Limit::InFlight(_) => Span::ZERO,
     }
 }

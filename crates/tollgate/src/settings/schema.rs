@@ -1,4 +1,5 @@
-//! The JSON schema of the settings file, for editors, generated from the declarations of the tables.
+//! The JSON schema of the settings file, with which editors complete and check it. `tollgate schema` prints it, and
+//! docs/tollgate.schema.json contains it. It is generated from the declarations of the tables.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,7 @@ pub(crate) fn schema() -> String {
     format!("{schema:#}\n")
 }
 
+/// The schemas of all tables, by the name that `$ref` uses.
 type Definitions = BTreeMap<String, Value>;
 
 fn table_schema(table: &TableShape, definitions: &mut Definitions) -> Value {

@@ -17,7 +17,8 @@ const SECRET_WORDS: [&str; 6] = ["hook", "pass", "secret", "token", "credential"
 /// Keys with secret values. A misspelt one counts as well.
 const SECRET_KEYS: [&str; 2] = ["webhook", "url"];
 
-/// The byte ranges of secrets in a line of the file or in a value, sorted and disjoint.
+/// The byte ranges of secrets in a line of the file or in a value, sorted and disjoint, for error messages: those in
+/// URLs, their paths included, and the values of secret keys.
 pub(super) fn secrets(text: &str) -> Vec<Range<usize>> {
     let mut found = secrets_of_urls(text, true);
     found.extend(secret_values(text));
@@ -33,7 +34,7 @@ pub(super) fn secrets(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// The value with the passwords and queries of its URLs masked.
+/// The value with the passwords and queries of its URLs masked, for the console. Paths stay.
 pub(super) fn masked(text: &str) -> String {
     without(text, &secrets_of_urls(text, false))
 }

@@ -5,7 +5,7 @@
 
 /// A table and its keys.
 pub(crate) struct TableShape {
-    /// The name of the declaring struct, such as `HoldTable`.
+    /// The name of the declaring struct, such as `RuleTable`, or the word that the declaration has instead of it.
     pub(super) name: &'static str,
     /// The doc comment, line by line.
     pub(super) doc: &'static [&'static str],
@@ -15,7 +15,7 @@ pub(crate) struct TableShape {
 
 /// One key of a table.
 pub(crate) struct FieldShape {
-    /// The key.
+    /// The name of the key in the file.
     pub(super) key: &'static str,
     /// The doc comment, line by line.
     pub(super) doc: &'static [&'static str],
@@ -38,7 +38,7 @@ impl FieldShape {
 pub(crate) enum Presence {
     /// An error.
     Required,
-    /// The doc comment describes it.
+    /// No value. The doc comment of the key describes the effect.
     Optional,
     /// The same as an empty list.
     Empty,
@@ -166,7 +166,7 @@ impl TableShape {
         self.fields.iter().filter(has).map(|field| field.key).collect()
     }
 
-    /// The name of the table in the reference page and the schema: `hold` for `HoldTable`.
+    /// The name of the table in the reference page and the schema: `site-fairness` for `SiteFairnessTable`.
     pub(super) fn word(&self) -> String {
         let name = self.name.strip_suffix("Table").unwrap_or(self.name);
         let parts =

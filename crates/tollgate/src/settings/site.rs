@@ -32,11 +32,14 @@ pub(crate) struct Site {
     queue: SiteQueue,
 }
 
-/// The settings of a queue that a site may set.
+/// The settings of a backend's queue that a site may set instead of the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SiteQueue {
+    /// The cores of one backend.
     cores: Cores,
+    /// Maximum number of requests in flight at one backend. None: the gate adapts it.
     in_flight: Option<u32>,
+    /// The shares of clients.
     shares: Shares,
 }
 
@@ -103,7 +106,7 @@ const SITES_MAX: usize = 64;
 /// Maximum number of hosts of one site.
 const HOSTS_MAX: usize = 64;
 
-/// Adds the sites to the gate. Returns the rules of each site, named after it, with the scope of the site.
+/// Adds the sites to `gate`. Returns the rules of each site, whose names now begin with that of the site.
 pub(super) fn resolve(sites: Sites, gate: &mut Gate, errors: &mut ErrorCollector) -> Vec<SiteRules> {
     if let Some(site) = sites.get(SITES_MAX) {
         errors.report(&site.span, format!("too many sites: write at most {SITES_MAX}"));
@@ -124,7 +127,7 @@ pub(super) fn resolve(sites: Sites, gate: &mut Gate, errors: &mut ErrorCollector
         of_sites.push((site.as_ref().map_or_else(String::new, |site| site.name.clone()), rules));
         gate.sites.extend(site);
     }
-    let scope = |name: &str| {
+    let hosts_of = |name: &str| {
         let (own, others): (Vec<_>, Vec<_>) = gate.sites.iter().partition(|site| site.name == name);
         SiteHosts::new(
             own.into_iter().flat_map(|site| site.hosts.clone()).collect(),
@@ -136,7 +139,7 @@ pub(super) fn resolve(sites: Sites, gate: &mut Gate, errors: &mut ErrorCollector
         for name in rules.iter_mut().filter_map(|rule| rule.value.name.as_mut()) {
             name.value = format!("{site}/{}", name.value);
         }
-        SiteRules { rules, hosts: scope(&site), cores: cores(&site) }
+        SiteRules { rules, hosts: hosts_of(&site), cores: cores(&site) }
     });
     named.collect()
 }
@@ -144,20 +147,22 @@ pub(super) fn resolve(sites: Sites, gate: &mut Gate, errors: &mut ErrorCollector
 /// The rules of one site.
 pub(super) struct SiteRules {
     pub(super) rules: Rules,
+    /// The hosts to which the rules are limited.
     hosts: SiteHosts,
     /// The cores of its backends together.
     cores: Cores,
 }
 
 impl SiteRules {
-    /// The context of the site's rules, given that of the other rules.
+    /// The context in which the site's rules are converted, given that of the other rules.
     pub(super) fn context(&self, context: &RuleContext) -> RuleContext {
         RuleContext { cores: self.cores, site: Some(self.hosts.clone()), ..context.clone() }
     }
 }
 
 impl SiteTable {
-    /// The site. `hosts` are those of all sites before it. None after an error.
+    /// The site, with the values of `gate` for keys that it does not set. `hosts` are the hosts of all sites before it;
+    /// those of this site are added. None after an error.
     fn resolve(self, gate: &Gate, hosts: &mut Vec<HostPattern>, errors: &mut ErrorCollector) -> Option<Site> {
         let shares = self.fairness.value.resolve(gate.fairness.shares());
         let queue = SiteQueue {
@@ -190,7 +195,7 @@ impl SiteTable {
     }
 }
 
-/// The hosts of a site. Reports those of an earlier one.
+/// The hosts of a site. Reports those that are in `before`, the hosts of earlier sites, and adds the others to it.
 fn read_hosts(
     host: Located<Vec<Located<HostPattern>>>,
     before: &mut Vec<HostPattern>,
@@ -214,7 +219,7 @@ fn read_hosts(
     own
 }
 
-/// Reports a backend that has another queue elsewhere in the file.
+/// Reports each backend that the gate or an earlier site also has, with other settings of its queue.
 fn refuse_conflict(backends: &[Located<BackendUrl>], queue: SiteQueue, gate: &Gate, errors: &mut ErrorCollector) {
     let is_other = |url: &BackendUrl| {
         let of_sites = gate.sites.iter().filter(|site| site.backends.contains(url)).map(|site| site.queue);
@@ -280,13 +285,14 @@ impl Gate {
         self.sites.iter().filter(|site| site.backends.contains(url)).map(|site| site.name.as_str()).collect()
     }
 
-    /// The cores of all backends together. Those of one backend, if there is none.
+    /// The cores of all backends together. Without backends, `gate.cores`.
     pub(crate) fn all_cores(&self) -> Cores {
         let all = self.all_backends();
         if all.is_empty() { self.cores } else { sum(all.into_iter().map(|url| self.queue_at(url).cores)) }
     }
 
-    /// The settings of the queue of a backend: those of the gate, with the values of the backend's site.
+    /// The gate with the queue settings (cores, in-flight limit and shares) of this backend, which those of its site
+    /// may replace. None: those of the gate.
     pub(crate) fn at_backend(&self, url: Option<&BackendUrl>) -> Cow<'_, Self> {
         let queue = url.map_or(SiteQueue::of(self), |url| self.queue_at(url));
         if queue == SiteQueue::of(self) {
@@ -297,6 +303,7 @@ impl Gate {
         Cow::Owned(Self { cores, in_flight, fairness, ..self.clone() })
     }
 
+    /// The queue settings of a backend. Those of the gate apply to a backend that the gate has itself.
     fn queue_at(&self, url: &BackendUrl) -> SiteQueue {
         let site = self.sites.iter().find(|site| site.backends.contains(url));
         site.filter(|_| !self.backends.contains(url)).map_or(SiteQueue::of(self), |site| site.queue)

@@ -1,9 +1,11 @@
 //! "Did you mean" hints: the valid word that is nearest to a misspelt one.
 
-/// Maximum length of a word, in bytes, that gets a hint. The comparison takes the product of both lengths in time.
+/// Maximum length of a word, in bytes, that gets a hint. The time of a comparison grows with the product of both
+/// lengths.
 const LENGTH_MAX: usize = 40;
 
-/// The candidate nearest to `word`, if at most a third of its characters differ.
+/// The candidate nearest to `word`. None if the nearest one differs in more than one character and in more than a third
+/// of the longer word.
 pub(super) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     if word.len() > LENGTH_MAX {
         return None;
@@ -20,7 +22,7 @@ pub(super) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c s
         .map(|(_, candidate)| candidate)
 }
 
-/// `, did you mean ...?`, or nothing.
+/// The end of an error message: `, did you mean ...?`, or nothing if no candidate is near.
 pub(super) fn did_you_mean<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> String {
     nearest(word, candidates).map(|candidate| format!(", did you mean `{candidate}`?")).unwrap_or_default()
 }

@@ -1,4 +1,7 @@
-//! The macro that declares a table of the settings file, and the parser of such tables.
+//! The macro `table!`, which declares a table of the settings file, and the parser of such tables.
+//!
+//! One declaration gives the struct with the parsed values, the code that reads it, and the description
+//! ([`TableShape`]) for error messages, the JSON schema and the reference page.
 
 use std::ops::Range;
 
@@ -9,7 +12,8 @@ use super::error::{ErrorCollector, shown};
 use super::shape::{FieldShape, Presence, Shape, TableShape};
 use super::suggestion::nearest;
 
-/// A kind of value in the file.
+/// A kind of value in the file. The types of fields in `table!` implement it; some are only markers for the kind, such
+/// as `Name`, whose values are parsed to `String`.
 pub(crate) trait Value {
     /// The type that the value is parsed to.
     type Parsed;
@@ -28,18 +32,30 @@ pub(crate) struct Located<T> {
     pub(super) span: Range<usize>,
 }
 
-/// Declares a table: a struct whose fields are the keys and whose doc comments are the reference page.
+/// Declares a table: a struct whose fields are the keys, and whose doc comments are the text of the reference page.
 ///
-/// `= "..."` is the default of a key, in TOML. `= required` makes an absent key an error. `= empty` makes it an empty
-/// list. A key that is not the name of the field follows it, as in `address as "ip/32"`. A range after
-/// `where` has all accepted values; other ones are reported with the message behind it.
+/// ```text
+/// address_milli as "ip/32": Thousandths = "0.10" where ..=1000 => "a share is at most 1",
+/// ```
 ///
-/// There are two forms. `struct` is a table that is converted to settings: its fields have their position in the file,
-/// and are `None` after an error if they have no default. `pub(crate) struct` is a table that is part of the settings
-/// as it is, and does not exist if a required key has an error. `= (...)` is a default that depends on the machine, which
-/// the doc comment of the key describes. A function after `check` checks it as a whole. A word
-/// after its name replaces the name in the reference page, as in `TollSource as "toll"`. The fields after `beside` are
-/// not in the file; they have their default at first.
+/// This field has the key `ip/32`; without `as`, the key is the name of the field. [`Value::read`] of `Thousandths`
+/// parses the value. A value outside of the range after `where` is reported with the message. The default after `=` is
+/// one of these:
+/// - `= "..."`: this value, in TOML.
+/// - `= empty`: an empty list.
+/// - `= required`: there is none, and an absent key is an error.
+/// - `= (...)`: this expression, which depends on the machine. The doc comment of the key describes it.
+/// - nothing: the field is an `Option`, which is `None` if the key is absent.
+///
+/// There are two forms:
+/// - `struct` is a table that a function `resolve` converts to settings. Each field is [`Located`], with its position
+///   in the file. A field without a default is `None` after an error, a required one too.
+/// - `pub(crate) struct` is a table that is part of the settings as it is. If a required key is absent or has an error,
+///   the whole table is absent. Only this form may have `= (...)`, a name for the reference page after the name of the
+///   struct (as in `TollSource as "toll"`), fields that are not in the file (after `beside`; they start with
+///   `Default::default()`), and a function that checks the table as a whole (after `check`).
+///
+/// The rules that begin with `@` are internal steps of the macro.
 macro_rules! table {
     (@located $kind:ty) => { Option<$crate::settings::table::table!(@located $kind, "")> };
     (@located $kind:ty, required) => { $crate::settings::table::table!(@located $kind) };
@@ -170,7 +186,7 @@ macro_rules! table {
         }
 
         $crate::settings::table::table!(@kind $name, |mut entries| {
-            // All keys are read before the first that is required and absent ends this.
+            // All keys are read, and their errors reported, before a `?` below returns because of a required key.
             $( let $field = $crate::settings::table::table!(
                 @read entries, $kind, $crate::settings::table::table!(@word $field $(, $key)?),
                 [$($default)?], [$($range => $message)?]
@@ -253,8 +269,8 @@ impl<'read> Entries<'read> {
         }
     }
 
-    /// The value, or the default if the key is absent or its value was reported as an error. Reports a required key
-    /// that is absent, and the error that `error_of` finds.
+    /// The value of `key`, or the default if the key is absent or its value was reported as an error. Reports a
+    /// required key that is absent, and the message of `error_of` if the value is outside of the accepted range.
     pub(super) fn read<K: Value>(
         &mut self,
         key: &str,
@@ -279,7 +295,7 @@ impl<'read> Entries<'read> {
         Some(read)
     }
 
-    /// The value of `key`, parsed as another kind. Its errors are not reported again.
+    /// The value of `key`, parsed as another kind than it was declared with. Its errors are not reported again.
     pub(super) fn read_again<K: Value>(&self, key: &str) -> Option<K::Parsed> {
         K::read(self.value(key)?, &mut ErrorCollector::default())
     }
@@ -311,7 +327,7 @@ fn parse_default<K: Value>(text: &str) -> K::Parsed {
     K::read(&value, &mut ErrorCollector::default()).expect("a test parses the defaults of all tables")
 }
 
-/// An empty table: the defaults of its keys.
+/// The table `K` with the defaults of all its keys.
 pub(super) fn defaults<K: Value>() -> K::Parsed {
     parse_default::<K>("{}")
 }
@@ -323,13 +339,14 @@ const REMOVED: [(&str, &str); 1] = [(
      requests",
 )];
 
-/// The key of the table that `name` is, or that it resembles.
+/// The key of the table that is equal to `name`, or that `name` resembles and probably misspells.
 fn meant(name: &str, shape: &TableShape) -> Option<&'static str> {
     let known = shape.fields.iter().map(|field| field.key);
     let is_elsewhere = || REMOVED.iter().any(|(removed, _)| *removed == name) || !shape.tables_with(name).is_empty();
     known.clone().find(|key| *key == name).or_else(|| nearest(name, known).filter(|_| !is_elsewhere()))
 }
 
+/// A list of all keys, for error messages.
 fn keys(fields: &[FieldShape]) -> String {
     fields.iter().map(|field| format!("`{}`", field.key)).collect::<Vec<_>>().join(", ")
 }

@@ -1,4 +1,5 @@
-//! `trusted_proxies`: networks, named lists and files of networks.
+//! Lists of networks, as networks, names such as `private`, and files: `gate.trusted_proxies` and
+//! `master.gates_without_keys`.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ const NAMED: [(&str, &[&str]); 2] = [
         &["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "fc00::/7", "fe80::/10"],
     ),
 ];
-/// Maximum number of networks of all files together: more than any CDN publishes.
+/// Maximum number of networks in a list with files: more than any CDN publishes.
 const NETWORKS_MAX: usize = 65_536;
 /// Maximum number of invalid lines of a file that are reported.
 const LINES_SHOWN_MAX: usize = 5;
@@ -30,7 +31,9 @@ const LINES_SHOWN_MAX: usize = 5;
 /// One entry of the list.
 #[derive(Clone, Debug)]
 pub(crate) enum TrustedEntry {
+    /// One network, or those of a name in [`NAMED`].
     Networks(Vec<Network>),
+    /// `file:/path`: a file with one network per line.
     File(PathBuf),
 }
 
@@ -97,6 +100,7 @@ fn networks(entries: Vec<Located<TrustedEntry>>, errors: &mut ErrorCollector) ->
     networks.into_iter().collect()
 }
 
+/// Adds the networks of a file. Reports invalid lines at `span`, the entry in the settings that names the file.
 fn read_networks(path: &Path, span: &Range<usize>, networks: &mut Vec<Network>, errors: &mut ErrorCollector) {
     let file = path.display();
     let text = match read_file(path) {

@@ -1,4 +1,4 @@
-//! Exports metrics and traces to the collector, and counts the outcomes.
+//! Sends metrics and traces to the OpenTelemetry collector, and counts the outcomes.
 
 use std::io;
 use std::sync::Arc;
@@ -18,35 +18,44 @@ use crate::post::Poster;
 use crate::settings::{self, WebUrl};
 use crate::wall_clock;
 
-/// The maximum number of requests in one export.
+/// The maximum number of requests whose traces are sent together.
 const BATCH_MAX: usize = 512;
-/// The time for which a finished request waits for others to be exported with it.
+/// The time for which the trace of a finished request waits for others to be sent with it. It is also the pause before
+/// the first retry.
 const BATCH_WAIT: Duration = Duration::from_secs(1);
-/// Attempts for spans. Metrics are not retried, because the next export has the same cumulative counters.
+/// Attempts to send traces. Metrics are not sent again, because the next export has the same cumulative counters.
 const ATTEMPTS_MAX: u32 = 3;
 
-/// The exporter.
+/// The task that sends metrics and traces.
 pub(crate) struct TelemetryExporter {
+    /// The description of this process.
     sender: Sender,
+    /// Names and values of header fields from the file in the settings, such as an API key.
     fields: Vec<(String, String)>,
     metrics_poster: Poster,
-    traces: Poster,
+    traces_poster: Poster,
+    /// The interval at which metrics are sent.
     every: Duration,
+    /// The start of this process, since which counters count, in nanoseconds since 1970.
     start_ns: u64,
     counts: Arc<ExportCounts>,
+    /// Traces of requests that have ended; none if traces are off.
     finished: Option<Receiver<Box<RequestTrace>>>,
 }
 
 /// Outcomes of exports.
 #[derive(Debug, Default)]
 struct ExportCounts {
+    /// Requests whose traces the collector accepted.
     requests_accepted: AtomicU64,
+    /// Requests whose traces were dropped, here or by the tracer because its queue was full.
     requests_dropped: Arc<AtomicU64>,
+    /// Failed attempts to send metrics or traces.
     failures: AtomicU64,
 }
 
 impl TelemetryExporter {
-    /// Opens the exporter for these settings. Returns the tracer too, which samples requests.
+    /// Creates the exporter for these settings, and the tracer that samples requests if traces are on.
     pub(crate) fn open(settings: &settings::TelemetrySettings) -> io::Result<(Self, Option<Arc<Tracer>>)> {
         let counts = Arc::new(ExportCounts::default());
         let (tracer, finished) =
@@ -69,7 +78,7 @@ impl TelemetryExporter {
             sender,
             fields: settings.headers_file.as_deref().map(read_fields).transpose()?.unwrap_or_default(),
             metrics_poster: poster("/v1/metrics")?,
-            traces: poster("/v1/traces")?,
+            traces_poster: poster("/v1/traces")?,
             every: settings.every,
             start_ns: wall_clock::now().as_nanos(),
             counts,
@@ -143,7 +152,7 @@ impl TelemetryExporter {
     async fn deliver(&self, body: &[u8]) -> bool {
         let mut wait = BATCH_WAIT;
         for attempt in 1..=ATTEMPTS_MAX {
-            let Err(fault) = self.send(&self.traces, body).await else { return true };
+            let Err(fault) = self.send(&self.traces_poster, body).await else { return true };
             self.complain(&fault);
             if !fault.may_retry || attempt == ATTEMPTS_MAX {
                 return false;
@@ -167,6 +176,7 @@ impl TelemetryExporter {
         }
     }
 
+    /// Counts a failure, and logs it at times.
     fn complain(&self, fault: &ExportError) {
         // Logs the first failure, then rarely: a collector that is down for long is not news.
         if self.counts.failures.fetch_add(1, Ordering::Relaxed).is_multiple_of(100) {

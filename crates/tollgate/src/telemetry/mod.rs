@@ -2,7 +2,7 @@
 //!
 //! No request waits for the collector. The trace of a request is put into a bounded queue and sent by a separate
 //! task. Traces that do not fit, or that the collector does not accept, are dropped and counted. Without a collector
-//! in the settings there is no queue, and a request checks one absent value.
+//! in the settings there is no [`Tracer`] and no queue, and requests only check that.
 
 mod export;
 mod request_trace;

@@ -1,4 +1,4 @@
-//! Samples requests and queues their traces.
+//! Selects the requests that are traced (sampled), and queues their traces for [`super::export`].
 
 use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
@@ -10,7 +10,7 @@ use tollgate_wire::trace_context::TraceParent;
 
 use super::request_trace::RequestTrace;
 
-/// The maximum number of queued requests.
+/// The maximum number of queued traces.
 const QUEUE_MAX: usize = 2048;
 
 /// Samples requests and queues their traces.
@@ -18,19 +18,21 @@ const QUEUE_MAX: usize = 2048;
 pub(crate) struct Tracer {
     /// A request is sampled if a random number is below this value.
     below: u64,
-    waiting: Sender<Box<RequestTrace>>,
+    queue: Sender<Box<RequestTrace>>,
+    /// The number of traces that did not fit into the queue.
     dropped: Arc<AtomicU64>,
 }
 
 impl Tracer {
-    /// Samples this many of a million requests. Their traces are received from the other end of the queue.
+    /// A tracer that samples this many of a million requests, and the other end of the queue of their traces.
     pub(super) fn new(millionths: u32, dropped: Arc<AtomicU64>) -> (Arc<Self>, Receiver<Box<RequestTrace>>) {
-        let (waiting, finished) = channel(QUEUE_MAX);
+        let (queue, finished) = channel(QUEUE_MAX);
         let below = (u128::from(u64::MAX) * u128::from(millionths) / 1_000_000) as u64;
-        (Arc::new(Self { below, waiting, dropped }), finished)
+        (Arc::new(Self { below, queue, dropped }), finished)
     }
 
-    /// Starts a trace if the request is sampled: by its trusted `traceparent`, or else at random.
+    /// Starts a trace if the request is sampled. `parent` is the value of its `traceparent` header, if that is trusted:
+    /// it decides about sampling. Otherwise a random number does.
     pub(crate) fn begin(
         self: &Arc<Self>,
         parent: Option<&[u8]>,
@@ -74,7 +76,7 @@ impl Drop for Trace {
     fn drop(&mut self) {
         let Some(mut request_trace) = self.request_trace.take() else { return };
         request_trace.duration = request_trace.since.elapsed();
-        if self.tracer.waiting.try_send(request_trace).is_err() {
+        if self.tracer.queue.try_send(request_trace).is_err() {
             self.tracer.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }

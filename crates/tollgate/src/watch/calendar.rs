@@ -1,4 +1,4 @@
-//! Wall-clock times that advance with the monotonic clock.
+//! The clock of the watch: wall-clock times that advance with the monotonic clock.
 //!
 //! The watch outlives its process, so its times have to mean the same in the next one: they are nanoseconds since 1970.
 //! The wall clock is read once, at startup. From then on times follow the monotonic clock, so that a step of the wall

@@ -1,4 +1,4 @@
-//! Keys as text, and back.
+//! Converts keys to text and back, for the journal of the watch, the admin API and reports of other programs.
 //!
 //! Keys are bytes that a client sends, and operators and programs need text. A byte that is not part of valid UTF-8 is
 //! written as `\xNN`, and so is a backslash that would otherwise start such an escape. Most keys are therefore shown

@@ -1,8 +1,8 @@
-//! Passes refusals from the workers of a gate to the watch.
+//! Passes refusals from the threads of a gate to the watch.
 //!
-//! A worker must not wait for the watch, which writes to disk. Each worker therefore counts refusals in its own table,
-//! and the watch swaps that table for an empty one once per second; the lock of the table is held only for the swap.
-//! Admitted requests do not use this module.
+//! A thread that serves requests must not wait for the watch, which writes to disk. Each thread therefore counts
+//! refusals in its own table, and the watch swaps that table for an empty one once per second; the watch holds the lock
+//! of the table only for the swap. Admitted requests do not use this module.
 //!
 //! The watch pays per key, not per refusal: each key is looked up, counted and written to disk. While thousands of keys
 //! are refused, mostly the same ones are refused in the next second. Their refusals are then gathered for a few seconds
@@ -24,22 +24,22 @@ use super::escape::escape_key;
 use super::record::Entry;
 use crate::per_thread::PerThread;
 
-/// Distinct keys per table.
+/// The number of distinct keys per table.
 const TABLE_KEYS_MAX: usize = 32_768;
-/// Bytes of all names in a table.
+/// The total length of the names in a table.
 const TABLE_NAME_BYTES_MAX: usize = 2 << 20;
-/// From this number of keys on, refusals are gathered for several seconds.
+/// If the last drain had at least this number of keys, refusals are gathered for several seconds.
 const KEYS_TO_GATHER: usize = 2048;
 /// Longest time for which refusals are gathered, in calls of [`Feed::is_due`], which is called once per second.
 const GATHER_SECONDS_MAX: u32 = 4;
-/// Refusals that are looked up together, see [`RefusalTable::settle`].
+/// The number of refusals that are looked up together, see [`RefusalTable::settle`].
 const BATCH_REFUSALS: usize = 16;
-/// Slots of a table that is not empty. The number of slots is always a power of two.
+/// The number of slots when the first key is added. It doubles when needed, so it is always a power of two.
 const SLOTS_MIN: usize = 256;
 /// Longer classes are truncated. Keys are not longer than this.
 pub(crate) use tollgate_gatekeeper::names::NAME_BYTES_MAX;
 
-/// Refusals of all workers on their way to the watch.
+/// Refusals of all threads on their way to the watch.
 #[derive(Default)]
 pub(crate) struct Feed {
     hasher: RandomState,
@@ -47,12 +47,13 @@ pub(crate) struct Feed {
     /// Tables that were drained; the next swap reuses them.
     drained: Mutex<Vec<RefusalTable>>,
     dropped: AtomicU64,
-    /// Number of keys at the last drain, and calls of [`Feed::is_due`] since then.
+    /// Number of keys at the last drain.
     keys_last: AtomicUsize,
+    /// Number of calls of [`Feed::is_due`] since the last drain.
     turns: AtomicU32,
 }
 
-/// Refusals recorded by one worker.
+/// Refusals recorded by one thread.
 #[derive(Default)]
 struct RefusalTable {
     /// Open addressing by hash with linear probing; at most three quarters are used.
@@ -92,10 +93,10 @@ impl Feed {
         let key = &key[..key.len().min(NAME_BYTES_MAX)];
         let hash = self.hasher.hash_one((class, key));
         let dropped = self.tables.own().note(hash, class, key);
-        self.drop(dropped);
+        self.count_dropped(dropped);
     }
 
-    fn drop(&self, refusals: u64) {
+    fn count_dropped(&self, refusals: u64) {
         if refusals > 0 {
             self.dropped.fetch_add(refusals, Ordering::Relaxed);
         }
@@ -120,7 +121,7 @@ impl Feed {
                 std::mem::swap(&mut *table, &mut taken[index]);
             }
             drop(table);
-            self.drop(taken[index].settle());
+            self.count_dropped(taken[index].settle());
         }
         self.keys_last.store(taken.iter().map(|table| table.keys).sum(), Ordering::Relaxed);
         self.turns.store(0, Ordering::Relaxed);
@@ -134,7 +135,7 @@ impl Feed {
 }
 
 impl DrainedRefusals<'_> {
-    /// Refusals per key. A key that several workers refused occurs several times.
+    /// Refusals per key. A key that several threads refused occurs several times.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
         self.0.iter().flat_map(RefusalTable::entries)
     }

@@ -1,4 +1,5 @@
-//! The set of flagged accounts for rules: read by every request, changed a few times a day.
+//! The set of flagged accounts, for rules and priorities with a condition on flags: if there are any, it is read for
+//! every request. It changes a few times a day.
 //!
 //! A lock around a set would be contended by every request. Therefore this is a hash table of atomic words that is read
 //! without a lock; only the watch writes to it, under its own lock. A word is the hash of an account with a seed that
@@ -15,6 +16,7 @@ use super::feed::NAME_BYTES_MAX;
 
 /// Number of slots: more than twice the limit of flags.
 const SLOTS: usize = 1 << 18;
+/// The word of an empty slot.
 const EMPTY: u64 = 0;
 
 /// The set of flagged accounts.
@@ -33,7 +35,7 @@ impl Flagged {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether an account is flagged; `name` is the key as requests contain it.
+    /// Whether an account is flagged; `name` is its key in bytes, as in a request.
     pub(crate) fn contains(&self, name: &[u8]) -> bool {
         let Some(slots) = self.slots.get() else { return false };
         find(slots, self.word_of_name(name)).is_ok()
@@ -65,8 +67,8 @@ impl Flagged {
             if word == EMPTY {
                 break;
             }
-            let way = |from: usize, to: usize| (to + slots.len() - from) % slots.len();
-            if way(home(slots, word), slot) >= way(gap, slot) {
+            let distance = |from: usize, to: usize| (to + slots.len() - from) % slots.len();
+            if distance(home(slots, word), slot) >= distance(gap, slot) {
                 slots[gap].store(word, Ordering::Relaxed);
                 gap = slot;
             }
@@ -74,14 +76,14 @@ impl Flagged {
         slots[gap].store(EMPTY, Ordering::Relaxed);
     }
 
-    /// Hash of an account in the text form of the watch.
+    /// Hash of an account in the text form of the watch; never [`EMPTY`].
     fn word(&self, account: &str) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(account.as_bytes());
         hasher.finish().max(1)
     }
 
-    /// The same hash for a key as requests contain it: the watch stores keys truncated and escaped.
+    /// The same hash for the key in bytes. The watch stores keys truncated and escaped, so the hash is of that text.
     fn word_of_name(&self, name: &[u8]) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         escape_key_pieces(&name[..name.len().min(NAME_BYTES_MAX)], |piece| hasher.write(piece));

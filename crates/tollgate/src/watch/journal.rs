@@ -1,11 +1,11 @@
-//! The append-only file that persists the watch, safe against a crash at any moment.
+//! The append-only file that persists the state of the watch, safe against a crash at any moment.
 //!
 //! Records are written and synced before they are acknowledged. When the file is much longer than the state that it
 //! describes, it is rewritten to a temporary file that replaces it, so a complete journal always exists. After a failed
 //! write the end of the file is unknown; from then on only a rewrite is accepted.
 //!
 //! If any bytes of the file are unreadable, a copy is saved as `watch.damaged` before the file changes, and a line is
-//! logged. All readable records count, including those after a damaged one.
+//! logged. All readable records count, including those after a damaged one, unless the damage hides where they start.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -17,12 +17,14 @@ use std::time::Duration;
 use super::record::Record;
 use crate::durable::{self, FrameError};
 
+/// The first line: format and version.
 const MARK: &[u8] = b"tollgate watch 3\n";
-/// A larger file is not a journal of ours.
+/// A larger file is not a journal of Tollgate.
 const BYTES_MAX: u64 = 1 << 30;
 /// Smaller files are not rewritten, because that saves too little.
 const REWRITE_BYTES_MIN: u64 = 8 << 20;
-/// A process that is exiting, or a child that has not closed its copy of the file yet, holds the lock for a moment.
+/// Attempts to lock the file, with a pause after each: a process that is exiting, or a child that has not closed its
+/// copy of the file yet, may hold the lock for a moment.
 const LOCK_ATTEMPTS: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -110,7 +112,7 @@ impl Journal {
         self.file.is_none()
     }
 
-    /// Replaces the content by these records.
+    /// Replaces the content by these records, atomically.
     pub(super) fn rewrite(&mut self, records: &[&[u8]]) -> io::Result<()> {
         let parts: Vec<&[u8]> = [MARK].into_iter().chain(records.iter().copied()).collect();
         let file = durable::replace_prepared(&self.path, &parts, lock)?;
@@ -145,8 +147,7 @@ impl Contents {
         if bytes.starts_with(MARK) {
             return Self::of_records(bytes);
         }
-        // A prefix of the mark is what a process leaves that was killed while it created the file. Nothing is lost
-        // then.
+        // A process that was killed while it created the file leaves a prefix of the mark. Nothing is lost then.
         let damage = (!MARK.starts_with(bytes)).then_some("it does not start like a journal");
         Self { records: Vec::new(), damage, has_mark: false }
     }

@@ -1,4 +1,5 @@
-//! Metrics of the watch. Keys are never labels, because their number is unbounded.
+//! Metrics of the watch, which records refused keys and flags. Keys are never labels, because their number is
+//! unbounded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +9,7 @@ use prometheus_client::collector::Collector;
 use super::Watch;
 use crate::metric::{collector, counter, gauge};
 
-/// The metrics of the watch.
+/// A collector of the metrics of the watch, for a registry.
 pub(crate) fn watch_metrics(watch: Arc<Watch>) -> Box<dyn Collector> {
     collector(move |encoder| {
         let (counts, status) = (&watch.counts, watch.status());

@@ -1,14 +1,17 @@
-//! The watch of a process: records which keys are refused and which accounts are flagged, across restarts.
+//! The watch of a process: records which keys are refused and which accounts are flagged, across restarts. An episode
+//! is an uninterrupted period in which a key is refused. A flag marks an account that was refused too often, until an
+//! operator clears it. The settings name the class whose keys are accounts.
 //!
 //! [`tollgate_core::watch`] decides when refusals become episodes and flags. This module feeds it with refusals from
-//! the workers of this process ([`Feed`]) and from reports of other programs ([`Watch::report`]), and persists the
+//! the threads of this process ([`Feed`]) and from reports of other programs ([`Watch::report`]), and persists the
 //! result in the [`journal`]. A report is written to disk, then counted, then acknowledged. Therefore an acknowledged
-//! report is never lost, and a report that cannot be written is not acknowledged. Gates do not wait for the disk: their
-//! refusals count at once and are written a second later, or up to four seconds later while thousands of keys are
-//! refused.
+//! report is never lost, and a report that cannot be written is not acknowledged. The threads of a gate do not wait for
+//! the disk: their refusals are counted once a second, or every four seconds while thousands of keys are refused.
+//! Those of accounts are written just before, and those of other keys when the journal is rewritten. They count even if
+//! the write fails.
 //!
 //! Flags are passed on to rules of this process ([`Flagged`]), to a [`webhook`] and to other gates ([`sharing`]).
-//! Pending messages are in the journal or can be derived from it, so a restart loses none.
+//! Pending announcements are in the journal, and unsent flags are found by comparison, so a restart loses none.
 
 mod calendar;
 mod escape;
@@ -55,7 +58,7 @@ use journal::Journal;
 use record::Record;
 use state::{Cleared, WatchState};
 
-/// Log message used when the default state directory is unusable.
+/// The log message if the default state directory is unusable.
 pub(crate) const IN_MEMORY_ONLY: &str =
     "flags are kept in memory only and are lost when this process ends: set `state_dir` in [watch]";
 
@@ -69,7 +72,7 @@ pub(crate) struct Watch {
     /// Snapshot of the status, published when the lock on `state` was last released, and the time of that release.
     status: ArcSwap<WatchStatus>,
     unlocked_at: AtomicU64,
-    /// Flag settings of a reload, applied by the next holder of the lock.
+    /// The conditions for flags after a reload, which the next holder of the lock applies.
     flagging: ArcSwapOption<WatchSettings>,
     /// Directory of the journal; `None` if the state is not persisted.
     pub(crate) state_dir: Option<PathBuf>,
@@ -101,7 +104,7 @@ const OPEN_MAX: Duration = Duration::from_secs(5);
 struct JournaledState {
     state: WatchState,
     journal: Option<Journal>,
-    /// Whether some of the counted state is not on disk.
+    /// Whether the journal does not match the counted state, because a write failed or the account class has changed.
     has_unwritten: bool,
     /// Accounts whose current flag has not been sent to Redis yet.
     unshared: BTreeSet<String>,
@@ -175,7 +178,7 @@ impl Watch {
     /// `is_sharing`, flags are shared with other gates; [`share`] does the work.
     pub(crate) fn new(
         settings: WatchSettings,
-        home: Persistence,
+        persistence: Persistence,
         feed: Arc<Feed>,
         flagged: Arc<Flagged>,
         calendar: Calendar,
@@ -188,7 +191,7 @@ impl Watch {
             has_unwritten: false,
             unshared: BTreeSet::new(),
         };
-        let (mut state_dir, is_configured) = match home {
+        let (mut state_dir, is_configured) = match persistence {
             Persistence::Memory => (None, false),
             Persistence::Directory(directory) => (Some(directory), true),
             Persistence::IfPossible(directory) => (Some(directory), false),
@@ -268,8 +271,8 @@ impl Watch {
         Ok(ReportOutcome { repeated: false, flagged: flagged.into_iter().map(|flag| flag.account).collect() })
     }
 
-    /// Counts the refusals of gates if they are due (see [`Feed::is_due`]), and retries failed writes. Call once per
-    /// second.
+    /// Counts the refusals in the feed if they are due (see [`Feed::is_due`]), and retries failed writes. Call it once
+    /// per second.
     pub(crate) fn tick(&self) {
         if self.feed.is_due() {
             self.take_feed();
@@ -278,7 +281,7 @@ impl Watch {
         }
     }
 
-    /// Counts the refusals of gates since the last call.
+    /// Counts the refusals in the feed now.
     pub(crate) fn take_feed(&self) {
         let now = self.calendar.now();
         let taken = self.feed.take();
@@ -332,7 +335,8 @@ impl Watch {
         Ok(Some(cleared))
     }
 
-    /// Records a change by an operator. The change counts even if the write fails; it is written later.
+    /// Records a change by an operator. `by` is the name that the operator gave, `let_in` how the operator was
+    /// authenticated, and `what` describes the change. If the write fails, it is retried later.
     pub(crate) fn record_change(&self, by: &str, let_in: &str, what: &str) {
         let now = self.calendar.now();
         let change = Change { at: now, by: by.to_owned(), let_in: let_in.to_owned(), what: what.to_owned() };
@@ -405,6 +409,7 @@ impl Watch {
         Ok(())
     }
 
+    /// Counts a failed write, and logs it at times.
     fn failed(&self, error: io::Error) -> NotPersisted {
         // Log the first failure, then one in 600, so that a full disk does not flood the log.
         if self.counts.journal_failures.fetch_add(1, Ordering::Relaxed).is_multiple_of(600) {
@@ -460,15 +465,16 @@ impl Watch {
 }
 
 impl JournaledState {
-    /// Snapshot without the drops of the feed, which are not under this lock.
-    fn status(&self, is_to_survive: bool) -> WatchStatus {
+    /// Snapshot without the drops of the feed, which are not under this lock. `is_to_persist` is whether there is a
+    /// directory for the journal.
+    fn status(&self, is_to_persist: bool) -> WatchStatus {
         let is_whole = !self.has_unwritten && self.journal.as_ref().is_some_and(|journal| !journal.is_broken());
         WatchStatus {
             flags: self.state.core.flags().len(),
             omissions: self.state.core.omissions(),
             feed_dropped: 0,
             journal_bytes: self.journal.as_ref().map(|journal| journal.bytes),
-            is_persisted: !is_to_survive || is_whole,
+            is_persisted: !is_to_persist || is_whole,
             announcements_waiting: self.state.announcements.len(),
             flags_unshared: self.unshared.len(),
         }

@@ -1,6 +1,6 @@
-//! Records of the watch's journal, as JSON.
+//! Records of the watch's journal, as JSON. The framing is described in [`durable`].
 //!
-//! The framing is described in [`durable`].
+//! [`super::state::WatchState::replay`] applies a record to the state.
 
 use std::borrow::Cow;
 
@@ -20,11 +20,11 @@ pub(super) enum Record<'a> {
         id: String,
         entries: Vec<Entry<'a>>,
     },
-    /// An account was flagged, and with its clearing: a flag that was cleared earlier.
+    /// An account was flagged. If `cleared` is set, it is a past flag, written when the journal was rewritten.
     Flag(Flag),
     /// A flag was cleared.
     Clear { account: String, cleared: Cleared },
-    /// A report with this id was counted.
+    /// A report with this ID was counted before the journal was rewritten.
     Reported { id: String },
     /// A count at the time of the rewrite: of an account, or for the list of episodes. The name is escaped.
     Count {
@@ -36,9 +36,10 @@ pub(super) enum Record<'a> {
     },
     /// An operator made a change.
     Change(Change),
-    /// A flag was set and cleared at another gate. Refusals that were counted here before no longer count.
+    /// A flag was set and cleared at another gate. Refusals of the account that were counted here before no longer
+    /// count.
     RemoteClear(Flag),
-    /// An announcement is pending.
+    /// An announcement for the webhook is pending; `body` is its JSON.
     Announce { number: u64, body: String },
     /// The announcement was accepted or given up.
     Announced { number: u64 },
@@ -69,7 +70,7 @@ impl Record<'_> {
     }
 }
 
-/// A moment in nanoseconds.
+/// The JSON form of a moment: nanoseconds since 1970.
 pub(super) mod nanos {
     use serde::{Deserialize, Deserializer, Serializer};
     use tollgate_core::time::Moment;

@@ -1,4 +1,4 @@
-//! Shares flags between gates through Redis.
+//! Shares flags, and the clearing of flags, between gates through Redis.
 //!
 //! The journal of each gate is authoritative: a flag counts once it is there and is sent to Redis when Redis is
 //! reachable. Nothing waits for Redis, and losing Redis loses no flag. At each new connection, after Redis has lost its
@@ -25,7 +25,7 @@ use super::{JournaledState, Watch};
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often all flags are compared.
 const COMPARE_INTERVAL: Span = Span::from_secs(600);
-/// Flags sent before more are looked up.
+/// The number of flags that are sent before more are looked up, so that the lock is held only for a short time.
 const FLAGS_PER_BATCH: usize = 100;
 /// How many of the latest cleared flags are sent to a Redis that lacks them.
 const PAST_FLAGS_SHARED_MAX: usize = 1000;
@@ -121,7 +121,7 @@ impl Watch {
         }
     }
 
-    /// Current flags of accounts in `unshared`.
+    /// Current flags of at most `most` accounts that have to be sent to Redis.
     fn unshared(&self, most: usize) -> Vec<Flag> {
         let mut journaled = self.lock();
         let accounts: Vec<_> = journaled.unshared.iter().take(most).cloned().collect();
@@ -144,7 +144,7 @@ impl Watch {
         }
     }
 
-    /// Notes all flags that Redis, which has only those of `accounts`, lacks.
+    /// Notes that all flags have to be sent except those of `accounts`, which Redis has.
     fn share_all_except(&self, accounts: &HashSet<String>) {
         let mut journaled = self.lock();
         let past = journaled.state.past.iter().take(PAST_FLAGS_SHARED_MAX).map(|flag| flag.account.clone());
@@ -210,8 +210,11 @@ impl ClockOffset {
 struct FlagSharing {
     watch: Arc<Watch>,
     flags: SharedFlags,
+    /// The position in the changes of Redis; by default at their start, so that all flags are read.
     since: Since,
+    /// The best measurement so far.
     offset: Option<ClockOffset>,
+    /// When all flags were last compared.
     compared_at: Moment,
     /// Accounts found in Redis so far, while all flags are read.
     seen: Option<HashSet<String>>,
@@ -219,7 +222,7 @@ struct FlagSharing {
 
 /// Shares flags with other gates until the process ends.
 pub(crate) async fn share(watch: Arc<Watch>, flags: SharedFlags) {
-    let Some(bell) = &watch.sharing_wakeup else { return };
+    let Some(wakeup) = &watch.sharing_wakeup else { return };
     let compared_at = watch.calendar.now();
     let mut sharing =
         FlagSharing { watch: watch.clone(), flags, since: Since::default(), offset: None, compared_at, seen: None };
@@ -240,7 +243,7 @@ pub(crate) async fn share(watch: Arc<Watch>, flags: SharedFlags) {
             }
         }
         is_failing = false;
-        let _ = tokio::time::timeout(POLL_INTERVAL, Notify::notified(bell)).await;
+        let _ = tokio::time::timeout(POLL_INTERVAL, Notify::notified(wakeup)).await;
     }
 }
 

@@ -1,4 +1,8 @@
-//! The state of the watch: the counts of the core, cleared flags, IDs of counted reports, and changes by operators.
+//! The state of the watch that the journal persists: counts of refusals and flags (in [`core::Watch`]), cleared flags,
+//! IDs of counted reports, changes by operators, and announcements for the webhook.
+//!
+//! The journal is a sequence of [`Record`]s. [`WatchState::replay`] applies one to the state, and [`WatchState::write`]
+//! writes the whole state as records.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -19,8 +23,8 @@ const PAST_FLAGS_MAX: usize = 10_000;
 const REPORTS_MAX: usize = 16_384;
 /// Number of changes that are kept.
 const CHANGES_MAX: usize = 1000;
-/// Number of those that may be logins with the same token, so that a viewer who logs in under many names cannot push
-/// out the changes of operators.
+/// Number of those changes that may be logins with the same token, so that a viewer who logs in under many names cannot
+/// push out the changes of operators.
 const LOGINS_MAX: usize = 100;
 /// Prefix of a change that records a login; no other change starts with it.
 pub(crate) const LOGGED_IN: &str = "logged in as";
@@ -49,7 +53,7 @@ pub(crate) struct Cleared {
 }
 
 impl Flag {
-    /// The flag as JSON.
+    /// The flag as JSON, for the admin API and the webhook.
     pub(crate) fn shown(&self) -> Value {
         let cleared = self.cleared.as_ref();
         json!({
@@ -91,7 +95,7 @@ pub(super) struct WatchState {
     /// Pending announcements, the oldest first.
     pub(crate) announcements: VecDeque<(u64, String)>,
     /// Number of the next announcement.
-    pub(super) next: u64,
+    pub(super) next_announcement: u64,
 }
 
 impl WatchState {
@@ -103,11 +107,12 @@ impl WatchState {
             reports: Reports::default(),
             unwritten: BTreeMap::new(),
             announcements: VecDeque::new(),
-            next: 0,
+            next_announcement: 0,
         }
     }
 
-    /// Counts a report and returns the accounts that it flagged.
+    /// Counts refusals and returns the flags that they set. `id` identifies a report, which is counted only once; it is
+    /// empty for refusals of this process.
     pub(super) fn count(&mut self, at: Moment, id: &str, entries: &[Entry<'_>]) -> Vec<Flag> {
         if !id.is_empty() && !self.reports.insert(id) {
             return Vec::new();
@@ -160,7 +165,7 @@ impl WatchState {
                 self.changes.truncate(CHANGES_MAX);
             }
             Record::Announce { number, body } => {
-                self.next = self.next.max(number.saturating_add(1));
+                self.next_announcement = self.next_announcement.max(number.saturating_add(1));
                 self.announcements.push_back((number, body));
             }
             Record::Announced { number } => self.announcements.retain(|(waiting, _)| *waiting != number),
@@ -232,9 +237,10 @@ fn active_flag(account: String, flag: &core::Flag) -> Flag {
     Flag { account, flagged_at: flag.at, rejected: flag.count, cleared: None }
 }
 
-/// IDs of the latest reports.
+/// IDs of the latest reports, to detect duplicates.
 #[derive(Default)]
 pub(super) struct Reports {
+    /// The oldest first.
     in_order: VecDeque<Arc<str>>,
     pub(super) by_id: HashSet<Arc<str>>,
 }

@@ -15,7 +15,7 @@ use tollgate_core::watch::WatchSettings;
 
 use super::{JournaledState, Watch};
 
-/// After this time without progress the disk is reported as hung.
+/// If the lock was not released for this long, the disk is reported as hung.
 pub(super) const HUNG_AFTER: Span = Span::from_secs(10);
 
 /// Lock guard on the state; publishes a snapshot of the status when dropped.

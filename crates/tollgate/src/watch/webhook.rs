@@ -1,4 +1,4 @@
-//! Announces flags that are set or cleared to a webhook.
+//! Announces flags that are set or cleared to a webhook, an HTTP address in the settings.
 //!
 //! Each announcement is posted as JSON with an HMAC signature. It stays in the journal until it is accepted, so it is
 //! also posted after a restart; an announcement that was accepted just before a crash may be posted twice, with the
@@ -38,25 +38,26 @@ pub(crate) struct WebhookSettings {
 }
 
 impl Watch {
-    /// Record that queues an announcement after `after` others; `None` if no webhook is set or too many are pending.
+    /// Record that queues an announcement; `None` if no webhook is set or too many are pending. `queued_before` is the
+    /// number of such records that the caller has made but not applied yet.
     pub(super) fn announcement(
         &self,
         journaled: &JournaledState,
-        after: usize,
+        queued_before: usize,
         flag: &Flag,
     ) -> Option<Record<'static>> {
         self.webhook.load().as_ref()?;
-        if journaled.state.announcements.len() + after >= PENDING_MAX {
+        if journaled.state.announcements.len() + queued_before >= PENDING_MAX {
             self.count(&self.counts.announcements_dropped);
             return None;
         }
-        let number = journaled.state.next + after as u64;
+        let number = journaled.state.next_announcement + queued_before as u64;
         Some(Record::Announce { number, body: body(number, flag) })
     }
 
     /// Removes an announcement that was accepted or given up.
-    fn announced(&self, number: u64, taken: bool) {
-        self.count(if taken { &self.counts.announcements } else { &self.counts.announcements_dropped });
+    fn announced(&self, number: u64, is_accepted: bool) {
+        self.count(if is_accepted { &self.counts.announcements } else { &self.counts.announcements_dropped });
         let mut journaled = self.lock();
         let record = Record::Announced { number };
         journaled.has_unwritten |= self.append_records(&mut journaled, std::slice::from_ref(&record)).is_err();
@@ -64,6 +65,7 @@ impl Watch {
     }
 }
 
+/// The JSON of an announcement. Its `id` stays the same when it is posted again.
 fn body(number: u64, flag: &Flag) -> String {
     let cleared = flag.cleared.as_ref();
     let at = cleared.map_or(flag.flagged_at, |cleared| cleared.at);
@@ -78,15 +80,15 @@ pub(crate) async fn announce_all(watch: Arc<Watch>) {
     loop {
         let oldest = |watch: &Watch| watch.lock().state.announcements.front().cloned();
         while let Some((number, body)) = watch.run_blocking(oldest).await.flatten() {
-            let Some(taken) = send(&watch, &body).await else { break };
-            watch.run_blocking(move |watch| watch.announced(number, taken)).await;
+            let Some(is_accepted) = send(&watch, &body).await else { break };
+            watch.run_blocking(move |watch| watch.announced(number, is_accepted)).await;
         }
         watch.announcements_ready.notified().await;
     }
 }
 
-/// Posts an announcement to the current webhook until it is accepted. Returns whether it was, or `None` if there is no
-/// webhook.
+/// Posts an announcement to the current webhook until it is accepted, at most [`ATTEMPTS_MAX`] times. Returns whether
+/// it was accepted, or `None` if there is no webhook.
 async fn send(watch: &Watch, body: &str) -> Option<bool> {
     let mut pause = RETRY_PAUSE_MIN;
     for attempt in 1..=ATTEMPTS_MAX {

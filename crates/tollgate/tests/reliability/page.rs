@@ -12,8 +12,9 @@ const FAULT_COUNT: u32 = 46;
 const INTRODUCTION: &str = "\
 # Reliability: faults and their tests
 
-This page lists hostile input and failures, the promise for each, and the tests that check it. It is generated: a test fails if a fault has no
-test or the page is out of date. `TOLLGATE_BLESS=1 cargo test -p tollgate --test reliability` writes it.
+This page is for operators and developers who want to know how Tollgate behaves when something goes wrong. A *fault* is a hostile input or a
+failure. The table lists each fault with the promise of Tollgate and the tests that check it, which are functions in `crates`. The page is
+generated: a test fails if a fault has no test or the page is out of date. `TOLLGATE_BLESS=1 cargo test -p tollgate --test reliability` writes it.
 
 All tests named here are part of `./test`, most of them with the built binary over sockets. Longer checks have commands of their own, and
 their last recorded results are [below](#long-runs).
@@ -31,18 +32,22 @@ const LONG_RUNS: [(&str, &str, &str); 4] = [
          partitions, pauses, clock steps, full disks and reloads from one seed. It must fail with each of three deliberate \
          defects, and did with seed 7 in 75 s: 122 requests below their limits were refused when a gate did not decide \
          alone without Redis, 61 acknowledged flags were lost when the journal was not synced, and 20 instead of 39 \
-         requests were left when unused leases were not returned.",
+         requests were left when unused leases were not returned. In the results, *admitted* counts the requests of a \
+         client that exceeds its limit. The rule of `/shared` has its state on Redis, those of `/fleet0` and `/fleet1` at \
+         the two masters, and that of `/local` in the memory of each gate. *At most* is the documented bound, given the \
+         faults of the run.",
     ),
     (
         "soak",
         "./test soak [SECONDS [KEYS]]",
-        "One gate with its cores 80 % busy and 50 million distinct keys: memory and p99 must stay constant.",
+        "One gate at 80 % of the request rate that it reaches on its core, with 50 million distinct keys: memory and p99 \
+         must stay constant.",
     ),
     (
         "fuzzing",
         "fuzz/run SECONDS [TARGET...]",
-        "Every parser of untrusted input, for this many seconds each; `./test full` replays the seeds and runs a minute \
-         each. [fuzz/README.md](../fuzz/README.md) lists the targets.",
+        "Random inputs for every parser of untrusted input, for this many seconds each; `./test full` replays the seeds \
+         and runs a minute each. [fuzz/README.md](../fuzz/README.md) lists the targets.",
     ),
     (
         "suites",

@@ -1,17 +1,18 @@
-//! A descriptor of Envoy as a request that rules decide on.
+//! A descriptor of Envoy as a request that a rule decides on. It is used for limits from files in the format of
+//! envoyproxy/ratelimit, each of which is one rule.
 
 use std::net::IpAddr;
 use tollgate_core::request::Request;
 
 use super::messages::DescriptorEntry;
 
-/// A descriptor whose limit is known by its rule.
+/// A descriptor: a list of entries, each with a key and a value, with the rule of its limit.
 pub(super) struct DescriptorRequest<'a> {
     /// The rule that decides alone.
     pub(super) rule: &'a str,
-    /// The entries, whose values are the keys of classes.
+    /// The entries. The class `descriptor:NAME` has the value of the entry with this key.
     pub(super) entries: &'a [DescriptorEntry],
-    /// The key of a rule whose entries have no class of their own.
+    /// The key for a rule of the class `identifier`, which limits have for whose entries no class can be written.
     pub(super) identifier: Option<&'a str>,
 }
 

@@ -14,7 +14,7 @@ pub(crate) fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
     serde_json::from_slice(body).map_err(|error| error.to_string())
 }
 
-/// Writes an answer, and whether it is over the limit.
+/// The text of an answer, and whether the request is over the limit.
 pub(crate) fn response(response: &RateLimitResponse) -> (Vec<u8>, bool) {
     let text = serde_json::to_vec(response).expect("every field has a JSON form");
     (text, response.overall_code == OVER_LIMIT)

@@ -14,20 +14,24 @@ pub(super) const OK: i32 = 1;
 /// `RateLimitResponse.Code`: over the limit.
 pub(super) const OVER_LIMIT: i32 = 2;
 
+/// A call: the question whether a request may pass, or a report of the cost of one.
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct RateLimitRequest {
+    /// The set of limits that decides.
     #[prost(string, tag = "1")]
     #[serde(deserialize_with = "json::or_default")]
     pub(crate) domain: String,
     #[prost(message, repeated, tag = "2")]
     #[serde(deserialize_with = "json::or_default")]
     pub(crate) descriptors: Vec<RateLimitDescriptor>,
+    /// The number of hits of descriptors without their own; 0 means 1.
     #[prost(uint32, tag = "3")]
     #[serde(alias = "hits_addend", deserialize_with = "json::small_number")]
     pub(crate) hits_addend: u32,
 }
 
+/// A description of the request, for which there may be a limit.
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct RateLimitDescriptor {
@@ -36,9 +40,11 @@ pub(crate) struct RateLimitDescriptor {
     pub(crate) entries: Vec<DescriptorEntry>,
     #[prost(message, optional, tag = "2")]
     pub(crate) limit: Option<RateLimitOverride>,
+    /// The number of hits to charge; 0 only checks.
     #[prost(message, optional, tag = "3")]
     #[serde(alias = "hits_addend", deserialize_with = "json::number")]
     pub(crate) hits_addend: Option<u64>,
+    /// Whether the hits are returned instead of charged.
     #[prost(bool, tag = "4")]
     #[serde(alias = "is_negative_hits", deserialize_with = "json::or_default")]
     pub(crate) is_negative_hits: bool,
@@ -70,9 +76,11 @@ pub(crate) struct RateLimitOverride {
 #[derive(Clone, PartialEq, prost::Message, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RateLimitResponse {
+    /// [`OK`] or [`OVER_LIMIT`].
     #[prost(int32, tag = "1")]
     #[serde(serialize_with = "json::write_code")]
     pub(crate) overall_code: i32,
+    /// One for each descriptor of the call.
     #[prost(message, repeated, tag = "2")]
     pub(crate) statuses: Vec<DescriptorStatus>,
     #[prost(message, repeated, tag = "3")]

@@ -1,4 +1,5 @@
 //! The gRPC door: Envoy's rate limit service and rate limit quota service, with health and reflection.
+//! `docs/door-envoy.md` describes it for users.
 //!
 //! The services run on the thread of the connection, with its [`Station`], so their futures need not move between
 //! threads. tonic's own server requires futures that can, so only tonic's codec is used, on hyper's HTTP/2 server.
@@ -64,8 +65,9 @@ const CALL_MAX: Duration = Duration::from_secs(10);
 const FIRST_CALL_MAX: Duration = Duration::from_secs(20);
 /// The maximum number of concurrent health watches on a connection. They need no token and have no time limit.
 const HEALTH_WATCHES_MAX: usize = 4;
-/// How often an idle connection is tested, and how long the answer may take.
+/// The interval of HTTP/2 pings, which test whether the client is still there.
 const PING_EVERY: Duration = Duration::from_secs(30);
+/// A connection whose client does not answer a ping within this time is closed.
 const PING_MAX: Duration = Duration::from_secs(20);
 
 /// The path of the rate limit service's method.
@@ -83,7 +85,7 @@ const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 /// The descriptions of the services for reflection: `crates/tollgate/proto/README.md` describes the file.
 const SERVICES: &[u8] = include_bytes!("../../../proto/services.bin");
 
-/// The services that health checks can name; all is the empty name.
+/// The services that health checks can name. The empty name stands for all.
 const HEALTHY: [&str; 3] = ["", RATE_LIMIT_SERVICE, QUOTA_SERVICE];
 
 type Answer = Response<Body>;
@@ -170,7 +172,7 @@ impl<F: Future<Output: 'static> + 'static> hyper::rt::Executor<F> for LocalExecu
     }
 }
 
-/// The services, as one connection sees them.
+/// The services for one connection.
 struct Services {
     station: Rc<Station>,
     /// Whether the client has authenticated with a certificate.
@@ -178,8 +180,8 @@ struct Services {
     usage: Rc<Usage>,
     /// The number of authorized calls whose message is complete.
     calls: Cell<usize>,
-    /// Whether a health call without a token has arrived. It keeps the connection open, but not for the bound on
-    /// connections.
+    /// Whether a health call without a token has arrived. It keeps the connection open beyond [`FIRST_CALL_MAX`], but
+    /// at the bound on connections it does not count as a useful one.
     has_health_call: Cell<bool>,
     health: HealthReporter,
     /// One permit per health watch.
@@ -187,8 +189,8 @@ struct Services {
     drains: watch::Receiver<bool>,
 }
 
-/// An authorized call whose message is complete, until this is dropped. A client that withholds its message can be
-/// closed for another one.
+/// Marks the connection as serving a call until this is dropped. It begins when the message is complete: a client that
+/// withholds its message can be closed for another one.
 struct ServedCall(Rc<Services>);
 
 impl ServedCall {
@@ -208,10 +210,11 @@ impl Drop for ServedCall {
 }
 
 impl Services {
+    /// Authorizes a call and responds to it.
     async fn answer(self: &Rc<Self>, request: Request<Incoming>) -> Answer {
         let token = request.headers().get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
         let is_authorized = self.has_certificate || self.station.lets_in(token);
-        // Health checkers have no token, and learn nothing.
+        // Health checks need no token: checkers have none, and the response reveals only that the door serves.
         if !is_authorized && !is_health(&request) {
             self.station.count(Count::Unauthorized);
             return Status::unauthenticated("this door asks for the metadata `authorization: Bearer TOKEN`")
@@ -290,7 +293,7 @@ impl UnaryService<RateLimitRequest> for ShouldRateLimit {
     }
 }
 
-/// Answers reflection, in both versions that clients ask for.
+/// Answers calls of gRPC reflection, in both versions of that service.
 async fn reflect(request: Request<Incoming>) -> Answer {
     let builder = tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(SERVICES);
     let built = "a test reads the descriptors";

@@ -1,11 +1,12 @@
-//! Envoy's rate limit quota service: Envoy decides locally, from assignments that it gets here, and reports what it
-//! did.
+//! Envoy's rate limit quota service. Envoy groups requests into buckets and decides about them locally, from
+//! assignments that it gets here: a token bucket, or to refuse all. On a stream, it reports how many requests it has
+//! admitted.
 //!
-//! A bucket of Envoy is decided by the same limit as a descriptor with its entries. The limit is divided evenly between
-//! the streams that report the bucket, so all together never assign more than the limit, except that each stream has at
-//! least one request per window. Reported requests are charged to the limit, so what comes through other doors counts
-//! too: while the limit is used up, the assignment is to refuse all. An assignment is repeated on each report, and
-//! expires if reports stop.
+//! A bucket is subject to the same limit as a descriptor with its entries. The limit is divided evenly between the
+//! streams that report the bucket, so that all together are never assigned more than the limit, except that each stream
+//! has at least one request per window. Reported requests are charged to the limit, as are those of other doors: while
+//! the limit is used up, the assignment is to refuse all. An assignment is renewed on each report, and expires if
+//! reports stop.
 
 use std::future::{Ready, ready};
 use std::rc::Rc;
@@ -35,12 +36,13 @@ use crate::doors::station::Station;
 const BUCKETS_MAX: usize = 1024;
 /// The maximum number of entries of a bucket.
 const ENTRIES_MAX: usize = 16;
-/// The longest silence of a stream.
+/// The longest time between two reports of a stream, after which it ends.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
 /// The number of responses that may wait for a client that reads slowly.
 const RESPONSES_MAX: usize = 4;
-/// The shortest and the longest time to live of an assignment.
+/// An assignment is valid for three times the interval of reports, but at least for this time.
 const LIFE_MIN: Span = Span::from_secs(60);
+/// The longest time for which an assignment is valid.
 const LIFE_MAX: Span = Span::from_secs(3_600);
 /// The shortest time for which all requests are refused.
 const DENIAL_MIN: Span = Span::from_secs(1);
@@ -66,7 +68,7 @@ pub(super) async fn stream(station: &Rc<Station>, drains: watch::Receiver<bool>,
     answer
 }
 
-/// Hands the reports of the stream to its task: the service itself has to be able to move between threads, and the
+/// Passes the reports of a stream to its task. tonic requires a service that can move between threads, which the
 /// station cannot.
 struct StreamQuotas {
     reports: Option<oneshot::Sender<Streaming<UsageReports>>>,
@@ -87,6 +89,7 @@ impl StreamingService<UsageReports> for StreamQuotas {
     }
 }
 
+/// Reads reports and sends assignments until the stream ends.
 async fn serve(
     station: &Station,
     mut reports: Streaming<UsageReports>,

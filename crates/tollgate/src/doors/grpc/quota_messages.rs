@@ -1,10 +1,12 @@
-//! The messages of Envoy's rate limit quota service v3.
+//! The messages of Envoy's rate limit quota service v3, without the fields that have no effect here. Names and numbers
+//! are Envoy's. On a stream, Envoy sends [`UsageReports`] and gets [`QuotaResponse`]s.
 
 use std::collections::HashMap;
 
 /// `RateLimitStrategy.BlanketRule`: refuse all requests.
 pub(super) const DENY_ALL: i32 = 1;
 
+/// The usage of some buckets since the last report.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct UsageReports {
     /// Set in the first message of a stream.
@@ -14,22 +16,27 @@ pub(super) struct UsageReports {
     pub(super) bucket_quota_usages: Vec<BucketUsage>,
 }
 
+/// The usage of one bucket.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct BucketUsage {
     #[prost(message, optional, tag = "1")]
     pub(super) bucket_id: Option<BucketId>,
+    /// The time since the last report.
     #[prost(message, optional, tag = "2")]
     pub(super) time_elapsed: Option<prost_types::Duration>,
+    /// The number of requests that Envoy has admitted in that time.
     #[prost(uint64, tag = "3")]
     pub(super) num_requests_allowed: u64,
 }
 
+/// The keys and values that identify a bucket: requests with these share a quota.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct BucketId {
     #[prost(map = "string, string", tag = "1")]
     pub(super) bucket: HashMap<String, String>,
 }
 
+/// New assignments.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct QuotaResponse {
     #[prost(message, repeated, tag = "1")]
@@ -50,6 +57,7 @@ pub(super) enum Action {
     Assign(Assignment),
 }
 
+/// How Envoy decides about the requests of a bucket, for a limited time.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Assignment {
     #[prost(message, optional, tag = "2")]
@@ -66,6 +74,7 @@ pub(super) struct Strategy {
 
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum StrategyKind {
+    /// All requests are admitted, or all are refused ([`DENY_ALL`]).
     #[prost(int32, tag = "1")]
     BlanketRule(i32),
     #[prost(message, tag = "3")]

@@ -1,4 +1,5 @@
-//! The number of streams that report each bucket of Envoy's quota service.
+//! The number of streams that report each bucket of Envoy's quota service. The limit of a bucket is divided between
+//! them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use crate::key_counts::KeyCounts;
 /// The maximum number of buckets of all streams together.
 const BUCKETS_MAX: usize = 65_536;
 
-/// The number of streams of each bucket. It is locked once per report, which Envoy sends every few seconds.
+/// The number of streams of each bucket. It is locked once for each bucket of a report, which Envoy sends every few
+/// seconds.
 #[derive(Default)]
 pub(in crate::doors) struct QuotaRegistry(Mutex<KeyCounts<String>>);
 
@@ -26,7 +28,8 @@ impl Subscriptions {
         Self { registry, own: HashSet::new() }
     }
 
-    /// Adds a bucket, and returns how many streams have it. `None` if there are too many buckets.
+    /// Adds a bucket, unless it is known, and returns how many streams report it. `None` if this stream would have more
+    /// than `own_max` buckets, or all streams more than [`BUCKETS_MAX`].
     pub(super) fn add(&mut self, domain: &str, entries: &[DescriptorEntry], own_max: usize) -> Option<u64> {
         let mut name = format!("{}:{domain}", domain.len());
         for DescriptorEntry { key, value } in entries {

@@ -1,8 +1,9 @@
-//! `ShouldRateLimit`: decides on the descriptors of one request.
+//! `ShouldRateLimit`, the method of Envoy's rate limit service: decides on one request, which Envoy describes by
+//! descriptors. A descriptor is a list of entries, each with a key and a value; each may have a limit.
 //!
-//! A domain of a file in the format of envoyproxy/ratelimit is decided by its limits, as envoyproxy/ratelimit does; any
-//! other domain by its rules, with the entries as attributes. The request is over the limit if a limit is exceeded, or
-//! if all limits in quota mode are.
+//! If the domain is in a file in the format of envoyproxy/ratelimit, the limits of the file decide, as they do there.
+//! Otherwise the rules of the domain decide, with the entries as attributes. The request is over the limit if a limit
+//! is exceeded; of the limits in quota mode, all must be exceeded.
 //!
 //! Envoy sends two kinds of calls that look the same: questions before a request, and reports of the cost after it. A
 //! report must be charged even if it exceeds the limit, or clients could exceed a limit without end. A question must
@@ -34,7 +35,8 @@ const DESCRIPTORS_MAX: usize = 100;
 const ENTRIES_MAX: usize = 32;
 /// The maximum number of hits of one descriptor, which is Envoy's own.
 const HITS_MAX: u64 = 1_000_000_000;
-/// The class under which the watch sees callers that an override, or a limit of 0, refuses.
+/// The class, for the watch, of descriptors that are refused without a rule: by a limit that came with the call, or by
+/// a limit of 0.
 const CALL_CLASS: &str = "descriptor";
 
 /// Why a call cannot be answered.
@@ -49,16 +51,18 @@ enum LimitSource<'l> {
     Unlimited,
     /// A limit of a file.
     Leaf(&'l LimitLeaf),
-    /// The limit that came with the descriptor.
+    /// The limit that came with the descriptor: this many requests per unit.
     Override(u32, LimitUnit),
     /// The rules of the domain.
     Rules,
 }
 
-/// How many hits a descriptor has.
+/// The effect of a descriptor on its limit.
 #[derive(Clone, Copy)]
 enum Hits {
+    /// Charge this many hits; 0 only checks.
     Add(u64),
+    /// Return this many hits.
     Return(u64),
 }
 
@@ -82,6 +86,7 @@ pub(in crate::doors) async fn should_rate_limit(
     Ok(RateLimitResponse { overall_code: if is_over { OVER_LIMIT } else { OK }, statuses, response_headers_to_add })
 }
 
+/// Rejects a call that is malformed or too large.
 fn check(request: &RateLimitRequest) -> Result<(), BadCall> {
     if request.domain.is_empty() {
         return Err("rate limit domain must not be empty".into());
@@ -116,7 +121,8 @@ fn is_over(judgements: &[Judgement]) -> bool {
     is_quota_used_up || judgements.iter().any(|judgement| judgement.is_over() && !judgement.is_quota)
 }
 
-/// Ends the request of a descriptor. Its charge is returned if the whole request is refused.
+/// Settles the charge of a descriptor, or returns it (`is_returned`), because the whole request is refused. Returns the
+/// status for the response.
 fn close(station: &Station, judgement: Judgement, is_returned: bool) -> DescriptorStatus {
     let Judgement { mut status, ruling, hits, .. } = judgement;
     let Some(ruling) = ruling.filter(|ruling| !ruling.decision.verdict.is_refusal()) else { return status };
@@ -130,14 +136,18 @@ fn close(station: &Station, judgement: Judgement, is_returned: bool) -> Descript
     status
 }
 
+/// A call for one domain.
 struct Call<'a> {
     station: &'a Station,
+    /// The name of the domain in the call.
     domain: &'a str,
+    /// The limits of the domain, if it is one of a file.
     served: Option<&'a ServedDomain>,
 }
 
 impl<'a> Call<'a> {
-    /// The limit of each descriptor.
+    /// The limit of each descriptor. A limit that another limit of the call replaces (`replaces` in the file) does not
+    /// apply.
     fn sources(&self, descriptors: &[RateLimitDescriptor]) -> Result<Vec<LimitSource<'a>>, BadCall> {
         let mut scratch = String::new();
         let mut sources = Vec::with_capacity(descriptors.len());
@@ -172,6 +182,7 @@ impl<'a> Call<'a> {
         Ok(sources)
     }
 
+    /// Decides on a descriptor by its limit, and charges it.
     async fn judge(
         &self,
         descriptor: &RateLimitDescriptor,
@@ -199,6 +210,7 @@ impl<'a> Call<'a> {
         judgement.of_leaf(leaf)
     }
 
+    /// Decides by a limit of a file, which is a rule.
     async fn by_leaf(
         &self,
         descriptor: &RateLimitDescriptor,
@@ -220,6 +232,7 @@ impl<'a> Call<'a> {
         self.by_request(self.domain, &DescribedRequest::of_descriptor(&attributes), hits).await
     }
 
+    /// Decides by the rules of a domain that apply to `request`.
     async fn by_request(
         &self,
         domain: &str,
@@ -259,7 +272,7 @@ impl<'a> Call<'a> {
         self.station.decider.decide(inquiry, request).await
     }
 
-    /// Charges what is left of a limit that a report exceeds.
+    /// Charges what is left of a limit that a report of `count` hits exceeds. `refused` is the decision on the report.
     async fn take_rest(
         &self,
         domain: &str,
@@ -271,6 +284,7 @@ impl<'a> Call<'a> {
         if decider.charge_rest(domain, request, count) != Ok(false) {
             return;
         }
+        // The limit is on Redis: what was left a moment ago is charged as a request of its own.
         let left = refused.decision.info.map_or(0, |info| info.remaining.min(count));
         if left > 0
             && let Ok(ruling) = self.ask(domain, request, left).await
@@ -285,6 +299,7 @@ impl<'a> Call<'a> {
         Judgement::without_limit()
     }
 
+    /// Decides by the limit that came with the descriptor.
     fn by_override(&self, descriptor: &RateLimitDescriptor, requests: u32, unit: LimitUnit, hits: Hits) -> Judgement {
         let (station, now) = (self.station, self.station.decider.now());
         if self.served.is_none() && !station.decider.has_domain(self.domain) {
@@ -311,7 +326,7 @@ impl<'a> Call<'a> {
         if !fits && count > 1 {
             table.charge_rest(&key, bucket, count, now);
         }
-        // A check asks whether anything is left.
+        // A call without hits asks whether anything is left.
         fits &= !(matches!(hits, Hits::Add(0)) && info.remaining == 0);
         if !fits {
             station.decider.refused_by_call(CALL_CLASS, &key[..name_length]);
@@ -322,9 +337,9 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The limit of a bucket of the quota service.
+/// The state of the limit of a bucket of the quota service.
 pub(super) enum QuotaFigures {
-    /// Nothing.
+    /// There is no limit, or it is only observed.
     NoLimit,
     /// A limit of 0.
     Blocked,
@@ -334,7 +349,8 @@ pub(super) enum QuotaFigures {
     Limit { quota: u64, window: Span },
 }
 
-/// Charges requests that Envoy has admitted by its own decision, and returns what limits the rest.
+/// Charges `count` requests of a bucket, which Envoy has admitted by its own decision, to the limit of the descriptor
+/// with the same entries. Returns the state of that limit.
 pub(super) async fn charge_usage(
     station: &Station,
     domain: &str,
@@ -366,8 +382,8 @@ pub(super) async fn charge_usage(
     Ok(QuotaFigures::NoLimit)
 }
 
-/// The orders in which the entries of a bucket may be those of a descriptor: a bucket has no order, and limits of files
-/// do. Only the given one if there are many entries.
+/// The orders of entries in which a limit of a bucket is searched: the entries of a bucket have no order, those of
+/// limits in files do. With more than four entries, only the given order is tried.
 fn orders(entries: &[DescriptorEntry]) -> Vec<Vec<DescriptorEntry>> {
     const PERMUTED_MAX: usize = 4;
     if entries.len() > PERMUTED_MAX {
@@ -413,8 +429,8 @@ fn make_unique(key: &mut Vec<u8>, descriptor: &RateLimitDescriptor, requests: u3
     key.extend_from_slice(&unit.secs().to_le_bytes());
 }
 
-/// The values that tell the counters of a leaf apart, each after its length, so that no two lists of values are the
-/// same text.
+/// The key of a descriptor for a rule of the class `identifier`: the values of the entries whose values have counters
+/// of their own. Each is preceded by its length, so that different lists of values are different texts.
 fn identifier(descriptor: &RateLimitDescriptor, leaf: &LimitLeaf) -> String {
     let varying = descriptor.entries.iter().zip(&leaf.entries).filter(|(_, known)| known.varies);
     let values: Vec<&str> = varying.map(|(entry, _)| entry.value.as_str()).collect();

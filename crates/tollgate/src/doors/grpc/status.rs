@@ -1,4 +1,4 @@
-//! The status of a descriptor, and the headers that tell a client about it.
+//! The decision on a descriptor, its form in Envoy's response, and the rate limit headers for the client.
 
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::limit_status::{self, Field};
@@ -16,16 +16,17 @@ const OVERRIDE: &str = "override";
 /// The decision on one descriptor.
 pub(super) struct Judgement {
     pub(super) status: DescriptorStatus,
-    /// Whether the limit is in quota mode.
+    /// Whether the limit is in quota mode: the request is refused only if all such limits are exceeded.
     pub(super) is_quota: bool,
-    /// The decision of a rule, whose charge is open.
+    /// The decision of a rule, whose charge can still be returned.
     pub(super) ruling: Option<Ruling>,
     /// The number of hits that were charged.
     pub(super) hits: u64,
-    /// The policy name of a limit without a rule.
+    /// The policy name in the headers, for a limit without a rule.
     policy: String,
     /// The quota and the window of a limit without a rule.
     quota: Option<(u64, Span)>,
+    /// The time until the limit admits requests again if it is exceeded, otherwise until its full quota is available.
     reset: Span,
 }
 
@@ -35,7 +36,7 @@ impl Judgement {
         Self { status, is_quota: false, ruling: None, hits: 0, policy, quota: None, reset: Span::ZERO }
     }
 
-    /// The state of a limit.
+    /// The decision of a limit, with its state.
     fn limited(limit: RateLimit, is_over: bool, remaining: u64, reset: Span, hits: u64) -> Self {
         let status = DescriptorStatus {
             code: if is_over { OVER_LIMIT } else { OK },
@@ -56,7 +57,7 @@ impl Judgement {
         Self::new(DescriptorStatus { code: OK, limit_remaining: u32::MAX, ..DescriptorStatus::default() })
     }
 
-    /// The state of a bucket without a rule.
+    /// The decision of a limit without a rule: one that came with the descriptor, or a limit of 0.
     pub(super) fn of_bucket(
         requests: u32,
         unit: LimitUnit,
@@ -70,11 +71,11 @@ impl Judgement {
         Self { policy: OVERRIDE.to_owned(), quota, ..Self::limited(limit, !fits, remaining, reset, hits) }
     }
 
-    /// The decision of a rule. A check that only looks is over the limit if nothing is left.
-    pub(super) fn of_ruling(ruling: Ruling, hits: u64, now: Moment, is_look: bool) -> Self {
+    /// The decision of a rule. A call that charges nothing (`is_check_only`) is over the limit if nothing is left.
+    pub(super) fn of_ruling(ruling: Ruling, hits: u64, now: Moment, is_check_only: bool) -> Self {
         let Some(figures) = ruling.figures() else { return Self::without_limit() };
         let is_enforced = !ruling.is_observed();
-        let is_over = ruling.decision.verdict.is_refusal() || is_look && is_enforced && figures.remaining == 0;
+        let is_over = ruling.decision.verdict.is_refusal() || is_check_only && is_enforced && figures.remaining == 0;
         let wait = ruling.decision.verdict.retry_after(now);
         let reset = if is_over && !wait.is_zero() { wait } else { figures.clear };
         let reset = if reset.is_zero() { figures.window.unwrap_or(Span::ZERO) } else { reset };
@@ -87,7 +88,7 @@ impl Judgement {
         Self { ruling: Some(ruling), ..Self::limited(limit, is_over, remaining, reset, hits) }
     }
 
-    /// The limit is one of a file.
+    /// The same decision, with the name and mode of a limit from a file.
     pub(super) fn of_leaf(mut self, leaf: &LimitLeaf) -> Self {
         if let Some(limit) = &mut self.status.current_limit {
             limit.name = leaf.limit.name.clone().unwrap_or_default();
@@ -99,7 +100,7 @@ impl Judgement {
         self
     }
 
-    /// The basis of an assignment of the quota service.
+    /// The state of the limit, for an assignment of the quota service.
     pub(super) fn quota_figures(&self) -> QuotaFigures {
         let Some(figures) = self.ruling.as_ref().filter(|ruling| !ruling.is_observed()).and_then(Ruling::figures)
         else {
@@ -117,7 +118,7 @@ impl Judgement {
         self.status.code == OVER_LIMIT
     }
 
-    /// The state of the limit, unless its rule has `headers = false`.
+    /// The state of the limit for the headers. None if its rule has `headers = false`.
     fn standing(&self) -> Option<LimitStatus<'_>> {
         let remaining = u64::from(self.status.limit_remaining);
         if let Some(ruling) = &self.ruling {
@@ -129,8 +130,8 @@ impl Judgement {
     }
 }
 
-/// The headers for the client: of the strictest limit. Envoy itself can add `x-ratelimit-*`, so those are not among
-/// them.
+/// The headers for the client: those of the strictest limit, and `retry-after` if the request is over the limit. Envoy
+/// itself can add `x-ratelimit-*`, so those are left out.
 pub(super) fn headers(judgements: &[Judgement], is_over: bool) -> Vec<HeaderValue> {
     let limited = judgements.iter().filter(|judgement| judgement.status.current_limit.is_some());
     let key = |judgement: &&Judgement| (!judgement.is_over() || judgement.is_quota, judgement.status.limit_remaining);

@@ -1,8 +1,9 @@
-//! Units of time as Envoy numbers them.
+//! The units of time of limits: their numbers in Envoy's messages and their names in JSON.
 
 use tollgate_wire::ratelimit_config::LimitUnit;
 
-/// The units with their numbers in `RateLimitResponse.RateLimit.LimitUnit`. An override has no week.
+/// The number in `RateLimitResponse.RateLimit.Unit`, the unit, and the name in JSON. 0 is `UNKNOWN`. An override has
+/// the same numbers.
 const NUMBERS: [(i32, LimitUnit, &str); 7] = [
     (1, LimitUnit::Second, "SECOND"),
     (2, LimitUnit::Minute, "MINUTE"),

@@ -1,4 +1,5 @@
-//! The response to a check: the fields of a decision, those of Sharkey's LimitInfo, rate limit headers and a ticket.
+//! The response to a check (`POST /v1/check`): the fields of a decision, those of LimitInfo in Sharkey, whose limiter
+//! the door can replace, rate limit headers and a ticket. `docs/door-http.md` describes the fields.
 
 use std::io::{self, Write};
 
@@ -18,11 +19,12 @@ const UNLIMITED: u64 = (1 << 53) - 1;
 /// The usual maximum size of the values of the rate limit headers, in bytes.
 const FIELDS_BYTES: usize = 128;
 
-/// The header fields for the application's own response, with their values in one piece of memory.
+/// The rate limit headers, which the application can add to its own response. One allocation has all values.
 #[derive(Default)]
 struct LimitFields {
+    /// All values, one after the other.
     values: String,
-    /// Each field with the end of its value.
+    /// The name of each field, and the end of its value in `values`.
     ends: [Option<(&'static str, usize)>; 6],
 }
 
@@ -55,10 +57,12 @@ impl Serialize for LimitFields {
     }
 }
 
-/// The time until the next request, and that until the limit is unused, with Tollgate's and with Sharkey's names.
+/// The times of a limit, written with Tollgate's and with Sharkey's names.
 #[derive(Default)]
 struct ResetTimes {
+    /// The time until one more request fits.
     reset: Span,
+    /// The time until the full quota is available.
     clear: Span,
 }
 
@@ -73,7 +77,7 @@ impl Serialize for ResetTimes {
     }
 }
 
-/// The response to a check.
+/// The response to one check. The field names are those of the JSON.
 #[derive(Default, Serialize)]
 pub(super) struct CheckAnswer {
     at_ms: u64,
@@ -128,8 +132,8 @@ impl CheckAnswer {
         }
     }
 
-    /// Changes the response to an admission, after the hold of a rule.
-    pub(super) fn goes_on(&mut self) {
+    /// Changes the response of a held request to an admission, after the hold.
+    pub(super) fn admit_after_hold(&mut self) {
         self.decision = "admit";
         self.hold_ms = 0;
     }
@@ -152,7 +156,7 @@ impl CheckAnswer {
         }
     }
 
-    /// The response to a check with the factor 0.
+    /// The response to a check with the factor 0, which means no limit.
     pub(super) fn unlimited(rule: Option<&str>) -> Self {
         Self {
             at_ms: Station::unix_ms(),
@@ -171,14 +175,14 @@ impl CheckAnswer {
         self.serialize(&mut json).expect("writing into memory cannot fail");
     }
 
-    /// Responds to a call with one check.
+    /// Makes this the response to a call with a single check.
     pub(super) fn write_reply(&self, reply: &mut DoorReply) {
         self.headers.iter().for_each(|(name, value)| reply.field(name, value.as_bytes()));
         reply.json(|out| self.write(out));
     }
 }
 
-/// Writes a space after each comma and colon of an object.
+/// Formats JSON with a space after each comma and colon of an object.
 struct Spaced;
 
 impl Formatter for Spaced {

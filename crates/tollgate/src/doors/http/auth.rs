@@ -1,4 +1,5 @@
-//! `/v1/auth`: forward-auth. A proxy asks for a decision on each request before it forwards it.
+//! `/v1/auth`: forward-auth. A proxy asks for a decision on each request before it forwards it. The call has the header
+//! fields of the request, and the response admits or refuses it.
 //!
 //! Traefik and Caddy send `X-Forwarded-Method`, `-Host`, `-Uri` and `-For`, and forward any response other than 2xx to
 //! the client. nginx forwards the client's header fields, so a client could forge `X-Forwarded-Uri`. Under
@@ -46,8 +47,11 @@ pub(super) enum Proxy {
 /// The query parameters of the call.
 #[derive(Default, serde::Deserialize)]
 struct AuthQuery {
+    /// The domain whose rules decide.
     domain: Option<String>,
+    /// Whether the request also waits in the fair queue; `0` and `false` are no.
     queue: Option<String>,
+    /// The time after which the ticket expires, in milliseconds.
     deadline_ms: Option<u64>,
 }
 
@@ -110,7 +114,7 @@ pub(super) async fn auth(
         let id = station.keep(ticket, true, query.deadline_ms.map(Span::from_millis));
         reply.field(TICKET, id.to_string().as_bytes());
     } else {
-        // The ticket holds no permit and no count in flight, and a proxy never asks for a refund.
+        // The ticket has nothing to settle at the end of the request, and a proxy never asks for a refund.
         station.decider.settle(ticket, None);
     }
     reply.field("cache-control", b"no-store");
@@ -131,6 +135,7 @@ fn write_limit_fields(ruling: &Ruling, reply: &mut DoorReply) {
     limit_status::write_fields(standing, is_refusal, |field, value| reply.field(field.as_str(), value));
 }
 
+/// Makes this the response to a refused request. `ruling` is the decision, if a rule has refused it and not the queue.
 fn refuse(
     station: &Station,
     request: &ForwardedRequest<'_>,
@@ -188,14 +193,17 @@ fn refuse_ambiguous(proxy: Proxy, reply: &mut DoorReply) {
 struct ForwardedRequest<'a> {
     client: IpAddr,
     method: &'a [u8],
+    /// The path with its query.
     target: &'a [u8],
     /// The host with its port.
     authority: Option<&'a [u8]>,
+    /// The header fields of the call, with those of the client.
     fields: &'a Fields,
     normal_path: NormalPath,
 }
 
 impl<'a> ForwardedRequest<'a> {
+    /// The request that a call is about. `peer` is the address of the proxy.
     fn new(station: &Station, peer: SocketAddr, call: &'a RequestHead, proxy: Proxy) -> Self {
         let fields = &call.fields;
         let either = |[forwarded, original]: [&str; 2]| {

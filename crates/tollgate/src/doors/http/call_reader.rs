@@ -1,4 +1,4 @@
-//! Reads one call after the other from a connection.
+//! Reads one call (a request to the HTTP door) after the other from a connection.
 
 use std::future::pending;
 use std::ops::Range;
@@ -18,10 +18,11 @@ const BOUNDS: Bounds = Bounds { line_bytes_max: 32 << 10, head_bytes_max: 32 << 
 /// Maximum size of the body of a call, in bytes: enough for a few hundred checks.
 const BODY_BYTES_MAX: usize = 128 << 10;
 /// Timeout for receiving the body of a call.
-const BODY_MAX: Duration = Duration::from_secs(10);
-/// The time for which, and the number of bytes that, the door reads from a client that still sends while its connection
-/// is closed. Closing with unread bytes resets the connection, and the client may lose the response.
-const LINGER: Duration = Duration::from_secs(2);
+const BODY_WAIT_MAX: Duration = Duration::from_secs(10);
+/// When the door closes a connection, it first reads what the client still sends, for at most this time. Closing with
+/// unread bytes resets the connection, and the client may lose the response.
+const LINGER_MAX: Duration = Duration::from_secs(2);
+/// The most bytes that are read for this.
 const LINGER_BYTES_MAX: usize = 256 << 10;
 
 /// The state of reading a connection. The memory is reused for the next call.
@@ -30,13 +31,15 @@ pub(super) struct CallReader {
     pub(super) input: InputBuffer,
     pub(super) head: RequestHead,
     pub(super) body: Vec<u8>,
+    /// Finds the end of the head.
     scan: Scan,
+    /// Decodes a chunked body.
     decoder: Decoder,
     has_ended: bool,
 }
 
 impl CallReader {
-    /// Reads the head of a call, or the fault of one. None if the client has closed the connection. Nothing is lost if
+    /// Reads the head of the next call into `head`. None if the client has closed the connection. Nothing is lost if
     /// the future is dropped.
     pub(super) async fn read_head(
         &mut self,
@@ -88,7 +91,7 @@ impl CallReader {
         self.decoder.reset();
         if !self.take_body()? {
             // In a box, so that calls that arrive at once do not carry the memory for the timer.
-            let rest = Box::pin(timeout(BODY_MAX, self.read_rest(stream)));
+            let rest = Box::pin(timeout(BODY_WAIT_MAX, self.read_rest(stream)));
             rest.await.map_err(|_| DoorProblem::new(408, "the body did not arrive within 10 s"))??;
         }
         self.has_ended = true;
@@ -161,12 +164,12 @@ impl CallReader {
                 }
             }
         };
-        let _ = timeout(LINGER, discard).await;
+        let _ = timeout(LINGER_MAX, discard).await;
     }
 }
 
-/// Waits until the client closes the connection. Calls that it sends in advance stay in the buffer; a full buffer ends
-/// the observation.
+/// Waits until the client closes the connection. Calls that it sends in advance stay in the buffer; once the buffer is
+/// full, this never returns.
 pub(super) async fn client_left(stream: &mut (impl AsyncRead + Unpin), input: &mut InputBuffer) {
     while input.bytes().len() < READ_BYTES {
         if !matches!(input.read(stream).await, Ok(1..)) {

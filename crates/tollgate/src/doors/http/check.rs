@@ -1,8 +1,7 @@
 //! `POST /v1/check`: decides on a request that the caller serves.
 //!
-//! A check names a rule and a key, or describes a request by its attributes. The response to an array of checks is an
-//! array. The response to a check has the fields of a decision, those of Sharkey's LimitInfo and a ticket, which
-//! `POST /v1/report` settles.
+//! A check names a rule and a key, or describes a request by its attributes. The response has the decision and a
+//! ticket, with which `POST /v1/report` settles the request at its end. The response to an array of checks is an array.
 
 use serde_json::json;
 use tollgate_core::decision::Verdict;
@@ -29,7 +28,7 @@ const DEADLINE_MS_MAX: u64 = 3_600_000;
 /// Maximum factor: the largest that a limit can be scaled by.
 const FACTOR_MAX: f64 = 1_000_000.0;
 
-/// Responds to a call.
+/// Responds to a call with one check or several.
 pub(super) async fn check(station: &Station, bytes: &[u8], reply: &mut DoorReply) -> Result<(), DoorProblem> {
     match Checks::parse(bytes).map_err(DoorProblem::malformed)? {
         Checks::One(check) => decide(station, &check).await?.write_reply(reply),
@@ -56,6 +55,7 @@ pub(super) async fn check(station: &Station, bytes: &[u8], reply: &mut DoorReply
 }
 
 impl Check<'_> {
+    /// The request that the check describes.
     fn request(&self) -> Result<DescribedRequest<'_>, DoorProblem> {
         let (rule, key) = (self.rule.as_ref().map(|rule| &*rule.0), self.key.as_ref().map(|key| &*key.0));
         if key.is_some() && rule.is_none() {
@@ -66,6 +66,7 @@ impl Check<'_> {
         DescribedRequest::new(rule, key, &self.attributes.0).map_err(DoorProblem::malformed)
     }
 
+    /// The parameters of the decision. An error if a field is out of range.
     fn inquiry(&self) -> Result<Inquiry<'_>, DoorProblem> {
         let domain = self.domain.as_ref().map_or(DEFAULT_DOMAIN, |domain| &domain.0);
         let count = self.toll.unwrap_or(1);
@@ -88,7 +89,7 @@ impl Check<'_> {
         Ok(Inquiry { domain, count, cpu, factor: self.factor()?, has_key: self.key.is_some(), on_hold })
     }
 
-    /// The factor. None for 1, and for 0, which means no limit.
+    /// The factor that scales the limits. None for 1, and for 0, which means no limit ([`Self::is_unlimited`]).
     fn factor(&self) -> Result<Option<Factor>, DoorProblem> {
         let Some(factor) = self.factor.filter(|factor| *factor != 1.0 && *factor != 0.0) else { return Ok(None) };
         if !(0.001..=FACTOR_MAX).contains(&factor) {
@@ -111,6 +112,7 @@ pub(super) fn cpu_of(millis: f64, name: &str) -> Result<Span, DoorProblem> {
     Err(DoorProblem::malformed(format!("`{name}` is not from 0 to {TOLL_MS_MAX}")))
 }
 
+/// Decides on one check. An admitted request gets a ticket, unless it charges nothing.
 async fn decide(station: &Station, check: &Check<'_>) -> Result<CheckAnswer, DoorProblem> {
     let (inquiry, request) = (check.inquiry()?, check.request()?);
     if check.is_unlimited() {
@@ -131,7 +133,7 @@ async fn decide(station: &Station, check: &Check<'_>) -> Result<CheckAnswer, Doo
         let is_open = ruling.is_open() || client.is_some();
         let mut ticket = ruling.ticket();
         if let Some(client) = client {
-            answer.goes_on();
+            answer.admit_after_hold();
             if let Err(refusal) = station.decider.take_permit(&mut ticket, client, &request).await {
                 station.count(Count::Refused);
                 return Ok(answer.refused_by_queue(&refusal));
@@ -151,6 +153,7 @@ fn count_of(ruling: &Ruling) -> Count {
     }
 }
 
+/// The error response to a check that cannot be decided.
 fn no_ruling(why: NoRuling, check: &Check<'_>) -> DoorProblem {
     let named = |text: &Option<Text<'_>>| text.as_ref().map_or_else(String::new, |text| format!(" `{}`", text.0));
     match why {

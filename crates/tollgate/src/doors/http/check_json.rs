@@ -1,4 +1,4 @@
-//! The JSON of `POST /v1/check`. It has no other dependencies, so that it can be fuzzed.
+//! The JSON of `POST /v1/check`. This file depends on no other module, so that it can be fuzzed.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,20 +14,30 @@ pub(super) const ATTRIBUTES_MAX: usize = 64;
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Check<'a> {
+    /// The domain whose rules decide.
     #[serde(borrow)]
     pub(super) domain: Option<Text<'a>>,
+    /// The only rule that decides; without it, all rules that apply.
     #[serde(borrow)]
     pub(super) rule: Option<Text<'a>>,
+    /// The key of that rule.
     #[serde(borrow)]
     pub(super) key: Option<Text<'a>>,
+    /// A description of the request, instead of a key.
     #[serde(borrow, default)]
     pub(super) attributes: Attributes<'a>,
+    /// The number of requests that the check counts as.
     pub(super) toll: Option<u64>,
+    /// The expected CPU time, in milliseconds.
     pub(super) toll_ms: Option<f64>,
+    /// Scales the limits: 2 halves them, 0 means no limit.
     pub(super) factor: Option<f64>,
+    /// False: a request that a rule would hold is refused.
     pub(super) hold: Option<bool>,
+    /// True: the response is delayed until the request leaves the fair queue.
     #[serde(default)]
     pub(super) queue: bool,
+    /// The time after which the ticket expires, in milliseconds.
     pub(super) deadline_ms: Option<u64>,
 }
 

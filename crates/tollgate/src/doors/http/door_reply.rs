@@ -1,4 +1,4 @@
-//! The response to a call.
+//! The response of the HTTP door to a call.
 
 use tollgate_wire::decimal;
 use tollgate_wire::http1::response::reason;
@@ -48,11 +48,11 @@ impl DoorReply {
         self.body.push(b'\n');
     }
 
-    /// Writes the response to the call with this head.
-    pub(super) fn write(&self, out: &mut Vec<u8>, call: &RequestHead, keeps: bool, date: &str) {
+    /// Writes the response to `call`. `stays_open`: the connection is kept for the next call.
+    pub(super) fn write(&self, out: &mut Vec<u8>, call: &RequestHead, stays_open: bool, date: &str) {
         out.extend_from_slice(b"HTTP/1.1 ");
         decimal::put(out, self.status.into());
-        let connection: &[u8] = match (keeps, call.version) {
+        let connection: &[u8] = match (stays_open, call.version) {
             (false, _) => b"\r\nconnection: close",
             (true, Version::Http10) => b"\r\nconnection: keep-alive",
             (true, Version::Http11) => b"",

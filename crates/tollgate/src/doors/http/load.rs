@@ -1,4 +1,4 @@
-//! `POST /v1/load`: an application reports its load.
+//! `POST /v1/load`: an application reports its load. The gate uses it for the band, the load level of the backend.
 
 use tollgate_core::time::Span;
 

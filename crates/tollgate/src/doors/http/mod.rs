@@ -1,7 +1,8 @@
-//! The HTTP door: applications and proxies ask for decisions and report the cost of requests.
+//! The HTTP door: applications and proxies ask for decisions about requests that they serve, and report their cost. The
+//! requests to the door itself are named calls.
 //!
-//! It uses the parser of the gate. A connection has one call at a time: the next one is read once the response to the
-//! one before it is sent, so a client that reads no responses is not read from either.
+//! It uses the HTTP parser of the gate. A connection has one call at a time: the next one is read once the response to
+//! the one before it is sent, so a client that reads no responses is not read from either.
 
 mod answer;
 mod auth;
@@ -34,7 +35,7 @@ use door_reply::DoorReply;
 use problem::DoorProblem;
 
 /// Timeout from the end of a call to the complete head of the next one. Clients reuse connections.
-const HEAD_MAX: Duration = Duration::from_secs(60);
+const HEAD_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Serves one connection until it ends.
 pub(super) async fn converse(
@@ -47,7 +48,7 @@ pub(super) async fn converse(
     let is_draining = drains.clone();
     let mut drained = pin!(drains.wait_for(|is_draining| *is_draining));
     // The timer may end before the timeout: setting it for each call would cost as much as the decision.
-    let mut timer = pin!(tokio::time::sleep(HEAD_MAX));
+    let mut timer = pin!(tokio::time::sleep(HEAD_WAIT_MAX));
     let door = HttpDoor { station: &station, usage: &usage, peer };
     let (mut reader, mut reply, mut out) = (CallReader::default(), DoorReply::default(), Vec::new());
     loop {
@@ -56,7 +57,7 @@ pub(super) async fn converse(
             head = reader.read_head(&mut stream) => head,
             _ = &mut drained => return,
             () = &mut timer => {
-                let deadline = usage.used_at.get() + HEAD_MAX;
+                let deadline = usage.used_at.get() + HEAD_WAIT_MAX;
                 if deadline <= Instant::now() {
                     return;
                 }
@@ -76,33 +77,38 @@ pub(super) async fn converse(
             door.count(&problem);
             problem.write(&mut reply);
         }
-        let keeps = reader.has_ended() && reader.head.keeps_alive() && !reply.closes && !*is_draining.borrow();
-        reply.write(&mut out, &reader.head, keeps, &station.date.get());
+        let stays_open = reader.has_ended() && reader.head.keeps_alive() && !reply.closes && !*is_draining.borrow();
+        reply.write(&mut out, &reader.head, stays_open, &station.date.get());
         if send(&mut stream, &mut out).await.is_err() {
             return;
         }
-        if !keeps {
+        if !stays_open {
             return reader.linger(&mut stream).await;
         }
     }
 }
 
-/// The door as one of its clients sees it.
+/// The door for one connection.
 struct HttpDoor<'a> {
     station: &'a Station,
     usage: &'a Usage,
     peer: DoorPeer,
 }
 
-/// The subject of a call.
+/// The endpoint of a call, by its path.
 #[derive(Clone, Copy, Debug)]
 enum Endpoint {
+    /// `/v1/auth`: a proxy asks before it forwards a request.
     Auth(auth::Proxy),
+    /// `/v1/check`: an application asks before it serves a request.
     Check,
+    /// `/v1/report`: the end of requests is reported.
     Report,
-    /// A proxy can report with the query alone, with any method.
+    /// `/v1/report?ticket=...`: the same, with the query alone and with any method, for proxies.
     QueryReport,
+    /// `/v1/load`: an application reports its load.
     Load,
+    /// `/json`: Envoy's rate limit service as JSON.
     Json,
 }
 
@@ -148,7 +154,7 @@ impl Drop for ServingGuard<'_> {
 }
 
 impl HttpDoor<'_> {
-    /// Answers the call whose head was read. None if the client has left.
+    /// Carries out the call whose head was read, and fills `reply`. None if the client has left.
     async fn answer(
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
@@ -173,13 +179,13 @@ impl HttpDoor<'_> {
             answered = self.carry_out(endpoint, head, body, reply) => answered,
             () = client_left(stream, input) => return None,
         };
-        // From here on the connection can be closed for another one, as while its response is sent.
+        // From here on, while the response waits to be sent, the connection can be closed for another one.
         drop(serving);
         gather_responses().await;
         Some(answered)
     }
 
-    /// The endpoint of an authorized call.
+    /// Checks the token, the path and the method of a call. Returns its endpoint.
     fn admit(&self, head: &RequestHead) -> Result<Endpoint, DoorProblem> {
         let endpoint = Endpoint::of(head);
         // In a call of a proxy, `Authorization` comes from the client and is meant for the backend of the proxy.
@@ -220,8 +226,9 @@ impl HttpDoor<'_> {
         self.station.count(if is_unauthorized { Count::Unauthorized } else { Count::Malformed });
     }
 
-    /// Whether a page in a browser makes the call, while no token is required. Any page that is open in a browser on
-    /// this machine could then call the door. A browser also sends the client certificate of its user for any page.
+    /// Whether a page in a browser makes the call without having to know a token: because none is required, or because
+    /// the browser has sent the client certificate of its user, which it does for any page. The call may then be forged
+    /// by any page that is open in the browser.
     fn is_of_a_browser(&self, head: &RequestHead) -> bool {
         (self.peer.has_certificate || !self.station.asks_for_token())
             && (head.fields.find(b"origin").is_some() || head.fields.find(b"sec-fetch-site").is_some())

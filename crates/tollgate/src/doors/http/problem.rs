@@ -9,6 +9,7 @@ use super::door_reply::DoorReply;
 pub(super) struct DoorProblem {
     pub(super) status: u16,
     pub(super) detail: String,
+    /// A header field of the response.
     field: Option<(&'static str, &'static str)>,
 }
 

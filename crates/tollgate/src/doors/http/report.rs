@@ -1,4 +1,5 @@
-//! `POST /v1/report`: settles the tickets of requests that have ended.
+//! `POST /v1/report`: the caller of `/v1/check` or `/v1/auth` reports that requests have ended. Their tickets are
+//! settled: the measured cost replaces the expected one, and permits are released.
 
 use std::borrow::Cow;
 
@@ -11,10 +12,11 @@ use crate::doors::station::Station;
 /// Maximum number of reports in one call.
 const REPORTS_MAX: usize = 1024;
 
+/// A report in the body of a call.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TicketReport<'a> {
-    /// The ticket of the check.
+    /// The name of the ticket.
     #[serde(borrow)]
     ticket: Cow<'a, str>,
     /// The measured CPU time of the request, in milliseconds.
@@ -24,7 +26,7 @@ struct TicketReport<'a> {
     refund: bool,
 }
 
-/// A report in the query of the URI.
+/// A report in the query of a call, with the same fields.
 #[derive(serde::Deserialize)]
 struct QueryReport {
     ticket: String,
@@ -48,6 +50,7 @@ pub(super) fn report(station: &Station, bytes: &[u8], reply: &mut DoorReply) -> 
     if reports.len() > REPORTS_MAX {
         return Err(DoorProblem::malformed(format!("more than {REPORTS_MAX} reports in one call")));
     }
+    // A call with an invalid report settles nothing.
     for report in &reports {
         report.toll_ms.map(|millis| cpu_of(millis, "toll_ms")).transpose()?;
     }

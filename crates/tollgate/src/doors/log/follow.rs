@@ -54,7 +54,9 @@ pub(super) fn follow(path: &Path, pieces: &mpsc::Sender<Vec<u8>>) {
 
 struct FollowedFile {
     file: File,
+    /// Distinguishes the file from one that has replaced it.
     inode: u64,
+    /// The number of bytes read, to detect that the file was truncated.
     position: u64,
     partial: PartialLine,
 }
@@ -73,6 +75,7 @@ impl FollowedFile {
         std::fs::metadata(path).is_ok_and(|metadata| metadata.ino() != self.inode)
     }
 
+    /// Reads everything that was appended, and sends complete lines.
     fn read_to_end(&mut self, pieces: &mpsc::Sender<Vec<u8>>) -> io::Result<()> {
         // The file was truncated.
         if self.file.metadata()?.len() < self.position {

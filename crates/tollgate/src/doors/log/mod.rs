@@ -1,4 +1,4 @@
-//! Costs from the access log of a proxy that asks [`/v1/auth`](super::http).
+//! The log door: reads the cost of requests from the access log of a proxy that asks [`/v1/auth`](super::http).
 //!
 //! A proxy that only asks before it forwards a request does not report its end. Most proxies can write the ticket of
 //! the request to their access log, though, so each line of the log settles one ticket. Lines arrive through a file
@@ -22,17 +22,20 @@ use super::metrics::Count;
 use super::station::Station;
 use crate::settings::DoorLog;
 
-/// Pieces of the file that wait for the thread that settles.
+/// Maximum number of pieces of the file, each of whole lines, that wait to be settled.
 const PIECES_MAX: usize = 16;
 /// A UDP datagram cannot be larger.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
-/// Lines that are processed before other work of the thread has its turn.
+/// Maximum number of lines of the file that are processed before other work of the thread has its turn, and of lines of
+/// one syslog message. Further lines of a message are ignored.
 const LINES_AT_ONCE_MAX: usize = 256;
 
 /// The sources of log lines, bound and not read yet.
 pub(super) struct BoundLog {
     file: Option<PathBuf>,
+    /// For syslog messages.
     socket: Option<UdpSocket>,
+    /// The networks, besides loopback, whose syslog messages are accepted.
     senders: NetworkSet,
 }
 
@@ -113,7 +116,7 @@ fn settle(station: &Station, parser: &mut Parser, line: &[u8]) {
     station.count(if settled.is_some() { Count::Settled } else { Count::LogLineIgnored });
 }
 
-/// A line in either format. An object is JSON, also behind a syslog header.
+/// Parses a line: JSON if it ends with a brace, also behind a syslog header, and otherwise the combined log format.
 fn parse<'a>(parser: &'a mut Parser, line: &'a [u8]) -> Option<Request<'a>> {
     let format = if line.ends_with(b"}") { Format::Json } else { Format::Combined };
     match parser.parse(format, line) {

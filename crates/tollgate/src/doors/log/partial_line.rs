@@ -1,4 +1,4 @@
-//! Splits a stream of bytes into whole lines, with a bound on the unfinished one.
+//! Collects the whole lines of a stream of bytes, for the followed access log. The unfinished line is bounded.
 
 use tollgate_wire::log::LINE_BYTES_MAX;
 
@@ -28,6 +28,7 @@ impl PartialLine {
         (!lines.is_empty()).then_some(lines)
     }
 
+    /// Appends to the unfinished line, or drops it if it is too long.
     fn keep(&mut self, bytes: &[u8]) {
         if self.is_skipped || self.bytes.len() + bytes.len() > LINE_BYTES_MAX {
             self.bytes = Vec::new();

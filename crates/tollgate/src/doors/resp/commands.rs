@@ -1,4 +1,5 @@
-//! The commands besides `THROTTLE`, which Redis clients send when they connect.
+//! The commands without a limit or a state, which Redis clients send when they connect: `PING`, `ECHO`, `SELECT`,
+//! `INFO`, `COMMAND`, `CONFIG GET`, and the reply to `HELLO`.
 
 use tollgate_wire::resp::{Replies, RespVersion};
 
@@ -7,8 +8,8 @@ use super::session::Arguments;
 /// The reported version of Redis. Clients derive the available commands from it.
 const REDIS_VERSION: &str = "7.0.0";
 
-/// The commands, as `COMMAND` describes them: name, number of arguments (the minimum if negative), and position of the
-/// key.
+/// All commands, as `COMMAND` describes them: name, number of arguments with the name (the minimum if negative), and
+/// position of the key (0 for none).
 const COMMANDS: [(&str, i64, i64); 13] = [
     ("cl.throttle", -5, 1),
     ("throttle", -3, 1),
@@ -49,8 +50,8 @@ pub(super) fn answer(name: &[u8], arguments: Arguments<'_>, replies: &mut Replie
 
 fn unknown(arguments: Arguments<'_>, replies: &mut Replies<'_>) {
     let mut text = format!("ERR unknown command '{:.128}', with args beginning with: ", arguments.text(0));
-    for place in 1..arguments.count().min(5) {
-        text.push_str(&format!("'{:.64}' ", arguments.text(place)));
+    for index in 1..arguments.count().min(5) {
+        text.push_str(&format!("'{:.64}' ", arguments.text(index)));
     }
     replies.error(&text);
 }
@@ -87,8 +88,8 @@ fn command(arguments: Arguments<'_>, replies: &mut Replies<'_>) {
         b"DOCS" => replies.map(0),
         b"INFO" => {
             replies.array(arguments.count() - 2);
-            for place in 2..arguments.count() {
-                let asked = arguments.at(place);
+            for index in 2..arguments.count() {
+                let asked = arguments.at(index);
                 match COMMANDS.iter().find(|(name, ..)| name.as_bytes().eq_ignore_ascii_case(asked)) {
                     Some(one) => describe(one, replies),
                     None => replies.null(),
@@ -106,7 +107,7 @@ fn describe((name, arity, key): &(&str, i64, i64), replies: &mut Replies<'_>) {
     replies.integer(*arity);
     replies.array(1);
     replies.simple(if *key > 0 { "write" } else { "fast" });
-    [*key, *key, *key].into_iter().for_each(|place| replies.integer(place));
+    [*key, *key, *key].into_iter().for_each(|index| replies.integer(index));
 }
 
 /// The reply to `HELLO`.

@@ -1,7 +1,8 @@
-//! The RESP door: `CL.THROTTLE` and `THROTTLE` for Redis clients.
+//! The RESP door: `CL.THROTTLE` and `THROTTLE` for Redis clients, in the protocol of Redis (RESP).
 //!
-//! `CL.THROTTLE` has the arguments and replies of redis-cell; its limits come with each call. `THROTTLE` with the name
-//! of a rule uses that rule. The commands of a pipeline are executed in order, and their replies are sent together.
+//! `CL.THROTTLE` has the arguments and replies of redis-cell, a module of Redis; its limits come with each call.
+//! `THROTTLE` with the name of a rule uses that rule. The commands of a pipeline are executed in order, and their
+//! replies are sent together.
 
 mod commands;
 mod session;
@@ -22,13 +23,13 @@ use super::connections::Usage;
 use super::metrics::Count;
 use super::station::Station;
 use super::thread::DoorPeer;
-use session::{Next, RespSession};
+use session::{AfterCommand, RespSession};
 
 /// Maximum size of unsent replies, in bytes. Beyond it, no command is read until the client has read replies.
 const REPLY_BYTES_MAX: usize = 64 << 10;
 /// Timeout of an idle connection. Clients keep connections in pools.
 const IDLE_MAX: Duration = Duration::from_secs(600);
-/// Timeout for the rest of a command.
+/// Timeout for the rest of a command whose first bytes have arrived.
 const COMMAND_MAX: Duration = Duration::from_secs(10);
 
 /// Serves one connection until it ends.
@@ -79,7 +80,7 @@ pub(super) async fn converse(
     }
 }
 
-/// The state of a connection after replies.
+/// The state of a connection after the replies to all complete commands.
 enum Answered {
     /// The buffer is empty.
     All,
@@ -102,14 +103,14 @@ async fn answer_all(
 ) -> io::Result<Answered> {
     usage.set_serving(true);
     let mut at = 0;
-    let goes_on = loop {
+    let stays_open = loop {
         let bytes = &buffer.bytes()[at..];
         match command.read(bytes) {
             Ok(None) => break true,
             Ok(Some(length)) => {
-                let next = session.answer(command, bytes, out).await;
+                let after = session.answer(command, bytes, out).await;
                 at += length;
-                if next == Next::Close {
+                if after == AfterCommand::Close {
                     break false;
                 }
             }
@@ -126,13 +127,13 @@ async fn answer_all(
         }
     };
     buffer.consume(at);
-    if at > 0 && session.is_let_in() {
+    if at > 0 && session.is_authorized() {
         usage.is_useful.set(true);
     }
     // From here on the connection can be closed for another one: a client that reads no replies is not served.
     usage.set_serving(false);
     send(stream, out).await?;
-    Ok(match goes_on {
+    Ok(match stays_open {
         false => Answered::Closes,
         true if buffer.bytes().is_empty() => Answered::All,
         true => Answered::Begun { after_another: at > 0 },

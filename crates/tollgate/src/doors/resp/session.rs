@@ -14,6 +14,7 @@ use crate::token::Token;
 /// The state of a connection.
 pub(super) struct RespSession {
     pub(crate) station: Rc<Station>,
+    /// The version of the protocol, which the client selects with `HELLO`.
     pub(crate) version: RespVersion,
     /// Whether the client has authenticated with a certificate.
     has_certificate: bool,
@@ -23,15 +24,15 @@ pub(super) struct RespSession {
     name: Vec<u8>,
 }
 
-/// Whether the connection stays open after a command.
+/// The fate of the connection after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    GoOn,
+pub(super) enum AfterCommand {
+    KeepOpen,
     Close,
 }
 
 /// Maximum length of a connection's name, in bytes. The rest is dropped.
-const NAME_BYTES_MAX: usize = 256;
+const CONNECTION_NAME_BYTES_MAX: usize = 256;
 /// Maximum length of a command's name, in bytes. The rest is dropped; every known name is shorter.
 const COMMAND_NAME_BYTES_MAX: usize = 16;
 
@@ -41,23 +42,23 @@ impl RespSession {
     }
 
     /// Whether the client is authorized. After a change of the token, it has to send the new one.
-    pub(super) fn is_let_in(&self) -> bool {
+    pub(super) fn is_authorized(&self) -> bool {
         self.has_certificate || self.station.still_lets_in(self.token.as_ref())
     }
 
     /// Replies to one command, which was parsed from `bytes`.
-    pub(super) async fn answer(&mut self, command: &Command, bytes: &[u8], out: &mut Vec<u8>) -> Next {
-        let Some(name) = command.argument(bytes, 0) else { return Next::GoOn };
+    pub(super) async fn answer(&mut self, command: &Command, bytes: &[u8], out: &mut Vec<u8>) -> AfterCommand {
+        let Some(name) = command.argument(bytes, 0) else { return AfterCommand::KeepOpen };
         let mut upper = [0; COMMAND_NAME_BYTES_MAX];
         let upper = &mut upper[..name.len().min(COMMAND_NAME_BYTES_MAX)];
         upper.copy_from_slice(&name[..upper.len()]);
         upper.make_ascii_uppercase();
         let arguments: Arguments<'_> = Arguments { command, bytes };
         let needs_no_token = matches!(&*upper, b"AUTH" | b"HELLO" | b"QUIT" | b"RESET");
-        if !needs_no_token && !self.is_let_in() {
+        if !needs_no_token && !self.is_authorized() {
             self.station.count(Count::Unauthorized);
             Replies::new(out, self.version).error("NOAUTH Authentication required.");
-            return Next::GoOn;
+            return AfterCommand::KeepOpen;
         }
         match &*upper {
             b"CL.THROTTLE" => throttle::by_call(&self.station, arguments, &mut Replies::new(out, self.version)),
@@ -74,11 +75,11 @@ impl RespSession {
             }
             b"QUIT" => {
                 Replies::new(out, self.version).simple("OK");
-                return Next::Close;
+                return AfterCommand::Close;
             }
             other => commands::answer(other, arguments, &mut Replies::new(out, self.version)),
         }
-        Next::GoOn
+        AfterCommand::KeepOpen
     }
 
     fn auth(&mut self, arguments: Arguments<'_>, out: &mut Vec<u8>) {
@@ -124,13 +125,13 @@ impl RespSession {
                 }
                 at += 3;
             } else if option.eq_ignore_ascii_case(b"SETNAME") && at + 1 < arguments.count() {
-                self.name = arguments.at(at + 1).iter().copied().take(NAME_BYTES_MAX).collect();
+                self.name = arguments.at(at + 1).iter().copied().take(CONNECTION_NAME_BYTES_MAX).collect();
                 at += 2;
             } else {
                 return Err(format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(option)).into());
             }
         }
-        if !self.is_let_in() {
+        if !self.is_authorized() {
             let text = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
                         AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
                         version at the same time";
@@ -148,7 +149,7 @@ impl RespSession {
         }
         match arguments.at(1).to_ascii_uppercase().as_slice() {
             b"SETNAME" if arguments.count() == 3 => {
-                self.name = arguments.at(2).iter().copied().take(NAME_BYTES_MAX).collect();
+                self.name = arguments.at(2).iter().copied().take(CONNECTION_NAME_BYTES_MAX).collect();
                 replies.simple("OK");
             }
             b"GETNAME" if self.name.is_empty() => replies.null(),
@@ -178,12 +179,12 @@ impl<'a> Arguments<'a> {
     }
 
     /// The argument at this position; empty if there is none.
-    pub(super) fn at(&self, place: usize) -> &'a [u8] {
-        self.command.argument(self.bytes, place).unwrap_or_default()
+    pub(super) fn at(&self, index: usize) -> &'a [u8] {
+        self.command.argument(self.bytes, index).unwrap_or_default()
     }
 
     /// The argument at this position as text, with invalid UTF-8 replaced.
-    pub(super) fn text(&self, place: usize) -> Cow<'a, str> {
-        String::from_utf8_lossy(self.at(place))
+    pub(super) fn text(&self, index: usize) -> Cow<'a, str> {
+        String::from_utf8_lossy(self.at(index))
     }
 }

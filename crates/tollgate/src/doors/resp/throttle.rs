@@ -1,4 +1,5 @@
-//! `CL.THROTTLE` and `THROTTLE`.
+//! The commands `CL.THROTTLE`, whose limit comes with the call, and `THROTTLE`, which uses a rule of the settings. The
+//! reply is that of redis-cell: five numbers.
 
 use std::borrow::Cow;
 
@@ -28,6 +29,7 @@ pub(super) fn by_call(station: &Station, arguments: Arguments<'_>, replies: &mut
     }
 }
 
+/// Decides on `CL.THROTTLE`. The error messages are those of redis-cell.
 fn decide(station: &Station, arguments: Arguments<'_>) -> Result<CellReply, String> {
     if !(5..=6).contains(&arguments.count()) {
         return Err(
@@ -50,9 +52,9 @@ fn decide(station: &Station, arguments: Arguments<'_>) -> Result<CellReply, Stri
     Ok(reply)
 }
 
-fn number(arguments: Arguments<'_>, place: usize) -> Result<i64, String> {
-    let text = std::str::from_utf8(arguments.at(place)).ok().and_then(|text| text.parse().ok());
-    text.ok_or_else(|| format!("Store error: Couldn't parse as integer: {:.128}", arguments.text(place)))
+fn number(arguments: Arguments<'_>, index: usize) -> Result<i64, String> {
+    let text = std::str::from_utf8(arguments.at(index)).ok().and_then(|text| text.parse().ok());
+    text.ok_or_else(|| format!("Store error: Couldn't parse as integer: {:.128}", arguments.text(index)))
 }
 
 /// `THROTTLE rule key [quantity]` uses a rule of the settings. With the arguments of `CL.THROTTLE` it is an alias of
@@ -71,6 +73,7 @@ pub(super) async fn throttle(station: &Station, arguments: Arguments<'_>, replie
     }
 }
 
+/// Decides by the rule that `THROTTLE` names.
 async fn by_rule(station: &Station, arguments: Arguments<'_>) -> Result<CellReply, String> {
     let count = match arguments.count() {
         4 => arguments.text(3).parse().map_err(|_| "ERR value is not an integer or out of range".to_owned())?,

@@ -1,11 +1,11 @@
-//! The interface between forwarding requests and deciding about them.
+//! Decides about requests: the interface of this folder for the code that forwards them.
 //!
 //! The gate decides in two steps. First the rules admit, hold or refuse the request ([`Admission::admit`]), then it
 //! waits in the fair queue ([`Admission::take_turn`]). In between the gate reads a small body, so that a client that
 //! stalls its upload holds no permit.
 //!
-//! A [`Ticket`] is for work at the backend, not for the connection of a client. It runs from the first byte sent to the
-//! backend until the backend has finished. A client that reads slowly does not prolong it. A client that disconnects is
+//! An admitted request has a [`Ticket`] until the backend has finished with it. The ticket is for work at the backend,
+//! not for the connection of a client: a client that reads slowly does not prolong it, and a client that disconnects is
 //! charged until the backend finishes, because the gate reads the response to its end.
 
 mod ticket;
@@ -50,9 +50,9 @@ use ticket::Sending;
 pub(crate) use ticket::Ticket;
 use tollgate_core::decision::Act;
 
-/// Decides about requests, for all workers.
+/// The state of all decisions, shared by all threads of a gate.
 pub(crate) struct Admission {
-    /// The decision clock.
+    /// The clock of all decisions.
     pub(crate) clock: Clock,
     rules: ArcSwap<Rules>,
     claims: ArcSwap<Claims>,
@@ -65,18 +65,19 @@ pub(crate) struct Admission {
     pub(crate) load: Load,
     /// The hash of routes, by which prices are learned.
     pub(crate) route_hasher: RouteHasher,
+    /// The number of CPU cores of the backend in the settings, in thousandths: the bound of plausible reported costs.
     cores_milli: AtomicU32,
-    /// The number of invalid or impossible costs that backends have reported.
+    /// The number of reports of backends about cost or load that were invalid or impossible.
     pub(crate) reports_ignored: AtomicU64,
     /// The keys that an operator has exempted.
     pub(crate) exemptions: Exemptions,
-    /// The flagged accounts, if rules use flags.
+    /// The accounts that the watch has flagged.
     pub(crate) flagged: Arc<Flagged>,
-    /// Uploads that a gate that only observes would have held and refused.
+    /// In observe mode: the numbers of uploads that would have been held, and that would have been refused.
     uploads_would: [AtomicU64; 2],
 }
 
-/// A request that needs a permit.
+/// A request that the rules have admitted and that needs a permit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     pub(crate) client: IpAddr,
@@ -88,10 +89,13 @@ pub(crate) struct Turn {
     pub(crate) bytes: u32,
 }
 
-/// The counts of a gate that only observes. A request that several rules would have held is counted for each.
+/// The counts of observe mode: requests that would have been held or refused. Among the rules, a request is counted for
+/// the strictest one only. A request that both a rule and the queue would have held is counted for each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ObservedCounts {
+    /// Whether the gate is in observe mode. A single rule can be, too.
     pub(crate) is_observing: bool,
+    /// The requests that went through the queue in observe mode.
     pub(crate) requests: u64,
     pub(crate) queue_would_hold: u64,
     pub(crate) queue_would_refuse: u64,
@@ -100,7 +104,7 @@ pub(crate) struct ObservedCounts {
 }
 
 impl Admission {
-    /// Decides by the rules of `domain`, without any state.
+    /// Starts with the rules of `domain` and empty state.
     pub(crate) fn new(
         domain: &Domain,
         settings: &Settings,
@@ -189,7 +193,7 @@ impl Admission {
         self.claims.load()
     }
 
-    /// The counts of a gate that only observes.
+    /// The counts of observe mode.
     pub(crate) fn observed(&self) -> ObservedCounts {
         let (status, rules) = (self.queues.status(), self.rules.load());
         let by_rules = |kind: usize| rules.faces.iter().map(|face| face.counters.read(kind)).sum::<u64>();
@@ -204,9 +208,9 @@ impl Admission {
         }
     }
 
-    /// Decides about a request by the rules, which may hold it. Holds and refusals are written to `log`. Sets `ticket`
-    /// unless the request is refused, at the start of a hold. The caller has the memory for it, because a ticket is
-    /// large and would be copied by every function that returns it.
+    /// Decides about a request by the rules, and returns after the hold if they hold it. Holds and refusals are written
+    /// to `log`. Sets `ticket` before a hold begins, unless the request is refused. The ticket is not returned, because
+    /// it is large and every function that returns it would copy it.
     pub(crate) async fn admit(
         self: &Arc<Self>,
         request: &RequestView<'_>,
@@ -219,14 +223,15 @@ impl Admission {
         Ok(())
     }
 
-    /// The user and priority of a request. A request without a user belongs to `tenant`.
+    /// The user and priority of a request; `tenant` identifies the user if the settings do not.
     pub(crate) fn claim(&self, request: &RequestView<'_>, tenant: u64) -> Claim {
         let claims = self.claims.load();
         let is_flagged = claims.looks_at_flags && self.rules.load().is_flagged(request, &self.flagged);
         claims.of(&RequestView { is_flagged, ..*request }, tenant)
     }
 
-    /// Waits for a permit in the queue that `pick` returns, and logs the act of the queue.
+    /// Waits for a permit in the queue that `pick` returns, after waiting for an upload slot if the body is not
+    /// complete. Holds and refusals are written to `log`.
     pub(crate) async fn take_turn(
         &self,
         ticket: &mut Ticket,
@@ -254,8 +259,8 @@ impl Admission {
         Ok(())
     }
 
-    /// Checks budgets again when a request that was admitted at once is about to be forwarded: other requests of its
-    /// key may have cost more than expected.
+    /// Checks budgets again when a request that no rule has held is about to be forwarded: other requests of its key
+    /// may have cost more than expected in the meantime.
     pub(crate) fn recheck(&self, ticket: &Ticket, request: &RequestView<'_>, log: &EngagementLog) -> Option<Refusal> {
         let rules = self.rules.load();
         if !rules.has_budget() || matches!(ticket.decision.verdict, Verdict::Hold(_)) {
@@ -268,22 +273,22 @@ impl Admission {
             Some(self.exemptions.spare(&rules, request, decision, now)).filter(|d| d.verdict.is_refusal())?;
         rules.count(&decision);
         if let Some(engagement) = by_rule(&rules, request, &decision, now) {
-            log.tell(&engagement, now);
+            log.record(&engagement, now);
         }
         Some(Refusal::by_rule(&rules, decision, now))
     }
 
-    /// Waits until there is room for another upload.
+    /// Waits for a slot for another upload of `client`.
     async fn begin_upload(&self, client: IpAddr, log: &EngagementLog) -> Result<Upload, Refused> {
         let (hold, status) = (self.rules.load().hold, self.queues.status());
         let at_once = status.in_flight_max;
-        let tell = |act: Act, own: bool, backoff: Span| {
+        let log_act = |act: Act, own: bool, backoff: Span| {
             let (reason, allowed) = match own {
                 true => ("own-uploads", self.uploads.per_address_max()),
                 false => ("uploads", Uploads::total_max(at_once)),
             };
             let bound = QueueBound { reason, observed: allowed, allowed };
-            self.tell_of_queue(client, log, act, bound, backoff);
+            self.log_queue_act(client, log, act, bound, backoff);
         };
         if status.is_observing {
             let (upload, would) = self.uploads.observe(client, at_once, hold);
@@ -292,22 +297,24 @@ impl Admission {
                 UploadFate::Go => {}
                 UploadFate::Wait => {
                     count(0);
-                    tell(Act::WouldHold, true, Span::ZERO);
+                    log_act(Act::WouldHold, true, Span::ZERO);
                 }
                 UploadFate::Refuse(refused) => {
                     count(1);
-                    tell(Act::WouldRefuse, refused.own, refused.retry_after);
+                    log_act(Act::WouldRefuse, refused.own, refused.retry_after);
                 }
             }
             return Ok(upload);
         }
         let begun = self.uploads.begin(client, at_once, hold).await;
         if let Err(Refused { retry_after: backoff, own, .. }) = begun {
-            tell(Act::Refuse, own, backoff);
+            log_act(Act::Refuse, own, backoff);
         }
         begun
     }
 
+    /// Waits for a permit in `queue`. Returns the permit, and the act of the queue with its reason, unless the request
+    /// went at once.
     pub(crate) async fn enter_queue(
         &self,
         queue: &Arc<Queue>,
@@ -329,31 +336,32 @@ impl Admission {
                 Notice::WouldHold(standing) => {
                     let bound = QueueBound::busy(queue, standing);
                     queued = Some((Act::WouldHold, bound.reason));
-                    self.tell_of_queue(client, log, Act::WouldHold, bound, standing.wait);
+                    self.log_queue_act(client, log, Act::WouldHold, bound, standing.wait);
                 }
                 Notice::WouldRefuse(CoreRefusal { reason, standing, retry_after }) => {
                     let bound = QueueBound::refusing(queue, reason, standing, self.rules.load().hold.max);
                     queued = Some((Act::WouldRefuse, bound.reason));
-                    self.tell_of_queue(client, log, Act::WouldRefuse, bound, retry_after);
+                    self.log_queue_act(client, log, Act::WouldRefuse, bound, retry_after);
                 }
             })
             .await;
         if let Err(Refused { retry_after: backoff, by_queue: Some((reason, standing)), .. }) = entered {
-            // The request was refused, not held.
+            // Dropping it would log a hold, but the request was refused.
             std::mem::forget(held.take());
             let bound = QueueBound::refusing(queue, reason, standing, self.rules.load().hold.max);
-            self.tell_of_queue(client, log, Act::Refuse, bound, backoff);
+            self.log_queue_act(client, log, Act::Refuse, bound, backoff);
         }
         entered.map(|permit| (permit, queued))
     }
 
-    fn tell_of_queue(&self, client: IpAddr, log: &EngagementLog, act: Act, bound: QueueBound, backoff: Span) {
+    /// Logs an act of the queue, or of the limits on uploads.
+    fn log_queue_act(&self, client: IpAddr, log: &EngagementLog, act: Act, bound: QueueBound, backoff: Span) {
         let bound = (bound.reason, bound.observed, bound.allowed);
-        log.tell(&Engagement::by_queue(client, self.load.band(), act, bound, backoff), self.clock.now());
+        log.record(&Engagement::by_queue(client, self.load.band(), act, bound, backoff), self.clock.now());
     }
 
-    /// The forecast of the queue for a request of `client`, for the route and site of `request` if there is one. Of
-    /// several backends, the best one for the request counts.
+    /// How long a request of `client` would wait in the queue now, for operators. `request` gives the route and the
+    /// site, if they are known. Of several backends, the one with the shortest wait counts.
     pub(crate) fn forecast(&self, client: IpAddr, request: Option<&impl Request>) -> Option<QueueForecast> {
         let (route, hold_max) = (request.map(|request| self.route_hasher.key(request)), self.rules.load().hold.max);
         let claim = request.map_or_else(Claim::default, |request| self.claims.load().of(request, 0));
@@ -373,7 +381,7 @@ impl Admission {
         Some(QueueForecast { standing, fate, bound })
     }
 
-    /// Decides by the rules. Asks the shared state only if a rule that applies needs it.
+    /// Decides by the rules, and asks the shared store only if a rule that applies has its state there.
     async fn ask_rules(
         self: &Arc<Self>,
         request: &RequestView<'_>,
@@ -383,12 +391,12 @@ impl Admission {
     ) -> Result<Option<HoldSlot<'_>>, Refusal> {
         let rules = self.rules.load();
         let request = &RequestView { is_flagged: rules.is_flagged(request, &self.flagged), ..*request };
-        // A request without a budget needs no price: a refusal must be cheap.
+        // Without a budget no price is needed. It is not looked up then, because a refusal must be cheap.
         let route = rules.has_budget().then(|| self.route_hasher.key(request));
         let expected = |route| rules.reservation(self.queues.expected(route, request.host()));
         let toll = route.map_or(Toll::ONE, |route| Toll::of_cpu(expected(route)));
         let band = self.load.band();
-        if rules.know(request) {
+        if rules.is_local(request) {
             let decided = rules.decide(request, toll, band, now);
             return self.act(&rules, request, (route, toll.cpu), decided, (now, log), ticket);
         }
@@ -398,7 +406,8 @@ impl Admission {
         self.act(&rules, request, (route, toll.cpu), decided, (self.clock.now(), log), ticket)
     }
 
-    /// Applies a decision of the rules. A request that is to be held is refused if there is no room to hold it.
+    /// Applies a decision of the rules: exemptions, a slot for a hold, the log, and the ticket or the refusal. A
+    /// request that is to be held is refused if there is no room to hold it.
     fn act(
         self: &Arc<Self>,
         rules: &Arc<Rules>,
@@ -418,11 +427,11 @@ impl Admission {
         }
         rules.count(&decision);
         if let Some(engagement) = by_rule(rules, request, &decision, now) {
-            log.tell(&engagement, now);
+            log.record(&engagement, now);
         }
         rules.report(request, &decision, &mut charge, now);
         if decision.verdict.is_refusal() {
-            // The charge of a held request that is refused instead.
+            // There is a charge only if the rules held the request and there was no room to hold it.
             charge.refund(&rules.limiter, now);
             return Err(Refusal::by_rule(rules, decision, now));
         }
@@ -446,7 +455,7 @@ impl Admission {
         Ok(waiting)
     }
 
-    /// Room to hold a request, if there is any.
+    /// A slot to hold a request for `wait`, if there is room.
     pub(crate) fn hold(
         &self,
         rules: &Rules,
@@ -461,7 +470,7 @@ impl Admission {
     }
 }
 
-/// A request that waits in the queue. Dropping it logs how long the request waited.
+/// A request that the queue holds. Dropping it, at the end of the wait, logs the hold with its length.
 struct HeldByQueue<'a> {
     admission: &'a Admission,
     queue: &'a Queue,
@@ -474,6 +483,6 @@ struct HeldByQueue<'a> {
 impl Drop for HeldByQueue<'_> {
     fn drop(&mut self) {
         let (bound, waited) = (QueueBound::busy(self.queue, self.standing), self.admission.now().since(self.since));
-        self.admission.tell_of_queue(self.client, self.log, Act::Hold, bound, waited);
+        self.admission.log_queue_act(self.client, self.log, Act::Hold, bound, waited);
     }
 }

@@ -1,9 +1,9 @@
-//! The user and the priority of a request, by which the queue shares the backend.
+//! The user and the priority of a request, by which the fair queue shares the backend.
 //!
-//! The queue knows a client by its address, network and block, and lets connections of one address take turns. Settings
-//! may name another class ([`Fairness`]) beneath or in place of the address, and priorities with weights of their own.
-//! Requests of a priority have accounts of their own: the keys of their client are hashed together with the name of the
-//! priority.
+//! Without settings, the queue shares by address, network and block, and connections of one address take turns. The
+//! settings may name a class that identifies users ([`Fairness`]), such as a cookie: users then take turns within an
+//! address, or replace addresses. They may also define priorities, which have weights or skip the queue. The queue
+//! keeps separate accounts of a client's use for each priority.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -14,17 +14,18 @@ use tollgate_core::request::Request;
 
 use crate::settings::{Domain, Fairness, Gate as Settings, Precedence, Priority, UserPlace};
 
-/// The weight of a request without a priority, in thousandths.
+/// The weight of a request without a priority, in thousandths: 1.
 const USUAL_WEIGHT_MILLI: u32 = 1000;
 
 /// The user and priority of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
-    /// The hash of the user that replaces the address.
+    /// The hash of the user, if the settings let users replace addresses: the queue then ignores the address.
     pub(crate) user: Option<u64>,
-    /// One user behind the address.
+    /// The user within the address (or within `user`), with whose requests others of the same address take turns: the
+    /// hash of a user or of a user agent, or the number of a connection.
     pub(crate) tenant: u64,
-    /// The hash of its priority's name; 0 without a priority.
+    /// The hash of the priority's name, which separates the accounts of priorities; 0 without a priority.
     pub(crate) account: u64,
     /// The weight of its priority, in thousandths.
     pub(crate) weight_milli: u32,
@@ -43,7 +44,7 @@ pub(crate) struct Claims {
     fairness: Fairness,
     /// Priorities with the hashes of their names, in the order of matching.
     priorities: Vec<(Priority, u64)>,
-    /// Whether any priority depends on flags.
+    /// Whether any priority depends on flags, the marks of the watch on accounts that were refused too often.
     pub(crate) looks_at_flags: bool,
     /// The headers and cookies that users and priorities depend on.
     pub(crate) inputs: Inputs,
@@ -51,7 +52,8 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// The users and priorities of `settings`. Those that were there `before` a reload keep their accounts.
+    /// The users and priorities of `settings`. With the hasher of `before`, those that existed before a reload keep
+    /// their hashes, and so their accounts in the queue.
     pub(crate) fn new(domain: &Domain, settings: &Settings, before: Option<&Self>) -> Self {
         let hasher = before.map_or_else(RandomState::new, |before| before.hasher.clone());
         let hashed = |priority: &Priority| (priority.clone(), hasher.hash_one(&priority.name));
@@ -68,7 +70,7 @@ impl Claims {
         }
     }
 
-    /// The user and priority of a request. A request without a user belongs to `tenant`.
+    /// The user and priority of a request. `tenant` is used if users do not replace it.
     pub(crate) fn of(&self, request: &impl Request, tenant: u64) -> Claim {
         let mut claim = Claim { tenant, ..Claim::default() };
         if let Some(user) = self.user_of(request) {

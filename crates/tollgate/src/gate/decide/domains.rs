@@ -1,4 +1,7 @@
-//! The rules of domains other than the default one. Forwarded requests use the default domain only; doors use any.
+//! The rules of domains other than the default one.
+//!
+//! A domain is a named set of rules. Requests that the gate forwards are subject to the default domain only. The other
+//! domains are for doors, the interfaces for programs and proxies that ask for decisions: they name the domain.
 
 use std::sync::Arc;
 
@@ -9,10 +12,11 @@ use super::remote_state::RemoteLinks;
 use super::rules::Rules;
 use crate::settings::{Domain, Gate as Settings};
 
-/// The rules of each other domain, by name.
+/// The name and the rules of each domain other than the default one.
 pub(crate) type OtherDomains = Vec<(String, Arc<Rules>)>;
 
-/// The rules of these domains. Rules that are unchanged since `before` a reload keep their state and their counters.
+/// Creates the rules of `domains`, at the start and at each reload. Rules that are unchanged since `before` a reload
+/// keep their state and their counters.
 pub(crate) fn load(
     domains: &[Domain],
     settings: &Settings,

@@ -1,7 +1,7 @@
-//! Keys that an operator has exempted for a while.
+//! Keys that an operator has exempted from rules for some time, through the admin API.
 //!
-//! An exemption is for the rules of one class and one key. It is looked up only when a rule is about to hold or refuse,
-//! and only if there are any. It is kept in memory: a restart removes all.
+//! An exemption applies to one key and all rules of its class. Exemptions are looked up only when a rule is about to
+//! hold or refuse a request. They are kept in memory only, so a restart removes them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,10 +18,12 @@ use super::rules::Rules;
 /// The largest number of exemptions.
 const EXEMPTIONS_MAX: usize = 1000;
 
-/// All exemptions, with their ends.
+/// All exemptions.
 #[derive(Default)]
 pub(crate) struct Exemptions {
+    /// The size of `by_key`, so that a gate without exemptions takes no lock.
     count: AtomicUsize,
+    /// The end of each exemption, by class and key. Expired ones stay until the next call of [`Self::grant`].
     by_key: Mutex<HashMap<(String, Vec<u8>), Moment>>,
 }
 
@@ -30,10 +32,10 @@ impl Exemptions {
     pub(crate) fn grant(&self, class: &str, key: &[u8], until: Moment, now: Moment) -> bool {
         let mut by_key = self.by_key.lock();
         by_key.retain(|_, until| *until > now);
-        let caller = (class.to_owned(), key.to_vec());
-        let fits = by_key.len() < EXEMPTIONS_MAX || by_key.contains_key(&caller);
+        let exempted = (class.to_owned(), key.to_vec());
+        let fits = by_key.len() < EXEMPTIONS_MAX || by_key.contains_key(&exempted);
         if fits {
-            by_key.insert(caller, until);
+            by_key.insert(exempted, until);
         }
         self.count.store(by_key.len(), Ordering::Relaxed);
         fits
@@ -46,7 +48,7 @@ impl Exemptions {
         self.count.store(by_key.len(), Ordering::Relaxed);
     }
 
-    /// The end of the exemption of a key.
+    /// The end of the exemption of a key, if it has one that has not expired.
     pub(crate) fn until(&self, class: &str, key: &[u8], now: Moment) -> Option<Moment> {
         self.by_key.lock().get(&(class.to_owned(), key.to_vec())).copied().filter(|until| *until > now)
     }
@@ -56,12 +58,13 @@ impl Exemptions {
         self.by_key.lock().keys().filter(|(of, _)| of == class).map(|(_, key)| key.clone()).collect()
     }
 
-    /// The number of exemptions.
+    /// The number of exemptions, expired ones included.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The decision about `request` after exemptions: that of the strictest rule from which it is not exempt.
+    /// The decision about `request` after exemptions. If the key is exempt from the rule that decided, the strictest
+    /// other rule from which it is not exempt decides instead.
     pub(crate) fn spare(&self, rules: &Rules, request: &impl Request, decision: Decision, now: Moment) -> Decision {
         if decision.verdict == Verdict::Admit || self.count() == 0 || !self.covers(rules, request, &decision, now) {
             return decision;
@@ -77,7 +80,7 @@ impl Exemptions {
 
     /// Whether the key is exempt from the rule that decided.
     fn covers(&self, rules: &Rules, request: &impl Request, decision: &Decision, now: Moment) -> bool {
-        let Some(rule) = decision.rule.and_then(|place| rules.limiter.rule(place)) else { return false };
+        let Some(rule) = decision.rule.and_then(|index| rules.limiter.rule(index)) else { return false };
         let mut key = KeyText::default();
         rule.class.write_key(request, &mut key) && self.until(&rule.class.to_string(), key.as_bytes(), now).is_some()
     }

@@ -8,8 +8,8 @@
 
 use std::time::Duration;
 
-/// The longest wait for the client, in total for one step of the upload. Packets of a client that sends steadily are
-/// closer together.
+/// The longest wait for the client, in total for one step of the upload: the next [`BYTES_TO_KEEP_PERMIT`] or
+/// [`BYTES_TO_REGAIN_PERMIT`]. Packets of a client that sends steadily are closer together.
 pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(5);
 /// One step of an upload that flows: 8 KiB in 5 ms are 13 Mbit/s.
 const BYTES_TO_KEEP_PERMIT: usize = 8 * 1024;
@@ -21,8 +21,9 @@ const BYTES_TO_REGAIN_PERMIT: usize = 64 * 1024;
 #[derive(Debug)]
 pub(crate) struct Flow {
     is_stalled: bool,
-    /// The bytes of the current step, and the time that is left to wait for the rest of it.
+    /// The bytes of the current step that have arrived.
     bytes: usize,
+    /// The time that is left to wait for the rest of the step.
     patience: Duration,
 }
 
@@ -42,7 +43,7 @@ impl Flow {
         self.patience = self.patience.saturating_sub(wait);
     }
 
-    /// Nothing came within the patience. Returns whether the upload flowed before.
+    /// Nothing came within [`Self::patience`]: the upload stalls. Returns whether it flowed before.
     pub(crate) fn stall(&mut self) -> bool {
         let was_stalled = self.is_stalled;
         *self = Self { is_stalled: true, ..Self::new() };

@@ -1,6 +1,7 @@
-//! The requests that rules hold, limited in total and per key.
+//! Bounds the requests that rules hold (delay before they are forwarded), in total and per key. A request without a
+//! slot is refused instead of held.
 //!
-//! With a total limit alone, the first key that is held would fill it, and all other keys would be refused.
+//! With a total limit alone, the first key that is held could take all slots, and all other keys would be refused.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +12,7 @@ use tollgate_core::time::Span;
 use crate::key_counts::KeyCounts;
 use crate::settings::Hold;
 
-/// A key may have a quarter of the free slots, and at least this many.
+/// A key may have as many slots as a quarter of the free ones, and at least this many.
 const PER_KEY_MIN: u32 = 2;
 /// Shards of the counts per key, so that keys rarely wait for each other's lock.
 const SHARDS: usize = 16;
@@ -20,7 +21,7 @@ const SHARDS: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
     total: AtomicU32,
-    /// The number of held requests per key. There are never more keys than requests.
+    /// The number of held requests per key, by the hash of rule and key. There are never more keys than requests.
     keys: [Mutex<KeyCounts<u64>>; SHARDS],
     hasher: RandomState,
 }
@@ -30,7 +31,7 @@ pub(crate) struct Holds {
 pub(crate) struct HoldSlot<'a> {
     holds: &'a Holds,
     key: u64,
-    /// The length of the hold.
+    /// The length of the hold, for which the caller delays the request.
     pub(crate) wait: Span,
 }
 
@@ -40,7 +41,8 @@ impl Holds {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// A slot for a request of `key` under the rule with index `rule`, if `hold` permits one more and this wait.
+    /// A slot for a request of `key` that the rule with index `rule` holds for `wait`; none if the settings `hold` do
+    /// not permit so long a wait, or if there is no slot for this key.
     pub(crate) fn take(&self, rule: usize, key: &[u8], hold: Hold, wait: Span) -> Option<HoldSlot<'_>> {
         if wait > hold.max {
             return None;

@@ -1,4 +1,5 @@
-//! Determines the client of a request: the peer of the connection, or the client that a trusted proxy names.
+//! Determines the client of a request: the peer of the connection, or the client that a trusted proxy names. Also
+//! presents the request to the rules ([`RequestView`]).
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -32,7 +33,8 @@ pub(crate) struct ConnectionPeer {
 
 impl ConnectionPeer {
     /// A number for the user of a request, so that the queue can share the capacity of one address among its users: the
-    /// number of the connection, or a hash of the user agent if a proxy forwards the requests of many users.
+    /// number of the connection, or a hash of the user agent if a proxy forwards the request, because requests of many
+    /// users then share a connection.
     pub(crate) fn tenant(&self, request: &RequestView<'_>, client: IpAddr) -> u64 {
         if client == self.address {
             return self.connection;
@@ -53,7 +55,7 @@ impl ConnectionPeer {
         Self { address, text, proxy: None, is_known: true, trust: Cell::new(None), secure, connection }
     }
 
-    /// The same peer, as named by the proxy at this address.
+    /// The same peer, if it was named in a PROXY header by the proxy at this address.
     pub(crate) fn named_by(self, proxy: IpAddr) -> Self {
         Self { proxy: Some(proxy), ..self }
     }
@@ -77,7 +79,7 @@ impl ConnectionPeer {
         self.trust.get()
     }
 
-    /// A client behind a proxy that does not name it. It gets the address of the proxy, but not its trust.
+    /// A client behind a proxy whose PROXY header names no client. It gets the address of the proxy, but not its trust.
     pub(crate) fn unknown_behind(proxy: IpAddr, secure: bool) -> Self {
         Self { proxy: Some(proxy), is_known: false, ..Self::at(proxy, secure) }
     }
@@ -120,7 +122,7 @@ pub(crate) struct RequestView<'a> {
     pub(crate) client: IpAddr,
     /// The head, without hop-by-hop fields.
     pub(crate) head: &'a RequestHead,
-    /// Whether the watch has flagged its account; false if no rule uses flags.
+    /// Whether the watch has flagged its account; false if no rule and no priority uses flags.
     pub(crate) is_flagged: bool,
     /// The values of its JSON body that rules use, by pointer.
     pub(crate) json: &'a [(String, Vec<u8>)],

@@ -1,7 +1,8 @@
-//! Keeps in-flight limits and prices across restarts, in a file.
+//! Keeps the learned in-flight limit of each backend and the learned costs (prices) of its routes across restarts of
+//! the gate, in a file ([`super::learned_file`]).
 //!
-//! The file is written once a minute if something has changed, and at the end. A thread of its own writes it: a slow
-//! disk delays no request, and a disk that hangs does not block the end of the gate.
+//! The file is written once a minute and at the end, if something has changed. A thread of its own writes it: a slow
+//! disk delays no request, and a disk that hangs delays the end of the gate by at most [`LAST_WRITE_MAX`].
 
 use std::io;
 use std::path::Path;
@@ -26,7 +27,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Restores the state from the directory, and keeps it up to date. Call it before the first request.
+    /// Restores the state from the file in `directory`, and starts the thread. Call it before the first request.
     pub(crate) fn start(directory: &Path, admission: &Arc<Admission>) -> io::Result<Self> {
         let mut file = LearnedFile::in_directory(directory);
         restore(&file, admission);
@@ -53,7 +54,7 @@ impl Keeper {
         Ok(Self { stop, ended })
     }
 
-    /// Writes for the last time. Call it when no more requests are served.
+    /// Writes the file for the last time and ends the thread. Call it when no more requests are served.
     pub(crate) fn end(self) {
         drop(self.stop);
         if self.ended.recv_timeout(LAST_WRITE_MAX) == Err(RecvTimeoutError::Timeout) {
@@ -62,6 +63,7 @@ impl Keeper {
     }
 }
 
+/// Starts the queues from the content of the file. Without a valid file, the gate learns everything again.
 fn restore(file: &LearnedFile, admission: &Admission) {
     let path = file.path.display();
     let state = match file.read() {
@@ -73,6 +75,7 @@ fn restore(file: &LearnedFile, admission: &Admission) {
             return tracing::warn!(file = %path, %error, "ignoring what was learned about the backends earlier");
         }
     };
+    // The prices are stored under hashes of routes, which are meaningless with another key.
     if !admission.route_hasher.restore(state.key) {
         return;
     }

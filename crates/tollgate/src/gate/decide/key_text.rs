@@ -1,14 +1,20 @@
-//! A key as readable text.
+//! The key of a request under a rule as readable text, such as `203.0.113.0/24 GET`.
+//!
+//! Exemptions, holds and the admin API identify a key by this text. It equals the [`Name`] under which the limiter
+//! lists a throttled key, except that a long name is truncated.
+//!
+//! [`Name`]: tollgate_gatekeeper::names::Name
 
 use std::io::Write;
 
 use tollgate_core::class::KeySink;
 use tollgate_core::network::Network;
 
-/// Collects a key part by part, separated by spaces.
+/// Collects the parts of a key, separated by spaces.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyText {
     text: Vec<u8>,
+    /// Whether a part has ended, so that a space must precede the next one.
     part_ended: bool,
 }
 
@@ -21,6 +27,7 @@ impl KeyText {
 
 impl KeySink for KeyText {
     fn network(&mut self, network: Network) {
+        // Separates the network from the part before it.
         self.write(b"");
         // Writing to memory cannot fail.
         let _ = write!(self.text, "{network}");

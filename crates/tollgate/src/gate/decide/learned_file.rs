@@ -1,11 +1,13 @@
-//! The file that keeps the in-flight limits and prices of the backends while the gate is not running.
+//! The file that keeps the learned in-flight limits and prices of the backends across restarts of the gate.
+//! [`super::keeper`] reads it at the start and writes it.
 //!
 //! After the line `tollgate learned 2`, the file has a JSON array: the secret key of the routes' hash, and for each
 //! backend its address, its in-flight limit in requests, and its prices. A price is the hash of a route, the mean cost
-//! and its deviation, in nanoseconds. SipHash-1-3 of everything before ends the file, to find damage.
+//! and its deviation, in nanoseconds. The file ends with the SipHash-1-3 of everything before, to detect damage.
 //!
-//! The file is private, because of the key, and is replaced atomically. A file with an error is copied, and the gate
-//! learns everything again. The numbers are validated ([`tollgate_core::queue::Queue::restore`]).
+//! The file is private, because of the key, and is replaced atomically. If it is damaged, a copy is kept for the
+//! operator, and the gate learns everything again. The queue bounds the numbers
+//! ([`tollgate_core::queue::Queue::restore`]).
 
 use std::fs;
 use std::io;
@@ -17,8 +19,9 @@ use tollgate_core::time::Span;
 
 use crate::durable;
 
+/// The first line: format and version.
 const MARK: &[u8] = b"tollgate learned 2\n";
-/// Backends in the file: each takes up to 250 KB.
+/// The most backends in the file, of up to 250 KB each: together less than [`BYTES_MAX`].
 const BACKENDS_MAX: usize = 64;
 /// The largest valid file, in bytes.
 const BYTES_MAX: u64 = 16 << 20;
@@ -69,7 +72,7 @@ impl LearnedState {
 #[derive(Debug)]
 pub(crate) struct LearnedFile {
     pub(crate) path: PathBuf,
-    /// The checksum of the content that this process has written.
+    /// The checksum of the content that this process has written last, if any.
     written: Option<u64>,
 }
 

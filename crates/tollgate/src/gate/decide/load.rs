@@ -1,7 +1,8 @@
-//! The band of the backend, determined once a second from the waits of requests, the CPU pressure if a file provides
-//! it, the load that applications report, and the lateness of the gate itself. The worst of these counts.
+//! Determines the band, the load level of the backend: normal, elevated or critical. Penalties of rules grow with it.
 //!
-//! It is updated without traffic too, so that it recovers when the traffic that caused it has ended.
+//! Once a second, the worst of four measurements counts: the waits of requests in the queue, the CPU pressure if a file
+//! provides it, the load that applications report, and the lateness of the gate's own threads. All are expressed as a
+//! waiting time. The band is updated without traffic too, so that it recovers when the traffic that caused it ends.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -19,67 +20,71 @@ const WINDOW: Span = Span::from_secs(1);
 pub(crate) struct Load {
     /// The band, for every request to read.
     band: AtomicU8,
-    /// The total lateness of workers in this window, and the number of its samples.
+    /// The total lateness of the workers' periodic work in this window, and the number of its samples.
     late_ns: AtomicU64,
-    came: AtomicU64,
+    late_samples: AtomicU64,
     /// The worst load that applications have reported in this window, in nanoseconds plus one; 0 without a report. The
     /// offset distinguishes a report of no load from no report.
     reported_ns_plus_one: AtomicU64,
     /// The time of the last report.
     reported_at_ns: AtomicU64,
-    /// The band that an operator has pinned; [`UNPINNED`] if none.
+    /// The band that the settings pin; [`UNPINNED`] if they pin none.
     pinned: AtomicU8,
-    gauge: Mutex<Looked>,
+    state: Mutex<LoadState>,
 }
 
 const UNPINNED: u8 = u8::MAX;
 /// The time for which a report counts if no other follows.
 const REPORT_KEPT: Span = Span::from_secs(5);
 
-struct Looked {
+/// The state of the updates.
+struct LoadState {
     gauge: Gauge,
+    /// The waiting times at which the elevated and the critical band begin.
     edges: Edges,
+    /// The file with the CPU pressure.
     pressure: Option<Watched>,
     /// The worst load of the last window with a report.
     reported: Span,
-    at: Moment,
+    /// The time of the last update.
+    updated_at: Moment,
 }
 
-/// The edges of elevated and critical, by pressure in thousandths.
+/// The CPU pressures, in thousandths, that count as much as a wait at the edges of elevated and critical.
 const ELEVATED_MILLI: u64 = 200;
 const CRITICAL_MILLI: u64 = 600;
 
-/// The wait that is equivalent to this pressure.
-fn alike(milli: u32, edges: Edges) -> Span {
+/// The wait that counts as much as this pressure, by linear interpolation between the edges.
+fn wait_like_pressure(milli: u32, edges: Edges) -> Span {
     let (milli, elevated, critical) = (u64::from(milli), edges.elevated().as_nanos(), edges.critical().as_nanos());
     let nanos = match milli.checked_sub(ELEVATED_MILLI) {
         None => elevated / ELEVATED_MILLI * milli,
-        Some(beyond) => elevated + (critical - elevated) / (CRITICAL_MILLI - ELEVATED_MILLI) * beyond,
+        Some(above) => elevated + (critical - elevated) / (CRITICAL_MILLI - ELEVATED_MILLI) * above,
     };
     Span::from_nanos(nanos)
 }
 
 impl Load {
-    /// A normal band, with these edges and this pressure file.
+    /// Starts in the normal band, with these edges and this pressure file.
     pub(crate) fn new(edges: Edges, pressure: Option<PathBuf>, now: Moment) -> Self {
         let pressure = pressure.map(Watched::new);
-        let looked = Looked { gauge: Gauge::new(edges), edges, pressure, reported: Span::ZERO, at: now };
-        let [late_ns, came, reported_ns_plus_one, reported_at_ns] = std::array::from_fn(|_| AtomicU64::new(0));
-        let (band, pinned, gauge) = (AtomicU8::new(0), AtomicU8::new(UNPINNED), Mutex::new(looked));
-        Self { band, late_ns, came, reported_ns_plus_one, reported_at_ns, pinned, gauge }
+        let state = LoadState { gauge: Gauge::new(edges), edges, pressure, reported: Span::ZERO, updated_at: now };
+        let [late_ns, late_samples, reported_ns_plus_one, reported_at_ns] = std::array::from_fn(|_| AtomicU64::new(0));
+        let (band, pinned, state) = (AtomicU8::new(0), AtomicU8::new(UNPINNED), Mutex::new(state));
+        Self { band, late_ns, late_samples, reported_ns_plus_one, reported_at_ns, pinned, state }
     }
 
     /// Applies new settings.
     pub(crate) fn reload(&self, edges: Edges, pressure: Option<PathBuf>) {
-        let mut looked = self.gauge.lock();
-        looked.edges = edges;
-        looked.gauge.set_edges(edges);
-        if looked.pressure.as_ref().map(|file| &file.path) != pressure.as_ref() {
-            looked.pressure = pressure.map(Watched::new);
+        let mut state = self.state.lock();
+        state.edges = edges;
+        state.gauge.set_edges(edges);
+        if state.pressure.as_ref().map(|file| &file.path) != pressure.as_ref() {
+            state.pressure = pressure.map(Watched::new);
         }
     }
 
-    /// Pins the band; none unpins it.
+    /// Pins the band, so that measurements do not change it; none unpins it.
     pub(crate) fn pin(&self, band: Option<Band>) {
         let pinned = band.map_or(UNPINNED, |band| band as u8);
         if self.pinned.swap(pinned, Ordering::Relaxed) != pinned {
@@ -93,7 +98,7 @@ impl Load {
         self.reported_at_ns.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// The worst report of this window. Without one, the load of the window `before`, while the last report is recent.
+    /// The worst report of this window. Without one, the value `before`, until [`REPORT_KEPT`] after the last report.
     fn reported(&self, before: Span, now: Moment) -> Span {
         let at = Moment::from_nanos(self.reported_at_ns.load(Ordering::Relaxed));
         match self.reported_ns_plus_one.swap(0, Ordering::Relaxed) {
@@ -103,32 +108,32 @@ impl Load {
         }
     }
 
-    /// Adds the lateness of a worker.
+    /// Records by how much later than planned a worker did its periodic work.
     pub(crate) fn late(&self, by: Span) {
         self.late_ns.fetch_add(by.as_nanos(), Ordering::Relaxed);
-        self.came.fetch_add(1, Ordering::Relaxed);
+        self.late_samples.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The average lateness of workers since the last call.
     fn take_late(&self) -> Span {
-        let (late, came) = (self.late_ns.swap(0, Ordering::Relaxed), self.came.swap(0, Ordering::Relaxed));
-        Span::from_nanos(late.checked_div(came).unwrap_or(0))
+        let (late, samples) = (self.late_ns.swap(0, Ordering::Relaxed), self.late_samples.swap(0, Ordering::Relaxed));
+        Span::from_nanos(late.checked_div(samples).unwrap_or(0))
     }
 
-    /// Updates the band if a window has ended; `wait` is the wait of requests in it.
+    /// Updates the band if a window has ended; `wait` returns how long requests waited in the queue in this window.
     pub(crate) fn tick(&self, now: Moment, wait: impl FnOnce() -> Span) {
         // Another worker is updating it.
-        let Some(mut looked) = self.gauge.try_lock() else { return };
-        if now.since(looked.at) < WINDOW {
+        let Some(mut state) = self.state.try_lock() else { return };
+        if now.since(state.updated_at) < WINDOW {
             return;
         }
-        looked.at = now;
-        let edges = looked.edges;
-        let pressure = looked.pressure.as_mut().and_then(Watched::pressure_milli);
-        let pressure = pressure.map_or(Span::ZERO, |milli| alike(milli, edges));
-        looked.reported = self.reported(looked.reported, now);
-        let worst = wait().max(self.take_late()).max(pressure).max(looked.reported);
-        let reading = looked.gauge.record(worst);
+        state.updated_at = now;
+        let edges = state.edges;
+        let pressure = state.pressure.as_mut().and_then(Watched::pressure_milli);
+        let pressure = pressure.map_or(Span::ZERO, |milli| wait_like_pressure(milli, edges));
+        state.reported = self.reported(state.reported, now);
+        let worst = wait().max(self.take_late()).max(pressure).max(state.reported);
+        let reading = state.gauge.record(worst);
         self.band.store(reading.band as u8, Ordering::Relaxed);
         if reading.band != reading.was {
             let (band, was) = (reading.band.as_str(), reading.was.as_str());
@@ -141,7 +146,7 @@ impl Load {
         }
     }
 
-    /// The band.
+    /// The band in force: the pinned one, or else the measured one.
     pub(crate) fn band(&self) -> Band {
         let pinned = self.pinned.load(Ordering::Relaxed);
         match if pinned == UNPINNED { self.band.load(Ordering::Relaxed) } else { pinned } {
@@ -151,9 +156,9 @@ impl Load {
         }
     }
 
-    /// The measurement that the band is based on.
+    /// The waiting time on which the measured band is based: the median of the recent windows.
     pub(crate) fn sustained(&self) -> Span {
-        self.gauge.lock().gauge.sustained()
+        self.state.lock().gauge.sustained()
     }
 }
 

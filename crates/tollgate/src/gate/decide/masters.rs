@@ -1,5 +1,5 @@
-//! The link to the masters, for rules with `state = "master"`: the gate reports its decisions, and masters order it to
-//! delay keys.
+//! Opens the link to the masters, the processes that share the state of rules with `state = "master"` between gates.
+//! Through the link, the gate reports its decisions, and masters order it to delay keys.
 
 use std::io;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::link::{Link, LinkSettings};
 
-/// A link that connects to its masters once [`Link::begin`] is called.
+/// Creates a link, which connects to its masters once [`Link::begin`] is called. Warns of masters without a key.
 pub(crate) fn open(settings: &LinkSettings, clock: &Clock) -> io::Result<Arc<Link>> {
     let link = Link::start(settings.clone(), clock.clone())?;
     for master in &settings.masters {

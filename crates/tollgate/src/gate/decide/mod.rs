@@ -1,4 +1,6 @@
 //! Decisions about requests: who the client is, which rules apply, and when the request may go to a backend.
+//!
+//! [`admission::Admission`] is the interface of this folder for the code that forwards requests.
 
 pub(super) mod admission;
 pub(super) mod claims;

@@ -1,7 +1,8 @@
-//! The shared store, and the thread that talks to it.
+//! The connection of the gate to Redis, the shared store of rules with `state = "redis"`.
 //!
-//! Workers pass their requests to that thread, so that requests of all workers are sent together. The thread runs as
-//! long as anything holds the store, and then returns unused leases.
+//! One thread talks to Redis. The other threads of the gate pass their questions to it, so that questions of all of
+//! them are sent together. When nothing uses the store any more, the thread returns the unused leases (the parts of
+//! limits that the gate took in advance) and ends.
 
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -12,13 +13,13 @@ use tollgate_gatekeeper::shared::{Counts, Options, Store, StoreHealth};
 
 use crate::settings::Redis as Settings;
 
-/// The longest wait for connections before the gate serves without them. Connections to a running server take
+/// The longest wait for connections before the gate starts without them. Connecting to a running server takes
 /// milliseconds.
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(1);
 /// The time in which the thread may return leases at the end.
 const FAREWELL_MAX: Duration = Duration::from_millis(1500);
 
-/// The link to the store.
+/// The store and the thread that serves it.
 pub(crate) struct RedisLink {
     pub(crate) settings: Settings,
     pub(crate) store: Store,
@@ -26,8 +27,8 @@ pub(crate) struct RedisLink {
 }
 
 impl RedisLink {
-    /// Opens the store of `settings`, and waits up to a second for its connections, so that it decides about the first
-    /// request already.
+    /// Starts the thread, and waits up to [`CONNECT_WAIT_MAX`] for its connections, so that Redis decides about the
+    /// first request already.
     pub(crate) fn open(settings: &Settings) -> io::Result<Self> {
         let address = settings.address()?;
         let Settings { deadline, wait, waiting_max, connections, .. } = *settings;
@@ -38,7 +39,7 @@ impl RedisLink {
             runtime.block_on(async move {
                 let store = Store::open(address, options);
                 let ended = store.ended();
-                tokio::spawn(tell(Arc::clone(store.health())));
+                tokio::spawn(log_health(Arc::clone(store.health())));
                 if tokio::time::timeout(CONNECT_WAIT_MAX, store.connected()).await.is_err() {
                     let trouble = store.health().connect_error();
                     tracing::warn!(trouble, "Redis cannot be reached; the gate starts without it");
@@ -52,14 +53,14 @@ impl RedisLink {
         Ok(Self { settings: settings.clone(), store, thread })
     }
 
-    /// The address of the store, without user and password.
+    /// The URL of the store for display, without user, password and parameters.
     pub(crate) fn name(&self) -> String {
         let (scheme, rest) = self.settings.url.split_once("://").unwrap_or(("", &self.settings.url));
         let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
         format!("{scheme}://{}", rest.split('?').next().unwrap_or_default())
     }
 
-    /// Waits until the thread has ended, if nothing else holds the store.
+    /// Waits until the thread has ended, at most [`FAREWELL_MAX`]. It ends only if nothing else uses the store.
     pub(crate) fn end(self) {
         drop(self.store);
         let deadline = Instant::now() + FAREWELL_MAX;
@@ -69,26 +70,26 @@ impl RedisLink {
     }
 }
 
-/// The interval of the log lines.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+/// The interval at which the health of the store is checked for the log.
+const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// Logs once a second while the store does not respond, and when it responds again.
-async fn tell(vitals: Arc<StoreHealth>) {
-    let mut ticks = tokio::time::interval(TELL_EVERY);
+/// Logs a warning for each second in which Redis left decisions unanswered, and a line when it answers again.
+async fn log_health(health: Arc<StoreHealth>) {
+    let mut ticks = tokio::time::interval(LOG_EVERY);
     let mut before = Counts::default();
-    let mut is_amiss = false;
+    let mut has_failed = false;
     loop {
         ticks.tick().await;
-        let counts = vitals.counts();
+        let counts = health.counts();
         let decisions = counts.unanswered() - before.unanswered();
         if decisions > 0 {
-            is_amiss = true;
+            has_failed = true;
             let (late, down, busy) = (counts.late - before.late, counts.down - before.down, counts.busy - before.busy);
             let (failed, foreign, garbled) =
                 (counts.failed - before.failed, counts.foreign - before.foreign, counts.garbled - before.garbled);
             let by_redis = counts.answered - before.answered;
-            let slot = vitals.foreign().filter(|_| foreign > 0);
-            let (trouble, gone) = (vitals.connect_error(), vitals.gone());
+            let slot = health.foreign().filter(|_| foreign > 0);
+            let (trouble, gone) = (health.connect_error(), health.gone());
             tracing::warn!(
                 decisions,
                 by_redis,
@@ -103,8 +104,8 @@ async fn tell(vitals: Arc<StoreHealth>) {
                 gone,
                 "Redis has not decided; rules do as their `on_timeout` says"
             );
-        } else if is_amiss && counts.answered > before.answered {
-            is_amiss = false;
+        } else if has_failed && counts.answered > before.answered {
+            has_failed = false;
             tracing::info!("Redis decides again");
         }
         before = counts;

@@ -1,4 +1,5 @@
-//! A refusal: why a request is not forwarded, and when its client may try again.
+//! A refusal: why the rules or the queue do not let a request through, and when its client may try again. The gate and
+//! the doors make their responses from it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use tollgate_core::time::{Moment, Span};
 use super::queue::Refused;
 use super::rules::{Face, Rules};
 
-/// The problem type of a refusal (draft-ietf-httpapi-ratelimit-headers).
+/// The problem type of a refusal in its response (draft-ietf-httpapi-ratelimit-headers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The client is over a limit of its own.
@@ -39,13 +40,13 @@ impl Cause {
     }
 }
 
-/// A refused request. The response is not written before it is sent, because a refusal must be cheap.
+/// A refused request. It has no text of the response: that is written when it is sent, because a refusal must be cheap.
 #[derive(Clone)]
 pub(crate) struct Refusal {
     pub(crate) cause: Cause,
     /// The limit that refused it, as the log names it.
     pub(crate) reason: &'static str,
-    /// The time until the next attempt; none if waiting does not help.
+    /// The time until the next attempt; none if waiting does not help, because the request exceeds its limit by itself.
     pub(crate) retry_after: Option<Span>,
     /// The rules that refused it and their decision; none if the queue did.
     pub(crate) by: Option<(Arc<Rules>, Decision)>,
@@ -67,7 +68,7 @@ impl Refusal {
         Self { cause, reason: decision.reason.as_str(), retry_after, by: Some((rules.clone(), decision)) }
     }
 
-    /// A refusal by the queue.
+    /// A refusal by the queue, or by the limits on uploads (`refused.by_queue` is `None`).
     pub(crate) fn by_queue(refused: Refused) -> Self {
         let cause = if refused.own { Cause::QuotaExceeded } else { Cause::ReducedCapacity };
         let reason = match (refused.by_queue, refused.own) {
@@ -87,24 +88,26 @@ impl Refusal {
 
     /// The status of the response.
     pub(crate) fn status(&self) -> u16 {
-        // The status of a rule is for clients that exceed its limit.
+        // The status in the settings of a rule is for clients that exceed its limit.
         let own = self.rule().filter(|_| self.cause != Cause::ReducedCapacity).and_then(|rule| rule.status);
         own.unwrap_or_else(|| self.cause.status())
     }
 }
 
-/// `Retry-After` is jittered by up to one part in this many, so that clients that were refused together do not return
-/// together. The jitter only adds time: a client that waits as long as announced is never early.
+/// The jitter of `Retry-After` is up to one part in this many of the wait, at least 1 s and at most 60 s, so that
+/// clients that were refused together do not return together. It only adds time: a client that waits as long as
+/// announced is never early.
 const JITTER_PARTS: u64 = 4;
 
-/// `Retry-After` in seconds, given a random number.
+/// The value of `Retry-After` in seconds; `random` selects the jitter.
 pub(crate) fn jittered_secs(retry_after: Span, random: u64) -> u64 {
     let secs = retry_after.as_secs_ceil().max(1);
     let spread = (secs / JITTER_PARTS).clamp(1, 60);
     secs.saturating_add(random % (spread + 1))
 }
 
-/// A number that differs between clients and moments, for [`jittered_secs`]. It needs no source of randomness.
+/// A number for the jitter of [`jittered_secs`]: a mix of the client's address and the time, so that it differs between
+/// clients and moments without a source of randomness.
 pub(crate) fn spread_of(client: IpAddr, now_ms: u64) -> u64 {
     let bits = match client {
         IpAddr::V4(v4) => u64::from(v4.to_bits()),
@@ -123,9 +126,9 @@ mod tests {
     fn retry_after_is_never_too_short_and_is_jittered() {
         for millis in [0, 1, 999, 1000, 1001, 60_000, 3_600_000] {
             let wait = Span::from_millis(millis);
-            let told: std::collections::BTreeSet<u64> = (0..1000).map(|random| jittered_secs(wait, random)).collect();
-            assert!(told.iter().all(|secs| secs * 1000 >= millis));
-            assert!(told.len() >= 2, "{millis} ms gives {told:?}");
+            let secs: std::collections::BTreeSet<u64> = (0..1000).map(|random| jittered_secs(wait, random)).collect();
+            assert!(secs.iter().all(|secs| secs * 1000 >= millis));
+            assert!(secs.len() >= 2, "{millis} ms gives {secs:?}");
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The state of rules that is shared with other gates.
 //!
-//! Every rule has a table in the limiter of this gate. Some rules also use a shared store, which decides about each
-//! request, or masters, which receive reports and may change the table. A request without such rules is decided from
-//! local state ([`RemoteState::concerns`]).
+//! Every rule has a table in the limiter of this gate, the local state. With `state = "redis"`, a rule is decided by a
+//! Redis server, the shared store, or within a lease: a part of the limit that this gate took from the store in
+//! advance. With `state = "master"`, a rule is decided from the local state; the masters receive reports of these
+//! decisions and may change the table.
 
 use std::sync::Arc;
 
@@ -19,29 +20,29 @@ use tollgate_gatekeeper::shared::{Authority, Explained, Share, SharedTicket, Sha
 use super::redis::RedisLink;
 use crate::settings::{Domain, RuleSettings, StateLocation};
 
-/// The charge of a request, local and shared.
+/// The amounts that rules have charged for a request, in the local state and in the shared store. It is settled with
+/// the measured cost when the request ends, or refunded.
 pub(crate) type Charge = SharedTicket;
 
 /// The shared state of the rules of a domain.
 #[derive(Default)]
 pub(crate) struct RemoteState {
-    /// The rules with state in a shared store, if any.
+    /// The rules with state in the shared store, if any.
     pub(crate) redis: Option<Sharing>,
     /// The masters that receive reports, if any.
     pub(crate) masters: Option<Arc<Link>>,
 }
 
-/// The links to shared state.
+/// The links of the gate to shared state, if it is configured.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RemoteLinks<'a> {
-    /// The shared store.
     pub(crate) redis: Option<&'a RedisLink>,
-    /// The masters.
     pub(crate) masters: Option<&'a Arc<Link>>,
 }
 
 impl RemoteState {
-    /// The shared state of the rules of `domain`. An unchanged store keeps its leases.
+    /// The shared state of the rules of `domain`. At a reload, `before` is the previous state: if the store is the
+    /// same, its leases are kept.
     pub(crate) fn new(
         domain: &Domain,
         links: RemoteLinks<'_>,
@@ -59,13 +60,14 @@ impl RemoteState {
         Ok(Self { redis: Some(Sharing::new(&link.store, clock, names, rules, before)?), masters })
     }
 
-    /// Whether the shared store must decide about `request`.
+    /// Whether a rule with state in the shared store may apply to `request`. If not, local state decides alone.
     #[inline]
     pub(crate) fn concerns(&self, request: &impl Request) -> bool {
         self.redis.as_ref().is_some_and(|sharing| sharing.concerns(request))
     }
 
-    /// The decisions of rules without charging anything. `own` are the decisions from local state.
+    /// The decision that each rule would take, without charging anything, for the admin API and the doctor. `own` are
+    /// the decisions from local state.
     pub(crate) async fn explain(
         &self,
         limiter: &Limiter,
@@ -80,8 +82,8 @@ impl RemoteState {
         }
     }
 
-    /// Deletes the state of a key in the store, for the rules whose index `among` selects. Returns, by index, whether
-    /// the store had any state, or why it did not respond.
+    /// Deletes the state of the request's key in the store, for the rules whose index `among` selects. Returns for each
+    /// index whether the store had any state, or why it did not respond.
     pub(crate) async fn forget(
         &self,
         limiter: &Limiter,
@@ -95,6 +97,7 @@ impl RemoteState {
     }
 }
 
+/// The sharing options of a rule; none if its state is not in the shared store.
 fn share(settings: &RuleSettings) -> Option<Share> {
     let share = Share { lease_millionths: settings.lease_millionths, on_timeout: settings.on_timeout };
     (settings.state == StateLocation::Redis).then_some(share)

@@ -1,4 +1,7 @@
-//! The route of a request: its method and path, without identifiers.
+//! The route of a request: its method and path, without identifiers such as the number in `/orders/17`.
+//!
+//! The gate learns for each route how much CPU time its requests cost, the price. The queue and the budgets look up the
+//! price by a hash of the route.
 
 use std::hash::Hasher;
 use std::sync::OnceLock;
@@ -27,14 +30,15 @@ impl RouteHasher {
         *self.key.get_or_init(|| [0, 1].map(|_| getrandom::u64().expect("the system has random numbers")))
     }
 
-    /// The hash of the request's route, by which its price is looked up. The parent path gives a route that has no
-    /// price yet the price of its siblings.
+    /// The hash of the request's route, by which its price is looked up, and that of the parent path: a route that has
+    /// no price yet gets the price of its siblings.
     pub(crate) fn key(&self, request: &impl Request) -> RouteKey {
         let path = request.canonical_path();
         let parent = path.iter().rposition(|&byte| byte == b'/').map_or(path, |slash| &path[..slash]);
         RouteKey { route: self.hash(request.method(), b' ', path), parent: self.hash(request.method(), b'<', parent) }
     }
 
+    /// `kind` is a byte that makes the hash of a parent path differ from that of a route with the same path.
     fn hash(&self, method: &[u8], kind: u8, path: &[u8]) -> u64 {
         let [first, second] = self.secret();
         let mut hasher = SipHasher13::new_with_keys(first, second);

@@ -1,4 +1,5 @@
-//! Engagements of rules with requests.
+//! Makes the [`Engagement`] of a rule: the description of a request that the rule held or refused, or in observe mode
+//! would have, for the log and the statistics.
 
 use tollgate_core::decision::{Decision, Reason};
 use tollgate_core::limit::Limit;
@@ -11,7 +12,7 @@ use super::rules::Rules;
 use crate::gate::observe::engagement::Engagement;
 use tollgate_core::decision::Act;
 
-/// The engagement of a rule with a request; none if the request passed.
+/// The engagement that follows from a decision; none if the request passed.
 pub(crate) fn by_rule<'a>(
     rules: &'a Rules,
     request: &impl Request,
@@ -53,7 +54,7 @@ pub(crate) fn by_rule<'a>(
     })
 }
 
-/// The used part of the limit, this request included; more than the limit if the key is in debt.
+/// The used amount of the limit, this request included; more than the limit if the key is in debt.
 fn observed(limit: &Limit, standing: &LimitStatus<'_>, act: Act) -> u64 {
     let used = match (limit, standing.window) {
         // These refill at a steady rate, so the time until they are full gives the used part, debt included.
@@ -63,8 +64,8 @@ fn observed(limit: &Limit, standing: &LimitStatus<'_>, act: Act) -> u64 {
         }
         _ => standing.quota.saturating_sub(standing.remaining),
     };
-    // A request that is forwarded is charged already. The cost of a refused one is known only if the limit counts
-    // requests.
+    // A held request is charged already. One that was refused or only observed is added here if the limit counts
+    // requests; under a budget its cost is not known.
     let is_charged = matches!(act, Act::Hold) || matches!(limit, Limit::Budget(_));
     used.saturating_add(u64::from(!is_charged))
 }
@@ -110,9 +111,9 @@ mod tests {
             let (decision, _) = rules.decide(&request, Toll::of_cpu(Span::from_millis(800)), Band::Normal, now);
             last = by_rule(&rules, &request, &decision, now);
         }
-        let told = last?;
-        assert_eq!((told.key.as_bytes(), told.rule, told.class), (&b"203.0.113.7/32"[..], Some("r"), "ip/32"));
-        Some((told.act, told.observed, told.allowed, told.backoff.as_millis_ceil()))
+        let last = last?;
+        assert_eq!((last.key.as_bytes(), last.rule, last.class), (&b"203.0.113.7/32"[..], Some("r"), "ip/32"));
+        Some((last.act, last.observed, last.allowed, last.backoff.as_millis_ceil()))
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The rules in force, with their names and counters.
+//! The rules of one domain as the gate uses them: the limiter that decides, with the settings and counters of each rule
+//! that the limiter does not have. A reload replaces them as a whole.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -27,11 +28,11 @@ use crate::settings::{Domain, Gate as Settings, Hold};
 use crate::watch::Flagged;
 use tollgate_core::decision::Act;
 
-/// Names of throttled keys that are kept for the console.
+/// The number of throttled keys whose names are kept for the console.
 const NAMES_MAX: usize = 4096;
 
-/// The approximate number of requests to unknown routes that one key may have in flight under a budget with a full
-/// burst.
+/// The approximate number of requests to routes of unknown cost that a key with its full burst may have in flight under
+/// a budget.
 const UNSEEN_IN_FLIGHT_MAX: u64 = 8;
 
 /// The rules of one domain.
@@ -40,23 +41,24 @@ pub(crate) struct Rules {
     pub(crate) limiter: Limiter,
     /// The shared state of rules.
     pub(crate) remote_state: RemoteState,
-    /// The rules in order.
+    /// The settings and counters of each rule, by the index that the limiter uses in its decisions.
     pub(crate) faces: Vec<Face>,
-    /// The bounds of held requests.
+    /// The bounds on held requests.
     pub(crate) hold: Hold,
     /// Whether any limit depends on the end of a request: an in-flight limit or a budget.
     pub(crate) has_open_limits: bool,
-    /// The minimum expected cost of a request to an unknown route, if there is a budget.
+    /// The minimum charge of a request to a route of unknown cost; none if no rule has a budget.
     unseen_cost: Option<Span>,
+    /// The class that identifies accounts, which the watch flags; none if no rule and no priority uses flags.
     account: Option<Class>,
     /// The headers, cookies and JSON values that the rules use.
     pub(crate) inputs: Inputs,
     scaled: ScaledLimiters,
-    /// The number of reloads before this one.
+    /// The number of reloads until these rules came into force.
     pub(crate) generation: u64,
 }
 
-/// The parts of a rule that its users see.
+/// The parts of a rule that clients and operators see.
 pub(crate) struct Face {
     /// The rule's name.
     pub(crate) name: String,
@@ -69,7 +71,8 @@ pub(crate) struct Face {
     pub(crate) counters: RuleCounters,
 }
 
-/// The counters of one rule. A request is counted for the rule that decided about it.
+/// The counters of one rule. A request is counted for the rule that decided about it. The alignment keeps the counters
+/// of two rules out of one cache line, so that threads do not slow each other down.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct RuleCounters {
@@ -78,10 +81,10 @@ pub(crate) struct RuleCounters {
 }
 
 impl RuleCounters {
-    /// The counted acts, as the strictest rule decided them, in the order of [`Act`].
+    /// The names of the counted acts in metrics, in the order of [`Act`].
     pub(crate) const KINDS: [&'static str; Act::ALL.len()] = ["held", "refused", "would-hold", "would-refuse"];
 
-    /// The cost of the requests that it admitted, in nanoseconds.
+    /// The cost of the requests that it admitted or held, in nanoseconds.
     pub(crate) fn toll_ns(&self) -> u64 {
         self.toll_ns.load(Ordering::Relaxed)
     }
@@ -139,10 +142,9 @@ impl Rules {
         })
     }
 
-    /// Whether the state of this gate is enough to decide about `request`. If so, call [`Self::decide`], otherwise
-    /// [`Self::ask`].
+    /// Whether local state is enough to decide about `request`. If so, call [`Self::decide`], otherwise [`Self::ask`].
     #[inline]
-    pub(crate) fn know(&self, request: &impl Request) -> bool {
+    pub(crate) fn is_local(&self, request: &impl Request) -> bool {
         !self.remote_state.concerns(request)
     }
 
@@ -152,8 +154,8 @@ impl Rules {
         (decision, ticket.into())
     }
 
-    /// Decides and charges like [`Self::decide`], with the shared store. If the store does not respond in time, local
-    /// state decides.
+    /// Decides and charges like [`Self::decide`], with the shared store. If the store does not respond in time, the
+    /// setting `on_timeout` of its rules decides: by local state, or by a refusal.
     pub(crate) async fn ask(
         &self,
         request: &impl Request,
@@ -167,23 +169,24 @@ impl Rules {
         }
     }
 
-    /// The refusal by a budget whose key has come into debt since its request was admitted. `reserved` is the charge of
-    /// the request itself, which is not a debt.
+    /// The refusal by a budget whose key has come into debt since `request` was admitted. `reserved` is the charge of
+    /// the request itself, which does not count as debt.
     pub(crate) fn debt(&self, request: &impl Request, reserved: Span, band: Band, now: Moment) -> Option<Decision> {
-        let of_budget = |(place, rule): (usize, &Rule)| {
+        let of_budget = |(index, rule): (usize, &Rule)| {
             let Limit::Budget(budget) = rule.limit else { return None };
             if !rule.applies(request) {
                 return None;
             }
+            // A debt that is older than this request remains when the request itself is repaid.
             let repaid = now + budget.time_of(reserved);
-            let in_debt = |at: Moment| self.limiter.explain_rule(place, request, band, at);
-            in_debt(repaid).filter(|decision| decision.verdict.is_refusal()).and_then(|_| in_debt(now))
+            let decision_at = |at: Moment| self.limiter.explain_rule(index, request, band, at);
+            decision_at(repaid).filter(|decision| decision.verdict.is_refusal()).and_then(|_| decision_at(now))
         };
         self.limiter.rules().enumerate().find_map(of_budget).filter(|decision| decision.verdict.is_refusal())
     }
 
-    /// Counts the act on a request. It can differ from the decision: a request without room to be held is refused, and
-    /// an exempt key passes.
+    /// Counts the act on a request. `decision` is the final one: a request without room to be held is refused, and an
+    /// exempt key passes.
     pub(crate) fn count(&self, decision: &Decision) {
         if let (Some(face), Some(act)) = (self.face(decision), decision.act()) {
             face.counters.counts[act as usize].fetch_add(1, Ordering::Relaxed);
@@ -198,7 +201,7 @@ impl Rules {
         }
     }
 
-    /// The limiter with scaled limits and the same state.
+    /// The limiter with limits scaled by `factor` (2 halves them), and the same state.
     pub(crate) fn scaled(&self, factor: Factor) -> Result<Arc<Limiter>, LimitError> {
         self.scaled.of(&self.limiter, factor)
     }
@@ -208,13 +211,14 @@ impl Rules {
         self.unseen_cost.is_some()
     }
 
-    /// The charge of a request when it is admitted. A request to a route without a measured cost is charged a part of
-    /// the smallest burst, which bounds the number of such requests of one key in flight.
+    /// The charge of a request when it is admitted: the mean cost of its route. If no cost of the route is known
+    /// (`is_unseen`), it is at least a part of the smallest burst, which bounds the number of such requests of one key
+    /// in flight.
     pub(crate) fn reservation(&self, (mean, is_unseen): (Span, bool)) -> Span {
         if is_unseen { mean.max(self.unseen_cost.unwrap_or(Span::ZERO)) } else { mean }
     }
 
-    /// Whether the account of `request` is flagged, if any rule uses flags.
+    /// Whether the account of `request` is flagged. Always false if no rule and no priority uses flags.
     #[inline]
     pub(crate) fn is_flagged(&self, request: &impl Request, flagged: &Flagged) -> bool {
         let Some(account) = self.account.as_ref().filter(|_| !flagged.is_empty()) else { return false };
@@ -235,19 +239,20 @@ impl Rules {
         self.faces.iter().any(|face| face.class == class)
     }
 
-    /// The rule that decided.
+    /// The settings and counters of the rule that decided.
     pub(crate) fn face(&self, decision: &Decision) -> Option<&Face> {
         self.faces.get(decision.rule?)
     }
 
-    /// Writes the header fields with the state of the limit, if the rule permits it.
-    pub(crate) fn tell(&self, decision: &Decision, mut push: impl FnMut(&[u8], &[u8])) {
+    /// Passes the response headers with the state of the limit that decided to `push`, if the rule shows it.
+    pub(crate) fn write_limit_headers(&self, decision: &Decision, mut push: impl FnMut(&[u8], &[u8])) {
         let Some(standing) = self.standing(decision) else { return };
         limit_status::write_fields(standing, decision.verdict.is_refusal(), |field, value| {
             push(field.as_str().as_bytes(), value)
         });
     }
 
+    /// The state of the limit that decided, if the rule shows it.
     fn standing(&self, decision: &Decision) -> Option<LimitStatus<'_>> {
         self.face(decision).filter(|face| face.shows_limit)?;
         self.figures(decision)
@@ -270,6 +275,7 @@ fn plan(domain: &Domain, started: Moment) -> Plan {
     }
 }
 
+/// See [`Rules::unseen_cost`].
 fn unseen_cost(domain: &Domain) -> Option<Span> {
     let bursts = domain.rules.iter().filter_map(|settings| match settings.rule.limit {
         Limit::Budget(budget) => Some(budget.parameters().1),
@@ -278,6 +284,7 @@ fn unseen_cost(domain: &Domain) -> Option<Span> {
     bursts.min().map(|burst| Span::from_nanos(burst.as_nanos() / UNSEEN_IN_FLIGHT_MAX))
 }
 
+/// The settings and counters of the rules. A rule with the name and class of an earlier one continues its counters.
 fn faces(domain: &Domain, before: Option<&[Face]>) -> Vec<Face> {
     let counts_of = |name: &str, class: &str| {
         let same = before.into_iter().flatten().find(|face| face.name == name && face.class == class);
@@ -343,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_can_keep_its_figures_to_itself() {
+    fn a_rule_can_hide_the_state_of_its_limit() {
         let rules = rules(&format!("{ONE_BUCKET}headers = false\n"));
         assert_eq!(rules.standing(&ask(&rules)), None);
     }

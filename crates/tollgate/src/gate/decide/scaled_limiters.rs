@@ -1,4 +1,7 @@
-//! Limiters with scaled limits, created when a factor is first used.
+//! Limiters with scaled limits, for doors.
+//!
+//! A program that asks a door for a decision may send a factor by which the limits are scaled: 2 halves them, 0.5
+//! doubles them, such as for paying users. The limiter of a factor is created when the factor is first used.
 
 use std::sync::Arc;
 
@@ -6,16 +9,16 @@ use arc_swap::ArcSwap;
 use tollgate_core::limit::{Factor, LimitError};
 use tollgate_gatekeeper::limiter::Limiter;
 
-/// Factors with a limiter of their own. An application has one per kind of user. Any other factor gets a new limiter
-/// for each call.
+/// The number of factors whose limiters are kept. An application needs one factor per kind of user. For any further
+/// factor, a limiter is created for each decision.
 const FACTORS_MAX: usize = 64;
 
-/// A limiter for each factor. All share the tables of one.
+/// The limiters of the factors used so far. All share the tables, and so the state, of the unscaled limiter.
 #[derive(Default)]
 pub(crate) struct ScaledLimiters(ArcSwap<Vec<(Factor, Arc<Limiter>)>>);
 
 impl ScaledLimiters {
-    /// `limiter` under `factor`.
+    /// `limiter` with its limits scaled by `factor`.
     pub(crate) fn of(&self, limiter: &Limiter, factor: Factor) -> Result<Arc<Limiter>, LimitError> {
         if let Some((_, known)) = self.0.load().iter().find(|(known, _)| *known == factor) {
             return Ok(known.clone());

@@ -1,14 +1,15 @@
-//! Limits on uploads: requests that are forwarded before their bodies are complete.
+//! Limits on uploads: requests that are forwarded before their bodies are complete. [`super::admission`] gets a slot
+//! for each of them before the request enters the queue.
 //!
 //! A small body is buffered before its request enters the queue. A large one cannot be, so its request is in flight
 //! while its client sends, and the client may send slowly, or stop. If such a request kept its permit, a handful of
 //! them would block all others. So the permit is released while the upload stalls. The backend may still work on the
 //! part that it has, and no permit counts that work. Therefore the number of uploads is limited.
 //!
-//! A fixed limit per address would be too low for an office while there is room, and would let sixteen addresses
-//! exclude all others. So an address may have a part of the free slots: the fewer are free, the fewer it gets, and only
-//! many addresses together can take the last one. Networks and blocks, as in the fair queue, may have a part of all
-//! slots. A further upload of an address waits until one of the same address ends.
+//! A fixed limit per address would be too low for an office while there is room, or would let a few addresses take all
+//! slots. So an address may have a part of the free slots: the fewer are free, the fewer it gets, and only many
+//! addresses together can take the last one. Its network and its block (IPv4: /24 and /16, IPv6: /56 and /48) may have
+//! a part of all slots. A further upload of an address waits until one of the same address ends.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -23,20 +24,20 @@ use super::queue::{LEVELS, Refused};
 use crate::key_counts::KeyCounts;
 use crate::settings::Hold;
 
-/// The minimum of the total limit, which is otherwise the in-flight limit of the backend.
-const TOTAL: u64 = 512;
-/// An address may have one in this many of the free slots.
-const PER_ADDRESS: u64 = 4;
+/// The minimum of the total limit, which is otherwise the sum of the backends' in-flight limits.
+const TOTAL_MIN: u64 = 512;
+/// An address may have as many slots as one in this many of the free ones.
+const ADDRESS_DIVISOR: u64 = 4;
 /// The minimum per address, if any slot is free.
-const FEW: u64 = 4;
-/// A network and a block may have one in this many of all slots.
-const PER_NETWORK: [u64; 2] = [4, 2];
-/// Uploads of one address that may wait.
+const PER_ADDRESS_MIN: u64 = 4;
+/// A network may have one in 4 of all slots, and a block one in 2.
+const NETWORK_DIVISORS: [u64; 2] = [4, 2];
+/// The number of uploads of one address that may wait.
 const WAITING_PER_ADDRESS_MAX: usize = 16;
 /// The retry time if the total limit is reached.
 const RETRY_AFTER: Span = Span::from_secs(1);
 
-/// All uploads.
+/// The uploads of all clients.
 #[derive(Debug, Default)]
 pub(crate) struct Uploads {
     state: Mutex<UploadState>,
@@ -44,29 +45,32 @@ pub(crate) struct Uploads {
 
 #[derive(Debug, Default)]
 struct UploadState {
-    /// The total limit, as of the last upload.
+    /// The total limit, as of the last decision about an upload.
     total_max: u64,
     total: u64,
-    /// An entry for each address with uploads.
+    /// The uploads of each address that has any.
     by_address: HashMap<IpAddr, UploadQueue>,
-    /// The same for networks and blocks.
+    /// The number of uploads of each network and of each block.
     by_network: [KeyCounts<IpAddr>; 2],
 }
 
+/// The uploads of one address.
 #[derive(Debug, Default)]
 struct UploadQueue {
+    /// The number of uploads with a slot.
     under_way: u64,
+    /// Uploads that wait for a slot, the oldest first. A message grants the slot.
     waiting: VecDeque<oneshot::Sender<()>>,
 }
 
-/// The client of an upload: its address, network and block.
+/// The client of an upload: its address (IPv6: its /64), and its network and block.
 #[derive(Clone, Copy, Debug)]
-struct Whose {
+struct Uploader {
     address: IpAddr,
     networks: [IpAddr; 2],
 }
 
-impl Whose {
+impl Uploader {
     fn new(client: IpAddr) -> Self {
         let [address, network, block] =
             LEVELS.map(|(v4, v6)| Network::of(client, if client.is_ipv4() { v4 } else { v6 }).address());
@@ -74,10 +78,12 @@ impl Whose {
     }
 }
 
-/// The fate of an upload.
+/// The decision about an upload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum UploadFate {
+    /// It gets a slot at once.
     Go,
+    /// It waits until another upload of its address ends.
     Wait,
     Refuse(Refused),
 }
@@ -86,44 +92,46 @@ pub(crate) enum UploadFate {
 #[derive(Debug)]
 pub(crate) struct Upload {
     uploads: Arc<Uploads>,
-    whose: Whose,
+    client: Uploader,
 }
 
 impl Uploads {
-    /// A slot for an upload of `client`, now or when one of the same address ends. `at_once` is the in-flight limit.
-    pub(crate) async fn begin(self: &Arc<Self>, client: IpAddr, at_once: u64, hold: Hold) -> Result<Upload, Refused> {
-        let whose = Whose::new(client);
-        let mut waiting = match self.enter(whose, at_once, hold)? {
-            None => return Ok(Upload { uploads: self.clone(), whose }),
-            Some(woken) => WaitingUpload { uploads: self, whose, woken },
+    /// A slot for an upload of `client`, now or when one of the same address ends, after at most `hold.max`.
+    /// `permits` is the sum of the backends' in-flight limits.
+    pub(crate) async fn begin(self: &Arc<Self>, client: IpAddr, permits: u64, hold: Hold) -> Result<Upload, Refused> {
+        let client = Uploader::new(client);
+        let mut waiting = match self.enter(client, permits, hold)? {
+            None => return Ok(Upload { uploads: self.clone(), client }),
+            Some(woken) => WaitingUpload { uploads: self, client, woken },
         };
         match tokio::time::timeout(hold.max.into(), &mut waiting.woken).await {
-            Ok(Ok(())) => Ok(Upload { uploads: self.clone(), whose }),
-            // The guard passes on a slot that was granted in the same instant.
+            Ok(Ok(())) => Ok(Upload { uploads: self.clone(), client }),
+            // Dropping `waiting` frees a slot that was granted in the same instant.
             _ => Err(Refused { retry_after: hold.max, own: true, by_queue: None }),
         }
     }
 
-    /// A slot for an upload of `client` at once, and the fate that [`Self::begin`] would have given it.
-    pub(crate) fn observe(self: &Arc<Self>, client: IpAddr, at_once: u64, hold: Hold) -> (Upload, UploadFate) {
-        let whose = Whose::new(client);
+    /// For observe mode: a slot for an upload of `client` at once, and the decision that [`Self::begin`] would have
+    /// taken.
+    pub(crate) fn observe(self: &Arc<Self>, client: IpAddr, permits: u64, hold: Hold) -> (Upload, UploadFate) {
+        let client = Uploader::new(client);
         let mut state = self.state.lock();
-        let would = state.fate(whose, at_once, hold);
-        state.count(whose);
-        (Upload { uploads: self.clone(), whose }, would)
+        let would = state.fate(client, permits, hold);
+        state.count(client);
+        (Upload { uploads: self.clone(), client }, would)
     }
 
-    /// Grants slots to all waiting uploads.
+    /// Grants slots to all waiting uploads, when a reload switches the gate to observe mode.
     pub(crate) fn release(&self) {
         let mut state = self.state.lock();
         let waiting: Vec<(IpAddr, oneshot::Sender<()>)> = state
             .by_address
             .iter_mut()
-            .flat_map(|(address, line)| line.waiting.drain(..).map(move |wake| (*address, wake)))
+            .flat_map(|(address, queue)| queue.waiting.drain(..).map(move |wake| (*address, wake)))
             .collect();
         for (address, wake) in waiting {
             if wake.send(()).is_ok() {
-                state.count(Whose::new(address));
+                state.count(Uploader::new(address));
             }
         }
     }
@@ -133,60 +141,60 @@ impl Uploads {
         self.state.lock().per_address_max()
     }
 
-    /// The total limit, given the in-flight limit `at_once`.
-    pub(crate) fn total_max(at_once: u64) -> u64 {
-        TOTAL.max(at_once)
+    /// The total limit, given the sum of the backends' in-flight limits.
+    pub(crate) fn total_max(permits: u64) -> u64 {
+        TOTAL_MIN.max(permits)
     }
 
-    /// Counts an upload, or adds it to the waiting ones.
-    fn enter(&self, whose: Whose, at_once: u64, hold: Hold) -> Result<Option<oneshot::Receiver<()>>, Refused> {
+    /// Grants a slot (`None`), or adds the upload to the waiting ones.
+    fn enter(&self, client: Uploader, permits: u64, hold: Hold) -> Result<Option<oneshot::Receiver<()>>, Refused> {
         let mut state = self.state.lock();
-        match state.fate(whose, at_once, hold) {
+        match state.fate(client, permits, hold) {
             UploadFate::Go => {
-                state.count(whose);
+                state.count(client);
                 return Ok(None);
             }
             UploadFate::Refuse(refused) => return Err(refused),
             UploadFate::Wait => {}
         }
         let full = Refused { retry_after: hold.max, own: true, by_queue: None };
-        let line = state.by_address.get_mut(&whose.address).ok_or(full)?;
-        line.waiting.retain(|waiting| !waiting.is_closed());
-        if line.waiting.len() >= WAITING_PER_ADDRESS_MAX {
+        let queue = state.by_address.get_mut(&client.address).ok_or(full)?;
+        queue.waiting.retain(|waiting| !waiting.is_closed());
+        if queue.waiting.len() >= WAITING_PER_ADDRESS_MAX {
             return Err(full);
         }
         let (wake, woken) = oneshot::channel();
-        line.waiting.push_back(wake);
+        queue.waiting.push_back(wake);
         Ok(Some(woken))
     }
 
     /// Frees a slot, and grants slots to waiting uploads of the same address, up to its current limit.
-    fn leave(&self, whose: Whose) {
+    fn leave(&self, client: Uploader) {
         let mut state = self.state.lock();
-        state.discount(whose);
-        // A waiting upload is not left without another one that wakes it when it ends.
-        while state.under_way(whose) == 0 || state.has_room(whose) {
-            let Some(line) = state.by_address.get_mut(&whose.address) else { return };
-            let Some(next) = line.waiting.pop_front() else { break };
-            if next.send(()).is_ok() {
-                state.count(whose);
+        state.discount(client);
+        // If no upload of the address is left, one is woken above the limit, because none would wake it later.
+        while state.under_way(client) == 0 || state.has_room(client) {
+            let Some(queue) = state.by_address.get_mut(&client.address) else { return };
+            let Some(wake) = queue.waiting.pop_front() else { break };
+            if wake.send(()).is_ok() {
+                state.count(client);
             }
         }
-        if state.under_way(whose) == 0 {
-            state.by_address.remove(&whose.address);
+        if state.under_way(client) == 0 {
+            state.by_address.remove(&client.address);
         }
     }
 }
 
 impl UploadState {
-    /// The fate of another upload, apart from the bound on waiting ones.
-    fn fate(&mut self, whose: Whose, at_once: u64, hold: Hold) -> UploadFate {
-        self.total_max = Uploads::total_max(at_once);
+    /// The decision about another upload, apart from the bound on waiting ones.
+    fn fate(&mut self, client: Uploader, permits: u64, hold: Hold) -> UploadFate {
+        self.total_max = Uploads::total_max(permits);
         if self.total >= self.total_max {
             UploadFate::Refuse(Refused { retry_after: RETRY_AFTER, own: false, by_queue: None })
-        } else if self.has_room(whose) {
+        } else if self.has_room(client) {
             UploadFate::Go
-        } else if self.under_way(whose) == 0 {
+        } else if self.under_way(client) == 0 {
             // No other upload of the address would wake it when it ends.
             UploadFate::Refuse(Refused { retry_after: hold.max, own: true, by_queue: None })
         } else {
@@ -195,37 +203,37 @@ impl UploadState {
     }
 
     fn per_address_max(&self) -> u64 {
-        FEW.max(self.total_max.saturating_sub(self.total) / PER_ADDRESS)
+        PER_ADDRESS_MIN.max(self.total_max.saturating_sub(self.total) / ADDRESS_DIVISOR)
     }
 
-    fn under_way(&self, whose: Whose) -> u64 {
-        self.by_address.get(&whose.address).map_or(0, |line| line.under_way)
+    fn under_way(&self, client: Uploader) -> u64 {
+        self.by_address.get(&client.address).map_or(0, |queue| queue.under_way)
     }
 
-    fn has_room(&self, whose: Whose) -> bool {
-        let has_room = |level: usize| {
-            (self.by_network[level].of(&whose.networks[level]) as u64) < self.total_max / PER_NETWORK[level]
+    fn has_room(&self, client: Uploader) -> bool {
+        let has_network_room = |level: usize| {
+            (self.by_network[level].of(&client.networks[level]) as u64) < self.total_max / NETWORK_DIVISORS[level]
         };
         self.total < self.total_max
-            && self.under_way(whose) < self.per_address_max()
-            && (0..PER_NETWORK.len()).all(has_room)
+            && self.under_way(client) < self.per_address_max()
+            && (0..NETWORK_DIVISORS.len()).all(has_network_room)
     }
 
-    fn count(&mut self, whose: Whose) {
+    fn count(&mut self, client: Uploader) {
         self.total += 1;
-        self.by_address.entry(whose.address).or_default().under_way += 1;
-        for (counts, network) in self.by_network.iter_mut().zip(whose.networks) {
+        self.by_address.entry(client.address).or_default().under_way += 1;
+        for (counts, network) in self.by_network.iter_mut().zip(client.networks) {
             counts.add(network);
         }
     }
 
     /// The entry of the address stays, because uploads may wait there.
-    fn discount(&mut self, whose: Whose) {
+    fn discount(&mut self, client: Uploader) {
         self.total -= 1;
-        if let Some(line) = self.by_address.get_mut(&whose.address) {
-            line.under_way -= 1;
+        if let Some(queue) = self.by_address.get_mut(&client.address) {
+            queue.under_way -= 1;
         }
-        for (counts, network) in self.by_network.iter_mut().zip(whose.networks) {
+        for (counts, network) in self.by_network.iter_mut().zip(client.networks) {
             counts.remove(&network);
         }
     }
@@ -233,14 +241,14 @@ impl UploadState {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        self.uploads.leave(self.whose);
+        self.uploads.leave(self.client);
     }
 }
 
-/// An upload that waits for a slot.
+/// An upload that waits for a slot. Dropping it passes on a slot that was granted already.
 struct WaitingUpload<'a> {
     uploads: &'a Uploads,
-    whose: Whose,
+    client: Uploader,
     woken: oneshot::Receiver<()>,
 }
 
@@ -248,8 +256,8 @@ impl Drop for WaitingUpload<'_> {
     fn drop(&mut self) {
         self.woken.close();
         if self.woken.try_recv().is_ok() {
-            // The slot was granted to an upload that has been dropped.
-            self.uploads.leave(self.whose);
+            // The slot was granted, but the upload is dropped before it could take it.
+            self.uploads.leave(self.client);
         }
     }
 }
@@ -266,8 +274,8 @@ mod tests {
         [192, block, 2, 1].into()
     }
 
-    fn begin(uploads: &Arc<Uploads>, client: IpAddr, at_once: u64) -> Poll<Result<Upload, Refused>> {
-        let begun = std::pin::pin!(uploads.begin(client, at_once, HOLD));
+    fn begin(uploads: &Arc<Uploads>, client: IpAddr, permits: u64) -> Poll<Result<Upload, Refused>> {
+        let begun = std::pin::pin!(uploads.begin(client, permits, HOLD));
         begun.poll(&mut Context::from_waker(Waker::noop()))
     }
 
@@ -295,8 +303,8 @@ mod tests {
     }
 
     /// As many uploads as an address may have.
-    fn all(uploads: &Arc<Uploads>, client: IpAddr, at_once: u64) -> Vec<Upload> {
-        let more = || match begin(uploads, client, at_once) {
+    fn all(uploads: &Arc<Uploads>, client: IpAddr, permits: u64) -> Vec<Upload> {
+        let more = || match begin(uploads, client, permits) {
             Poll::Ready(Ok(upload)) => Some(upload),
             Poll::Ready(Err(_)) | Poll::Pending => None,
         };
@@ -355,7 +363,7 @@ mod tests {
         run(async {
             let uploads = Arc::new(Uploads::default());
             let greedy: Vec<_> = (1..17).map(|block| all(&uploads, address(block), 4)).collect();
-            assert!(all(&uploads, address(99), 4).len() >= FEW as usize);
+            assert!(all(&uploads, address(99), 4).len() >= PER_ADDRESS_MIN as usize);
             drop(greedy);
             assert!(is_empty(&uploads));
         });
@@ -364,19 +372,19 @@ mod tests {
     #[test]
     fn a_network_has_a_quarter_and_a_block_half_of_all_however_many_addresses_they_have() {
         run(async {
-            for at_once in [4, 2000] {
+            for permits in [4, 2000] {
                 let uploads = Arc::new(Uploads::default());
-                let total = Uploads::total_max(at_once) as usize;
+                let total = Uploads::total_max(permits) as usize;
                 let take = |network: u8| -> Vec<Upload> {
-                    (0..=255).flat_map(|last| all(&uploads, [10, 9, network, last].into(), at_once)).collect()
+                    (0..=255).flat_map(|last| all(&uploads, [10, 9, network, last].into(), permits)).collect()
                 };
                 let taken = [1, 2, 3].map(take);
                 assert_eq!(taken.each_ref().map(Vec::len), [total / 4, total / 4, 0]);
-                let refused = begin(&uploads, [10, 9, 4, 4].into(), at_once);
+                let refused = begin(&uploads, [10, 9, 4, 4].into(), permits);
                 assert!(matches!(refused, Poll::Ready(Err(Refused { own: true, .. }))));
-                let of_v6 = all(&uploads, "2001:db8::1".parse().unwrap(), at_once);
+                let of_v6 = all(&uploads, "2001:db8::1".parse().unwrap(), permits);
                 assert!(of_v6.len() >= total / 16);
-                let again = begin(&uploads, "2001:db8::2".parse().unwrap(), at_once);
+                let again = begin(&uploads, "2001:db8::2".parse().unwrap(), permits);
                 assert!(again.is_pending(), "of the same network, which is one client");
                 drop((taken, of_v6));
                 assert!(is_empty(&uploads));

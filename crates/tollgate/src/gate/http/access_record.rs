@@ -1,4 +1,4 @@
-//! The data of one request for its line in the access log.
+//! The data of one request for its line in the access log. The exchange fills it in as the request proceeds.
 
 use std::net::IpAddr;
 
@@ -23,11 +23,13 @@ pub(crate) struct AccessRecord {
     at: Moment,
     /// The arrival on the decision clock.
     began: Moment,
+    /// The wait before the request was forwarded or refused.
     wait: Span,
+    /// The measured cost; none if the request was not sent to a backend.
     pub(crate) cost: Option<Span>,
     decision: &'static str,
     reason: &'static str,
-    /// The rule that decided: its generation and its index.
+    /// The rule that decided: the generation of the rules (each reload makes a new one), and its index among them.
     rule: Option<(u64, usize)>,
 }
 
@@ -63,8 +65,7 @@ impl AccessRecord {
         (self.decision, self.reason, self.rule) = ticket.outcome();
     }
 
-    /// The request was settled at this cost.
-    /// Writes the line.
+    /// Writes the line. `request`: none if its head was malformed.
     pub(crate) fn write(
         self,
         worker: &Worker,

@@ -1,4 +1,5 @@
-//! Bodies, as pieces that go from a source to a sink one at a time.
+//! The interface for bodies of HTTP/1.1 and HTTP/2: pieces that go from a [`Source`] to a [`Sink`] one at a time. The
+//! gate never has a whole body in one place, unless it is small.
 
 use tollgate_wire::http1::{Fields, Length};
 
@@ -52,7 +53,7 @@ pub(crate) enum Rest {
 
 /// Reads a body.
 pub(crate) trait Source {
-    /// The next piece. The future may be dropped and called again without losing bytes.
+    /// The next piece. If the future is dropped before it is ready, no bytes are lost: `next` can be called again.
     async fn next(&mut self) -> Result<Piece<'_>, PeerError>;
 }
 
@@ -77,8 +78,9 @@ pub(crate) enum SideError {
     Backend(PeerError),
 }
 
-/// The unread length of a body whose head announced it. No byte beyond that length is forwarded, and a body that ends
-/// early is not ended on the other side. The readers check this too; here it holds for all of them.
+/// Compares a body with the `Content-Length` of its head: the bytes that are left, if there is one. No byte beyond that
+/// length is forwarded, and a body that ends early is not ended on the other side. The readers check this too; here it
+/// holds for all of them.
 pub(crate) struct Announced(Option<u64>);
 
 impl Announced {

@@ -1,9 +1,9 @@
 //! Sends a response to the client, and buffers it while the client reads too slowly.
 //!
-//! The permit of the request runs until the backend has sent everything, whether or not the client reads. A client that
-//! does not read shows nothing about the backend, which may be computing the rest: if the permit were released,
-//! requests of such clients would be free. When there is no room in the buffer, the gate stops reading from the
-//! backend, and the permit is kept until the client reads or is disconnected at its minimum rate.
+//! The request keeps its permit, which counts it as in flight at the backend, until the backend has sent everything,
+//! whether or not the client reads. The backend may be computing the rest: if the permit were released, requests of
+//! clients that do not read would be free. When there is no room in the buffer, the gate stops reading from the
+//! backend, and the permit is kept until the client reads or is disconnected for being too slow ([`HELD_UP_MAX`]).
 //!
 //! The download ends when the backend has sent everything, not when the client has read it. The rest is in the
 //! [`Overflow`]; [`drain`] sends it while other requests already use the connection to the backend.
@@ -18,23 +18,24 @@ use tollgate_wire::http1::{Fields, Length, ResponseHead};
 use super::body::{Announced, PeerError, Piece, Rest, SideError, Source};
 use super::spool::Overflow;
 
-/// The total wait for a client in each [`GRACE_BYTES`] before its response is buffered. The permit runs in this time,
-/// so the client is charged for it. A client that keeps up is late by microseconds, and a copy each time would cost
-/// more than the wait.
+/// The total time that the gate waits for a client in each [`GRACE_BYTES`] of a response, before it buffers the
+/// response. The request keeps its permit in this time, so the client is charged for it. A client that keeps up is late
+/// by microseconds, and a copy each time would cost more than the wait.
 const GRACE: Duration = Duration::from_millis(5);
-/// 1 MiB in 5 ms: 1.7 Gbit/s.
+/// The bytes after which a client has its whole [`GRACE`] again: 1 MiB in 5 ms is 1.7 Gbit/s.
 const GRACE_BYTES: u64 = 1024 * 1024;
 /// The interval at which a download without room looks for free room.
 const RETRY: Duration = Duration::from_millis(200);
 /// The time for which a client may block the backend because there is no room for its response. It must read one block
-/// of 64 KiB in this time, which is 13 kB/s. `timeouts.write` would be too long: the permit is kept, and four clients
-/// that do not read would use up four permits.
+/// of 64 KiB in this time, which is 13 kB/s. `timeouts.write` would be too long, because the permit is kept, and a
+/// backend may have few of them.
 const HELD_UP_MAX: Duration = Duration::from_secs(5);
 
 /// The remaining time for waits before a response is buffered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grace {
     left: Duration,
+    /// Bytes that were sent since it began.
     bytes: u64,
 }
 
@@ -43,7 +44,7 @@ impl Grace {
         Self { left: GRACE, bytes: 0 }
     }
 
-    /// Polls until there is a result. None if no time is left, or none is granted (`has_grace`).
+    /// The result of `poll`; none if it is not ready and no time is left. Without `has_grace` it is polled only once.
     pub(crate) async fn wait<T>(
         &mut self,
         has_grace: bool,
@@ -61,7 +62,7 @@ impl Grace {
         output
     }
 
-    /// Counts bytes that the client has read.
+    /// Counts bytes that were sent to the client.
     pub(crate) fn took(&mut self, bytes: u64) {
         self.bytes += bytes;
         if self.bytes >= GRACE_BYTES {
@@ -70,7 +71,7 @@ impl Grace {
     }
 }
 
-/// Sends a response to a client that may be slower than the backend.
+/// The body of a response to a client that may be slower than the backend. Implemented for HTTP/1.1 and HTTP/2.
 pub(crate) trait Spill {
     /// Sends a piece of the body. The part that the client does not read at once goes into `overflow`. Waits while
     /// there is no room for it.
@@ -83,8 +84,8 @@ pub(crate) trait Spill {
     fn poll_drain(&mut self, cx: &mut Context<'_>, overflow: &mut Overflow<'_>) -> Poll<Result<(), PeerError>>;
 }
 
-/// Whether the response may be buffered. An endless response may not, because buffering it frees no backend, and the
-/// backend may forbid it.
+/// Whether the response may be buffered. An upgrade, an event stream and a gRPC call may not: buffering an endless
+/// response frees no backend. The backend may forbid it too (`X-Accel-Buffering: no`).
 pub(crate) fn is_bufferable(response: &ResponseHead) -> bool {
     let is_media = |name: &[u8]| has_media_type(response, name);
     let forbidden = response.fields.find(b"x-accel-buffering").is_some_and(|value| value.eq_ignore_ascii_case(b"no"));
@@ -97,12 +98,13 @@ pub(crate) fn has_media_type(response: &ResponseHead, name: &[u8]) -> bool {
     media.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
 }
 
-/// Reads a response from its backend to the end. Calls `held_up` when there was no room for it, so that the backend may
-/// have waited for the client.
+/// Reads the body of a response from its backend to the end, and sends it to the client or buffers it. Calls `held_up`
+/// when there was no room for it, so that the backend may have waited for the client. `length` is the framing that the
+/// head announced.
 ///
 /// It does not return before there is room for the last piece: without a permit nothing would bound the responses that
-/// wait for room. The end of a small response is not sent yet when it returns, so that the request is settled before
-/// its client can send the next one.
+/// wait for room. The end of a small response is not sent yet when it returns; [`drain`] sends it. So the request is
+/// settled before its client can send the next one.
 pub(crate) async fn download(
     backend: &mut impl Source,
     client: &mut impl Spill,

@@ -1,5 +1,5 @@
-//! Writes heads for the backend and for clients. They are written from the parsed form, so that the other side reads
-//! exactly what the gate has read.
+//! Writes HTTP/1.1 heads for backends and for clients, and selects the fields of a request that are forwarded (also in
+//! HTTP/2). Heads are written from the parsed form, so that the other side reads exactly what the gate has read.
 
 use tollgate_core::inputs::is_same_variable;
 use tollgate_wire::forwarded::write_forwarded;
@@ -20,10 +20,10 @@ pub(crate) fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The names, with dashes, of the fields that identify the client.
+/// Names of fields that describe the client and its original request: the provenance of the request.
 const PROVENANCE: [&[u8]; 4] = [b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"];
 
-/// Whether a CGI-like backend reads this name as one that identifies the client.
+/// Whether a CGI-like backend takes this name for one of [`PROVENANCE`], such as `x_forwarded_for`.
 fn is_taken_for_provenance(name: &[u8]) -> bool {
     PROVENANCE.iter().any(|known| is_same_variable(known, name))
 }
@@ -55,13 +55,14 @@ fn is_forwarded(field: &Field<'_>, peer: &ConnectionPeer) -> bool {
     }
 }
 
-/// Calls `write` with each field by which the gate identifies the client to the backend.
+/// Calls `write` with each field by which the gate identifies the client to the backend. `scratch` is reused memory.
 pub(crate) fn provenance(
     head: &RequestHead,
     peer: &ConnectionPeer,
     scratch: &mut Vec<u8>,
     mut write: impl FnMut(&[u8], &[u8]),
 ) {
+    // The values of a trusted proxy, then the gate's own.
     let mut joined = |name: Name, ours: &dyn Fn(&mut Vec<u8>), write: &mut dyn FnMut(&[u8])| {
         scratch.clear();
         let header = if name == Name::Forwarded { ForwardedHeader::Forwarded } else { ForwardedHeader::XForwardedFor };
@@ -80,16 +81,16 @@ pub(crate) fn provenance(
     let element = |out: &mut Vec<u8>| write_forwarded(out, peer.address, &peer.text, &head.authority, peer.secure);
     joined(Name::Forwarded, &element, &mut |value| write(b"forwarded", value));
     let writes_x_headers = peer.trust() == Some(ForwardedHeader::XForwardedFor);
-    let said_by_proxy = |name| writes_x_headers && head.fields.first(name).is_some();
-    if !said_by_proxy(Name::XForwardedProto) {
+    let is_set_by_proxy = |name| writes_x_headers && head.fields.first(name).is_some();
+    if !is_set_by_proxy(Name::XForwardedProto) {
         write(b"x-forwarded-proto", if peer.secure { b"https" } else { b"http" });
     }
-    if !said_by_proxy(Name::XForwardedHost) && !head.authority.is_empty() {
+    if !is_set_by_proxy(Name::XForwardedHost) && !head.authority.is_empty() {
         write(b"x-forwarded-host", &head.authority);
     }
 }
 
-/// Writes the head of a request for an HTTP/1.1 backend.
+/// Writes the head of a request for an HTTP/1.1 backend. `backend` is its authority, for requests without a host.
 pub(crate) fn write_request(
     out: &mut Vec<u8>,
     head: &RequestHead,
@@ -136,7 +137,7 @@ pub(crate) fn write_number_field(out: &mut Vec<u8>, name: &[u8], number: u64) {
     write_field(out, name, itoa::Buffer::new().format(number).as_bytes());
 }
 
-/// How a response to an HTTP/1 client is delimited.
+/// How the body of a response to a client with this version is delimited, given how the backend delimits it.
 pub(crate) fn response_length(length: Length, version: Version) -> Length {
     match (length, version) {
         (Length::UntilClose, Version::Http11) => Length::Chunked,
@@ -145,7 +146,8 @@ pub(crate) fn response_length(length: Length, version: Version) -> Length {
     }
 }
 
-/// Writes the head of a response for an HTTP/1 client. `length`: how its body is delimited.
+/// Writes the head of a response for an HTTP/1.x client. `length`: how its body is delimited; `keep`: the connection is
+/// kept for further requests.
 pub(crate) fn write_response(out: &mut Vec<u8>, head: &ResponseHead, length: Length, version: Version, keep: bool) {
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(itoa::Buffer::new().format(head.status).as_bytes());

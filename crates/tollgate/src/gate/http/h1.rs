@@ -1,4 +1,5 @@
-//! A client's HTTP/1.1 connection: one request after the other, each answered before the next is read.
+//! A client's HTTP/1.1 connection: one request after the other, each answered before the next is read. The connection
+//! is kept until the client leaves, a timeout passes, or a response or failure requires that it is closed.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -27,11 +28,12 @@ use crate::settings::Gate as Settings;
 /// is closed. Closing with unread bytes resets the connection, and the client may lose the response.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 256 * 1024;
-/// A head must fit into a buffer with space left.
+/// The largest head, in bytes: nothing more can be received into a full buffer.
 const HEAD_BYTES_MAX: usize = LARGE - 1;
 
-/// A connection whose client sends nothing for this long after a response frees the memory of a request. A client that
-/// sends one request after the other pauses for less, so its requests allocate nothing.
+/// If the client sends nothing for this long after a response, the memory for serving requests is freed, and the
+/// connection is only idle. A client that sends one request after the other pauses for less, so its requests allocate
+/// nothing.
 const PAUSE_BETWEEN_REQUESTS: Duration = Duration::from_millis(200);
 
 /// Serves requests until the connection ends. `buffer` contains the bytes that were read to detect HTTP/1.1.
@@ -77,6 +79,7 @@ async fn serve_requests(
             return after;
         }
         let keep_alive = settings.timeouts.keep_alive;
+        // `Some(None)`: too many connections of the worker keep the memory of a request already.
         let paused = buffer.is_empty().then(|| worker.pause_request());
         if matches!(paused, Some(None)) && keep_alive > PAUSE_BETWEEN_REQUESTS {
             return After::Keep;
@@ -97,7 +100,7 @@ async fn serve_requests(
 /// How a wait for a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaited {
-    /// A part of it is in the buffer.
+    /// At least its first byte is in the buffer.
     Request,
     /// Nothing came in time.
     Nothing,
@@ -105,7 +108,7 @@ enum Awaited {
     End,
 }
 
-/// Waits for the first byte of a request, without memory for it.
+/// Waits for the first byte of a request. The buffer has no memory in the meantime.
 async fn await_request(socket: &Socket, buffer: &mut ReadBuffer, patience: Duration) -> Awaited {
     if !buffer.is_empty() {
         return Awaited::Request;
@@ -135,17 +138,17 @@ async fn find_head(
         head_bytes_max: settings.bounds.head_bytes_max.min(HEAD_BYTES_MAX),
     };
     let mut scan = Scan::default();
-    let mut timed = false;
+    let mut is_timed = false;
     loop {
         match scan.look(buffer.bytes(), bounds, true) {
             Ok(Some(head)) => return Some(Ok(head)),
             Ok(None) => {}
             Err(fault) => return Some(Err(fault)),
         }
-        if !timed {
+        if !is_timed {
             // From here on the whole head has this time, however slowly its bytes come.
             socket.timer.set(Way::In, settings.timeouts.head);
-            timed = true;
+            is_timed = true;
         }
         if !matches!(socket.read_rest(buffer).await, Ok(1..)) {
             return None;
@@ -168,7 +171,7 @@ fn read_head(
     Ok(())
 }
 
-/// Serves a request, or responds to one whose head is malformed.
+/// Serves the request whose head is in `scratch`, or responds to a malformed head, if there is a `fault`.
 async fn serve_one(
     socket: &Socket,
     buffer: &mut ReadBuffer,
@@ -227,7 +230,7 @@ pub(crate) async fn linger(socket: &Socket, buffer: &mut ReadBuffer) {
     }
 }
 
-/// The response to the client.
+/// The response to an HTTP/1.x client.
 struct H1Reply<'a> {
     version: Version,
     /// Whether the end of the connection delimits the response.

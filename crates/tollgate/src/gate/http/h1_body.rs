@@ -1,4 +1,5 @@
-//! Bodies of HTTP/1.1, read from and written to a [`Socket`], on both sides of the gate.
+//! Bodies of HTTP/1.1, read from and written to a [`Socket`], on both sides of the gate: [`BodyReader`] reads requests
+//! of clients and responses of backends, [`BodyWriter`] writes them to the other side.
 
 use std::io::IoSlice;
 use std::time::Duration;
@@ -15,26 +16,28 @@ use crate::gate::net::pace::{Pace, PaceMeter};
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::Way;
 
-/// Pieces of up to this many bytes are copied behind the unsent bytes, instead of being sent as a part of their own.
+/// Pieces of up to this many bytes are copied behind the unsent bytes, instead of being sent without a copy.
 pub(crate) const COPY_MAX: usize = 4 * 1024;
-/// Bytes that may be kept while more follows at once.
+/// Unsent bytes that are kept to be sent together with the next piece, if that follows at once. More are sent at once.
 pub(crate) const KEEP_MAX: usize = 16 * 1024;
 
 const MALFORMED_CHUNKS: PeerError = PeerError::Malformed("the chunks of the body are malformed");
 
-/// The interval of checks whether a client that has filled the buffer is still there.
+/// The interval of checks whether a client is still there, while its unread bytes fill the buffer.
 const DEPARTURE_CHECK: Duration = Duration::from_millis(100);
 
 /// Reads one body from a connection.
 pub(crate) struct BodyReader<'a> {
     socket: &'a Socket,
-    /// The unused bytes, including those of the last piece.
+    /// Received bytes, from those of the last piece on.
     pub(crate) buffer: &'a mut ReadBuffer,
     decoder: &'a mut Decoder,
+    /// The framing of the body; of a fixed length, the part that was not returned yet.
     length: Length,
     meter: PaceMeter,
     /// Bytes at the start of the buffer that were returned with the last piece.
     lent: usize,
+    /// Whether the whole body has been returned.
     ended: bool,
 }
 
@@ -51,6 +54,7 @@ impl<'a> BodyReader<'a> {
         Self { socket, buffer, decoder, length, meter: PaceMeter::new(pace), lent: 0, ended }
     }
 
+    /// Buffers a body with a known length. Returns true.
     async fn gather_fixed(&mut self, length: u64) -> Result<bool, PeerError> {
         while (self.buffer.bytes().len() as u64) < length {
             if self.fill(true).await? == 0 {
@@ -60,8 +64,8 @@ impl<'a> BodyReader<'a> {
         Ok(true)
     }
 
-    /// Looks for the end of the chunks with a decoder of its own, because the bytes are decoded again when they are
-    /// forwarded.
+    /// Buffers chunks until they end. Returns false if they exceed `bytes_max` or pause for `pause_max`. Uses a decoder
+    /// of its own, because the bytes are decoded again when they are forwarded.
     async fn gather_chunks(&mut self, bytes_max: usize, pause_max: Duration) -> Result<bool, PeerError> {
         let (mut scout, mut seen) = (Decoder::default(), 0);
         loop {
@@ -85,7 +89,7 @@ impl<'a> BodyReader<'a> {
         }
     }
 
-    /// Reads more to inspect, within the deadline that is set.
+    /// Reads more bytes of a head, within the deadline that is set.
     pub(crate) async fn read_more(&mut self) -> Result<usize, PeerError> {
         if self.buffer.is_full() {
             return Err(PeerError::Malformed("more than fits"));
@@ -93,7 +97,7 @@ impl<'a> BodyReader<'a> {
         Ok(self.socket.read(self.buffer).await?)
     }
 
-    /// Starts the body that follows a head.
+    /// Starts the body that follows the head of a response.
     pub(crate) fn begin(&mut self, length: Length) {
         self.decoder.reset();
         self.length = length;
@@ -116,7 +120,8 @@ impl<'a> BodyReader<'a> {
         Ok(length)
     }
 
-    /// Finds the next piece in the buffer: its range, and what follows it.
+    /// Finds the next piece in the buffer: its range, and what follows it. None if there is none; then the body may
+    /// have ended.
     fn step(&mut self) -> Result<Option<(std::ops::Range<usize>, Rest)>, PeerError> {
         let at_hand = self.buffer.bytes().len();
         match &mut self.length {
@@ -149,10 +154,9 @@ impl<'a> BodyReader<'a> {
 }
 
 impl ClientBody for BodyReader<'_> {
-    /// A body with a known length is awaited like any other. Without one, its client may be waiting for a part of the
-    /// response, so the wait ends after a pause.
+    /// The argument `_length` is not needed, because the reader has its own.
     async fn gather(&mut self, _length: Length, is_awaited: bool) -> Result<bool, PeerError> {
-        // The pace of a client bounds the wait in any case.
+        // In any case, the wait ends when the client is slower than its minimum rate.
         let (pause_max, unsure_max) = if is_awaited { (Duration::MAX, Duration::MAX) } else { (PAUSE_MAX, UNSURE_MAX) };
         self.give_back();
         let whole = match self.length {
@@ -189,8 +193,8 @@ impl ClientBody for BodyReader<'_> {
         }
     }
 
-    /// Waits until the peer leaves, once the body is complete. Bytes that come in the meantime are kept for the next
-    /// message.
+    /// Waits until the client leaves. Bytes that come in the meantime stay in the buffer: the rest of the body, or the
+    /// next request.
     async fn departure(&mut self) -> PeerError {
         self.give_back();
         self.socket.timer.clear(Way::In);
@@ -241,14 +245,17 @@ impl Source for BodyReader<'_> {
     }
 }
 
-/// Writes one body to a connection, behind a head that may be unsent in `out`.
+/// Writes one body to a connection, after a head that may be unsent in `out`.
 pub(crate) struct BodyWriter<'a> {
     pub(crate) socket: &'a Socket,
+    /// Bytes that are not sent yet.
     pub(crate) out: &'a mut Vec<u8>,
+    /// The framing of the body.
     pub(crate) length: Length,
     pub(crate) meter: PaceMeter,
     /// The start of the wait for the peer while buffered bytes are sent.
     pub(crate) waits_since_ms: Option<u64>,
+    /// The time for which the gate waits for the client before it buffers the response.
     pub(crate) grace: Grace,
     /// Bytes of the body that were sent or buffered, without chunk sizes.
     pub(crate) body_bytes: u64,
@@ -261,8 +268,8 @@ impl<'a> BodyWriter<'a> {
         Self { socket, out, length, meter, waits_since_ms, grace, body_bytes: 0 }
     }
 
-    /// Counts a piece of the body, and writes the size of its chunk behind the unsent bytes. Returns the bytes that end
-    /// the piece.
+    /// Counts a piece of the body. If the body is chunked, writes the size of the chunk behind the unsent bytes.
+    /// Returns the bytes to send after the piece.
     pub(crate) fn begin_piece(&mut self, length: usize) -> &'static [u8] {
         self.body_bytes += length as u64;
         if self.length != Length::Chunked {
@@ -272,6 +279,7 @@ impl<'a> BodyWriter<'a> {
         b"\r\n"
     }
 
+    /// Sends the unsent bytes, then a piece of the body and the bytes after it.
     async fn write(&mut self, data: &[u8], after: &[u8]) -> Result<(), PeerError> {
         let mut parts = [IoSlice::new(self.out), IoSlice::new(data), IoSlice::new(after)];
         let written = match (data.is_empty(), after.is_empty()) {

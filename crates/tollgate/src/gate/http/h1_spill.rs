@@ -1,5 +1,5 @@
-//! HTTP/1.1 responses to clients that may be slower than the backend. The buffer contains the bytes as they are sent,
-//! chunk sizes included.
+//! HTTP/1.1 responses to clients that may be slower than the backend: implements [`Spill`] for [`BodyWriter`]. Bytes
+//! that the client does not read in time go into an [`Overflow`], as they are to be sent, chunk sizes included.
 
 use std::io::IoSlice;
 use std::task::{Context, Poll, ready};
@@ -13,7 +13,8 @@ use super::spool::Overflow;
 use crate::gate::net::timer::Way;
 
 impl BodyWriter<'_> {
-    /// Sends the unsent bytes and these two parts. The remainder goes into `overflow`.
+    /// Sends the unsent bytes, a piece of the body, and the bytes after it. The remainder goes into `overflow`, and if
+    /// that is full, this waits. `is_last`: the piece is the last one of the response.
     async fn write_or_spill(
         &mut self,
         data: &[u8],
@@ -25,7 +26,8 @@ impl BodyWriter<'_> {
         let mut parts = [IoSlice::new(&out), IoSlice::new(data), IoSlice::new(after)];
         let mut left = &mut parts[..];
         IoSlice::advance_slices(&mut left, 0);
-        // The backend has finished with the last piece, and a stream is not buffered.
+        // The last piece gets no grace, because the permit is released once it is sent or buffered. Neither does a
+        // stream: its `overflow` is closed, so it is not buffered in any case.
         let has_grace = !is_last && !overflow.is_closed;
         while !left.is_empty() && overflow.is_empty() {
             let began_ms = self.socket.timer.now_ms();
@@ -66,7 +68,7 @@ impl BodyWriter<'_> {
         Ok(())
     }
 
-    /// Starts a wait for the client, unless there is one.
+    /// Starts a wait for the client to read, unless there is one.
     fn begin_wait(&mut self) {
         if self.waits_since_ms.is_none() {
             self.waits_since_ms = Some(self.socket.timer.now_ms());

@@ -3,8 +3,8 @@
 //! HTTP/2 lets a client open and reset streams and send empty frames at little cost. The `h2` crate limits what it can
 //! see; the rest is limited here. A stream that was reset still has its request at the backend, so it counts until the
 //! backend has finished, and a client that resets more streams than it lets finish is disconnected. The memory of
-//! requests that are not forwarded yet is limited by a [`ConnectionBudget`]: requests that do not fit are parked,
-//! without a task.
+//! requests that are not forwarded yet is limited by a [`ConnectionBudget`]: requests that do not fit are parked, which
+//! means that they wait without a task.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -47,9 +47,10 @@ use crate::gate::observe::counters::WorkerCounter;
 /// The first bytes of every HTTP/2 client.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// Bytes that a client may send on one stream, and on all streams together, before the gate has read them.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// Unsent bytes of one stream.
+/// Unsent bytes of one response that the `h2` crate keeps.
 const SEND_BUFFER: usize = 64 * 1024;
 /// Connections of one address that may have as many streams as the settings permit. The `h2` crate needs about 2 kB per
 /// stream, so a full connection costs ten times as much as an idle one.
@@ -62,7 +63,7 @@ const RESETS_MAX: u32 = 200;
 /// The last piece of a response up to this size is passed to the `h2` crate at once, even if the client's window is
 /// closed: then the task of the request, which takes more memory, ends.
 const LAST_PIECE_MAX: usize = 4 * 1024;
-/// The memory of a request's task while its response waits for the client.
+/// The memory of a request's task while its response waits for the client, in bytes.
 const TASK_BYTES: usize = 20 * 1024;
 /// The time that a client has to close the connection after a GOAWAY.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -76,18 +77,20 @@ struct H2Session {
     under_way: Cell<u32>,
     /// Streams that were reset, minus those that finished.
     resets: Cell<u32>,
-    /// Bytes of responses that the client has read, on all streams.
+    /// Bytes of responses that the windows of the client have permitted to send, on all streams.
     taken: Cell<u64>,
     /// Bytes that were sent on the connection.
     written: Rc<Cell<u64>>,
+    /// Limits the response bytes that the `h2` crate keeps.
     unsent: Arc<UnsentBytes>,
-    /// Whether the client reads nothing from the connection.
+    /// Whether the client reads nothing from the connection at the moment.
     is_blocked: Rc<Cell<bool>>,
 }
 
 /// The state of a connection that is to be closed.
 #[derive(Default)]
 struct Leaving {
+    /// Whether a GOAWAY was sent.
     asked: bool,
     /// Whether the deadline for closing is set, because no stream is left.
     timed: bool,
@@ -98,6 +101,7 @@ struct ParkedRequest {
     request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
     charge: MemoryCharge,
+    /// The time of its arrival.
     since_ms: u64,
 }
 
@@ -115,7 +119,7 @@ enum StreamsState {
 /// A request, and the handle for its response.
 type Accepted = (Request<RecvStream>, SendResponse<Bytes>);
 
-/// Serves requests until the connection ends.
+/// Serves requests until the connection ends. `read_ahead` contains the bytes that were read to detect HTTP/2.
 pub(crate) async fn serve(
     socket: Socket,
     read_ahead: ReadBuffer,
@@ -137,6 +141,8 @@ pub(crate) async fn serve(
         .max_concurrent_streams(streams_max)
         .max_header_list_size(u32::try_from(settings.bounds.head_bytes_max).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER)
+        // The streams reset by the gate that the crate remembers, and two limits above which it disconnects the client:
+        // of streams that the client resets before they are accepted, and of streams with errors.
         .max_concurrent_reset_streams(64)
         .max_pending_accept_reset_streams(32)
         .max_local_error_reset_streams(Some(64))
@@ -156,6 +162,7 @@ pub(crate) async fn serve(
     }
 }
 
+/// Accepts requests and serves them until the connection ends.
 async fn serve_streams(
     connection: &mut Connection<H2Io, Bytes>,
     socket: &Socket,
@@ -246,8 +253,10 @@ fn prune_parked(parked: &mut VecDeque<ParkedRequest>, session: &H2Session, idle:
     }
 }
 
-/// The next request; or none, if one was forwarded or has ended, so that a parked one may fit. Sends a GOAWAY to a
-/// client that is idle for too long or misbehaves, or when the gate stops.
+/// The next request. `Some(Ok(None))`: the task was woken while requests are parked, so one of them may fit now. Sends
+/// a GOAWAY to a client that is idle for too long or misbehaves, to make room, or when the gate stops.
+///
+/// The deadlines of `idle` are those of the idle time (`In`) and of the oldest parked request (`Out`).
 async fn next_event(
     connection: &mut Connection<H2Io, Bytes>,
     socket: &Socket,
@@ -256,7 +265,7 @@ async fn next_event(
     leaving: &mut Leaving,
     parked: &mut VecDeque<ParkedRequest>,
 ) -> Option<Result<Option<Accepted>, h2::Error>> {
-    let (mut was, mut has_waited, mut written) = (StreamsState::Serving, false, 0);
+    let (mut state_before, mut has_waited, mut written) = (StreamsState::Serving, false, 0);
     idle.set_idle(false);
     idle.clear(Way::In);
     let accepted =
@@ -281,24 +290,24 @@ async fn next_event(
             return accepted(connection.poll_accept(cx));
         }
         let is_idle = !connection.has_streams();
-        let activity = match (is_idle, session.under_way.get()) {
+        let state = match (is_idle, session.under_way.get()) {
             (true, _) => StreamsState::Idle,
             (false, 0) => StreamsState::Unread,
             (false, _) => StreamsState::Serving,
         };
-        let has_moved = activity == StreamsState::Unread && written != session.written.get();
-        if activity != was || has_moved {
-            (was, written) = (activity, session.written.get());
+        let has_moved = state == StreamsState::Unread && written != session.written.get();
+        if state != state_before || has_moved {
+            (state_before, written) = (state, session.written.get());
             idle.set_idle(is_idle);
             let timeouts = &session.worker.settings().timeouts;
-            match activity {
+            match state {
                 StreamsState::Idle => idle.set(Way::In, timeouts.keep_alive),
                 StreamsState::Unread => idle.set(Way::In, timeouts.write),
                 StreamsState::Serving => idle.clear(Way::In),
             }
         }
         let is_late = idle.is_over(Way::In, cx);
-        if is_late && activity == StreamsState::Unread {
+        if is_late && state == StreamsState::Unread {
             connection.abrupt_shutdown(Reason::CANCEL);
             return accepted(connection.poll_accept(cx));
         }
@@ -321,6 +330,7 @@ async fn next_event(
     .await
 }
 
+/// Serves one request on its stream.
 async fn serve_one(
     request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
@@ -340,15 +350,15 @@ async fn serve_one(
     } else {
         paced(settings.timeouts.body_idle)
     };
-    let line = RefCell::new(ResponseHalf::Responding(respond));
+    let half = RefCell::new(ResponseHalf::Responding(respond));
     let reader = StreamReader::new(request.into_body(), pace);
-    let mut body = StreamBody { reader, line: &line, timer: &timer, charge };
+    let mut body = StreamBody { reader, half: &half, timer: &timer, charge };
     if websocket {
         body.reader.ended = true;
     }
     let meter = PaceMeter::new(paced(settings.timeouts.write));
     let mut reply = StreamReply {
-        line: &line,
+        half: &half,
         websocket,
         ended: false,
         has_begun: false,
@@ -372,7 +382,7 @@ async fn serve_one(
     worker.keep_scratch(scratch);
     match after {
         After::Keep | After::Close => session.resets.set(session.resets.get().saturating_sub(1)),
-        After::Cut => line.borrow_mut().reset(),
+        After::Cut => half.borrow_mut().reset(),
         After::Left => session.resets.set(session.resets.get() + 1),
         After::Tunnel(backend, slot) => {
             let _counted = worker.count_tunnel();
@@ -381,13 +391,13 @@ async fn serve_one(
             reply.open(idle_max);
             tunnel::run_stream(&mut body, &mut reply, *backend, slot, idle_max).await;
             if !reply.ended {
-                line.borrow_mut().reset();
+                half.borrow_mut().reset();
             }
         }
     }
 }
 
-/// The gate's half of a stream.
+/// The gate's half of a stream: before and after the head of the final response is sent.
 enum ResponseHalf {
     Responding(SendResponse<Bytes>),
     Sending(SendStream<Bytes>),
@@ -410,9 +420,10 @@ impl ResponseHalf {
     }
 }
 
+/// The client's half of a stream.
 struct StreamBody<'a> {
     reader: StreamReader,
-    line: &'a RefCell<ResponseHalf>,
+    half: &'a RefCell<ResponseHalf>,
     timer: &'a Timer,
     /// The memory that the request is charged for.
     charge: MemoryCharge,
@@ -448,7 +459,7 @@ impl ClientBody for StreamBody<'_> {
 
     async fn departure(&mut self) -> PeerError {
         poll_fn(|cx| {
-            let polled = match &mut *self.line.borrow_mut() {
+            let polled = match &mut *self.half.borrow_mut() {
                 ResponseHalf::Responding(respond) => respond.poll_reset(cx),
                 ResponseHalf::Sending(stream) => stream.poll_reset(cx),
             };
@@ -466,8 +477,9 @@ impl ClientBody for StreamBody<'_> {
     }
 }
 
+/// The response on a stream.
 struct StreamReply<'a> {
-    line: &'a RefCell<ResponseHalf>,
+    half: &'a RefCell<ResponseHalf>,
     /// Whether the stream is to become a tunnel.
     websocket: bool,
     /// Whether no end is to be sent: it was sent with the head, or comes through a tunnel later.
@@ -479,13 +491,14 @@ struct StreamReply<'a> {
     timer: &'a Timer,
     meter: PaceMeter,
     session: &'a H2Session,
-    /// The start of the wait for the client while buffered bytes are sent, and the bytes that it had read on all
-    /// streams.
+    /// The start of the wait for the client while buffered bytes are sent, in milliseconds, and `H2Session::taken` at
+    /// that time.
     wait: Option<(u64, u64)>,
     /// The trailers after the buffered bytes.
     trailers: Option<HeaderMap>,
     /// Whether the end follows the buffered bytes.
     ends_after_drain: bool,
+    /// The time for which the gate waits for the client before it buffers the response.
     grace: Grace,
     /// Whether a 100 has been sent.
     has_continued: bool,
@@ -515,8 +528,8 @@ impl StreamReply<'_> {
         if data.len() > LAST_PIECE_MAX || !unsent.has_room_behind_window(data.len()) {
             return Ok(data.is_empty());
         }
-        let mut line = self.line.borrow_mut();
-        let stream = line.stream()?;
+        let mut half = self.half.borrow_mut();
+        let stream = half.stream()?;
         if !data.is_empty() {
             stream.send_data(unsent.hand_over(data), false)?;
         }
@@ -526,7 +539,7 @@ impl StreamReply<'_> {
     /// Sends as much as the client's window permits.
     fn poll_some(&mut self, left: &mut &[u8], cx: &mut Context<'_>) -> Poll<Result<(), PeerError>> {
         let length = left.len();
-        let polled = h2_body::poll_send(self.line.borrow_mut().stream()?, left, Some(&self.session.unsent), cx);
+        let polled = h2_body::poll_send(self.half.borrow_mut().stream()?, left, Some(&self.session.unsent), cx);
         self.session.taken.set(self.session.taken.get() + (length - left.len()) as u64);
         polled
     }
@@ -553,7 +566,7 @@ impl Reply for StreamReply<'_> {
             return Ok(());
         }
         if let (ResponseHalf::Responding(respond), Some(response)) =
-            (&mut *self.line.borrow_mut(), h2_head::write_response(head))
+            (&mut *self.half.borrow_mut(), h2_head::write_response(head))
         {
             respond.send_informational(response)?;
         }
@@ -564,13 +577,13 @@ impl Reply for StreamReply<'_> {
 
     fn begin(&mut self, head: &ResponseHead, _keep: bool) -> Result<(), PeerError> {
         let mut response = h2_head::write_response(head).ok_or(PeerError::Gone)?;
-        let stands = self.websocket && h2_connect::make_answer(&mut response);
-        let mut line = self.line.borrow_mut();
-        let ResponseHalf::Responding(respond) = &mut *line else { return Err(PeerError::Gone) };
+        let opens_tunnel = self.websocket && h2_connect::make_answer(&mut response);
+        let mut half = self.half.borrow_mut();
+        let ResponseHalf::Responding(respond) = &mut *half else { return Err(PeerError::Gone) };
         self.ended = matches!(head.length, Length::Empty | Length::Fixed(0));
         self.session.budget.charge_head(response.headers_mut(), self.session.is_blocked.get());
-        let stream = respond.send_response(response, self.ended && !stands)?;
-        *line = ResponseHalf::Sending(stream);
+        let stream = respond.send_response(response, self.ended && !opens_tunnel)?;
+        *half = ResponseHalf::Sending(stream);
         self.has_begun = true;
         Ok(())
     }
@@ -588,7 +601,8 @@ impl Spill for StreamReply<'_> {
     async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), PeerError> {
         let mut left = data;
         self.body_bytes += data.len() as u64;
-        // The backend has finished with the last piece, and a stream is not buffered.
+        // The last piece gets no grace, because the permit is released once it is sent or buffered. Neither does a
+        // stream: its `overflow` is closed, so it is not buffered in any case.
         let has_grace = rest != Rest::End && !overflow.is_closed;
         while !left.is_empty() && overflow.is_empty() {
             let (began_ms, length, taken) = (self.timer.now_ms(), left.len(), self.session.taken.get());
@@ -596,7 +610,7 @@ impl Spill for StreamReply<'_> {
             let sent = grace.wait(has_grace, |cx| self.poll_some(&mut left, cx)).await;
             grace.took((length - left.len()) as u64);
             self.grace = grace;
-            // If the client read nothing, its usual deadline starts here.
+            // If the client read nothing, this wait counts for its minimum rate too.
             self.meter.moved(self.session.taken.get() - taken, self.timer.now_ms() - began_ms);
             let Some(sent) = sent else { break };
             sent?;
@@ -644,7 +658,7 @@ impl Spill for StreamReply<'_> {
         if !std::mem::take(&mut self.ends_after_drain) || std::mem::replace(&mut self.ended, true) {
             return Poll::Ready(Ok(()));
         }
-        Poll::Ready(h2_body::end(self.line.borrow_mut().stream()?, self.trailers.take()))
+        Poll::Ready(h2_body::end(self.half.borrow_mut().stream()?, self.trailers.take()))
     }
 }
 
@@ -668,8 +682,8 @@ impl Sink for StreamReply<'_> {
     }
 
     async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), PeerError> {
-        let mut line = self.line.borrow_mut();
-        let stream = line.stream()?;
+        let mut half = self.half.borrow_mut();
+        let stream = half.stream()?;
         if std::mem::replace(&mut self.ended, true) {
             return Ok(());
         }

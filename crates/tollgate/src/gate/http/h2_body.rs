@@ -1,4 +1,5 @@
-//! Bodies of HTTP/2 with flow control, on both sides of the gate.
+//! Bodies of HTTP/2 with flow control, on both sides of the gate: requests of clients and responses of backends are
+//! read by a [`StreamReader`], and the functions below write them.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -27,10 +28,12 @@ impl From<h2::Error> for PeerError {
 /// Reads one body from a stream.
 pub(crate) struct StreamReader {
     pub(super) stream: RecvStream,
-    /// Bytes that were buffered and are not returned yet, and the piece that was returned last. The peer may send as
-    /// many bytes again already: other streams of the connection must not wait for this one.
+    /// Bytes that [`gather`](Self::gather) has buffered, and that are not returned yet. They do not count in the
+    /// windows: other streams of the connection must not wait for this one.
     pub(super) ahead: Vec<u8>,
+    /// The piece that was returned last, if it came from `ahead`.
     given: Vec<u8>,
+    /// The piece that was returned last, if it was read from the stream. It counts in the windows until the next call.
     lent: Bytes,
     trailers: Fields,
     /// Whether the whole body has been read. It is also set while the stream is to become a tunnel, so that nothing
@@ -84,7 +87,7 @@ impl StreamReader {
 
     /// Buffers the whole body, if it is no longer than `bytes_max`, and returns whether it is complete.
     ///
-    /// With `pause_max`, the wait ends after a pause of that length.
+    /// With `pause_max`, it gives up after a pause of that length.
     pub(crate) async fn gather(
         &mut self,
         timer: &Timer,
@@ -148,7 +151,7 @@ impl StreamReader {
         Ok(None)
     }
 
-    /// Permits the peer to send as many bytes as were used.
+    /// Reopens the windows for the bytes of the last piece.
     fn give_back(&mut self) {
         let lent = std::mem::take(&mut self.lent);
         if !lent.is_empty() {
@@ -157,8 +160,8 @@ impl StreamReader {
     }
 }
 
-/// Sends as much as the peer's window permits, and removes it from `left`. Waits while the window is closed. `unsent`
-/// limits the unsent bytes of a client's connection.
+/// Sends as much of `left` as the peer's window permits, and removes it. Pending while the window is closed. `unsent`
+/// limits the unsent bytes of a client's connection; none for a backend.
 pub(crate) fn poll_send(
     stream: &mut SendStream<Bytes>,
     left: &mut &[u8],
@@ -195,7 +198,7 @@ pub(crate) fn end(stream: &mut SendStream<Bytes>, trailers: Option<HeaderMap>) -
     Ok(())
 }
 
-/// Polls with a deadline.
+/// Polls with the deadline of this direction.
 pub(crate) fn timed<T>(
     timer: &Timer,
     way: Way,

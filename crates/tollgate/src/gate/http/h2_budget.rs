@@ -1,19 +1,19 @@
-//! The memory of an HTTP/2 connection's requests before they are forwarded.
+//! Limits the memory of the requests of one HTTP/2 connection before they are forwarded.
 //!
 //! A head costs its sender a few bytes, because HPACK refers to earlier fields. A request that is served costs the gate
 //! a task, a copy of its head, and buffers, so 128 requests that never become complete would take a thousand times the
-//! memory that was sent for them. Therefore every request is charged for its memory until it is forwarded; then the
-//! limits of the backend apply. The budget of a connection is a constant, plus [`BYTES_PER_BYTE`] for each byte that
-//! the client has sent. A request that does not fit is parked: it is a table of fields without a task, until others of
-//! its connection have been forwarded or more bytes were received. A head that does not even fit as a parked one is
-//! refused (REFUSED_STREAM), so that its client sends it again.
+//! memory that was sent for them. Therefore every request is charged for its memory until it is forwarded; then only
+//! its head is charged, and the limits of the backend apply. The budget of a connection is [`BASE_BYTES`], plus
+//! [`BYTES_PER_RECEIVED_BYTE`] for each byte that the client has sent. A request that does not fit is parked: it is a
+//! table of fields without a task, until others of its connection have been forwarded or more bytes were received. A
+//! head that does not even fit as a parked one is refused (REFUSED_STREAM), so that its client sends it again.
 //!
 //! Heads of responses that the client does not read are kept by the `h2` crate. They are charged too: no further
 //! request is served while there are more than [`UNSENT_HEADS_MAX`] bytes of them.
 //!
-//! Memory beyond [`CONSTANT`] is borrowed from the budgets of the address and of all connections
-//! ([`CountedConnection::borrow`]). One request is always served, so that a connection makes progress whatever others
-//! have borrowed.
+//! Memory beyond [`BASE_BYTES`] is borrowed from the budgets of the address and of all connections
+//! ([`CountedConnection::borrow`]). If the client reads its responses, one request is served whatever others have
+//! borrowed, so that the connection makes progress.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -26,12 +26,12 @@ use http::{HeaderMap, HeaderValue};
 use super::h2_unsent::tracked;
 use crate::gate::net::caps::CountedConnection;
 
-/// Bytes for the requests of a connection that need not be borrowed.
-const CONSTANT: usize = 64 << 10;
-/// Bytes for served requests per byte that was received.
-const BYTES_PER_BYTE: u64 = 10;
-/// The limit for requests that are served and not forwarded: 128 requests with heads of several kB. Uploads need it:
-/// the data of parked ones would fill the window of the connection.
+/// Bytes for the requests of a connection that are not borrowed.
+const BASE_BYTES: usize = 64 << 10;
+/// Bytes for served requests for each byte that was received on the connection.
+const BYTES_PER_RECEIVED_BYTE: u64 = 10;
+/// The limit for requests that are served and not forwarded: 128 requests with heads of several kB. It is this large
+/// for uploads: nothing reads the data of parked ones, so they would fill the window of the connection.
 const SERVED_MAX: usize = 6 << 20;
 /// The limit for parked requests: 128 requests with twenty fields.
 const PARKED_MAX: usize = 640 << 10;
@@ -40,7 +40,7 @@ const FORWARDED_HEADS_MAX: usize = 1 << 20;
 /// The limit for heads of responses in the `h2` crate, above which no further request is served: 60 heads with twenty
 /// fields. Requests in flight may add theirs.
 const UNSENT_HEADS_MAX: usize = 256 << 10;
-/// Larger heads of responses are charged even if the client reads.
+/// Heads of responses that are larger than this are charged even if the client reads.
 const USUAL_HEAD_BYTES: usize = 8 << 10;
 /// Bytes that are borrowed at a time.
 const BORROWED_STEP: usize = 32 << 10;
@@ -58,33 +58,37 @@ pub(crate) struct ConnectionBudget {
     parked: Cell<usize>,
     /// The charges of served requests.
     served: Cell<usize>,
-    /// The part of it for requests with incomplete bodies.
+    /// The part of `served` for requests with incomplete bodies.
     gathering: Cell<usize>,
     /// The charges of forwarded requests: their heads, which are kept until they end.
     forwarded: Cell<usize>,
     /// The charge for heads of responses in the `h2` crate, which drops them with the last reference to their fields.
     unsent_heads: Arc<AtomicUsize>,
+    /// Bytes that were received on the connection.
     received: Rc<Cell<u64>>,
-    /// The task of the connection, which starts parked requests.
+    /// The task of the connection, which starts parked requests when others are released.
     pub(crate) waker: RefCell<Option<Waker>>,
 }
 
-/// The memory of a request.
+/// The memory of a request in each phase, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestSize {
+    /// While it is parked.
     parked: usize,
+    /// While it is served.
     served: usize,
-    /// The part of `served` that is kept until the request ends.
+    /// While it is forwarded: a part of `served` that is kept until the request ends.
     head: usize,
-    /// Whether the body is incomplete.
+    /// Whether the body was incomplete when the head came.
     has_body: bool,
 }
 
 impl RequestSize {
+    /// `target`: the length of the request target.
     pub(crate) fn of(headers: &HeaderMap, target: usize, has_body: bool) -> Self {
         let text: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
         let parked = PARKED_BYTES + headers.len() * PARKED_FIELD_BYTES;
-        // The head is copied once, and again when it is written for the backend.
+        // The text is copied into the request's head, and again when that is written for the backend.
         let head = 2 * (text + target);
         Self { parked, served: parked + SERVED_BYTES + head, head, has_body }
     }
@@ -97,11 +101,14 @@ pub(crate) struct MemoryCharge {
     phase: ChargePhase,
 }
 
-/// The state in which a request is charged.
+/// The phase of a request. A charge goes through these in order, and may be dropped in any of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChargePhase {
+    /// It waits without a task.
     Parked,
+    /// It has a task, and was not forwarded yet.
     Served,
+    /// It is at a backend.
     Forwarded,
 }
 
@@ -120,7 +127,7 @@ impl ConnectionBudget {
         })
     }
 
-    /// Charges a request as a parked one, if it fits.
+    /// Charges a new request as a parked one, if it fits, or if the connection has no other one before the backend.
     pub(crate) fn park(self: &Rc<Self>, size: RequestSize) -> Option<MemoryCharge> {
         let parked = self.parked.get() + size.parked;
         let is_only = self.parked.get() + self.served.get() == 0;
@@ -131,8 +138,11 @@ impl ConnectionBudget {
         Some(MemoryCharge { budget: self.clone(), size, phase: ChargePhase::Parked })
     }
 
-    /// Charges the head of a response until the `h2` crate has encoded it. `is_blocked`: the client reads nothing at
-    /// the moment.
+    /// Charges the head of a response until the `h2` crate has encoded it, unless it is small and the client reads.
+    /// `is_blocked`: the client reads nothing at the moment.
+    ///
+    /// The crate does not report that. So one value, the shortest, is replaced by a copy that ends the charge when it
+    /// is dropped.
     pub(crate) fn charge_head(&self, headers: &mut HeaderMap, is_blocked: bool) {
         let text: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
         let bytes = text + headers.len() * PARKED_FIELD_BYTES;
@@ -146,37 +156,39 @@ impl ConnectionBudget {
             unsent_heads.fetch_sub(bytes, Ordering::Relaxed);
         };
         if let Ok(mut value) = HeaderValue::from_maybe_shared(tracked(shortest.as_bytes(), end_charge)) {
-            // Otherwise the table of HPACK would keep it.
+            // HPACK does not put sensitive values into its table, which would keep the copy.
             value.set_sensitive(true);
             *shortest = value;
         }
-        // A response is not delayed: without the task of a request it takes less memory.
+        // The response is sent even if nothing can be borrowed: a response that waits would need more memory, for the
+        // task.
         let _ = self.borrow(0);
     }
 
-    /// Frees the charges of heads that have been sent.
+    /// Returns all borrowed bytes, if the charges fit into [`BASE_BYTES`]. The connection calls it at each poll,
+    /// because the `h2` crate ends the charges of response heads without notice.
     pub(crate) fn trim(&self) {
-        if self.held() <= CONSTANT {
+        if self.held() <= BASE_BYTES {
             self.counted.borrow_mut().give_back();
         }
     }
 
-    /// The charged bytes beyond [`CONSTANT`], which must be borrowed.
+    /// The charged bytes, except for forwarded requests. The part beyond [`BASE_BYTES`] must be borrowed.
     fn held(&self) -> usize {
         self.parked.get() + self.served.get() + self.unsent_heads.load(Ordering::Relaxed)
     }
 
     /// The current limit for served requests.
     fn served_max(&self) -> usize {
-        let earned = usize::try_from(self.received.get().saturating_mul(BYTES_PER_BYTE)).unwrap_or(usize::MAX);
-        CONSTANT.saturating_add(earned).min(SERVED_MAX)
+        let earned = usize::try_from(self.received.get().saturating_mul(BYTES_PER_RECEIVED_BYTE)).unwrap_or(usize::MAX);
+        BASE_BYTES.saturating_add(earned).min(SERVED_MAX)
     }
 
-    /// Borrows enough for this many more bytes. Returns whether that was possible.
+    /// Borrows enough for the charges and this many more bytes. Returns whether that was possible.
     fn borrow(&self, bytes: usize) -> bool {
         let wanted = self.held() + bytes;
         let mut counted = self.counted.borrow_mut();
-        while wanted > CONSTANT + counted.borrowed {
+        while wanted > BASE_BYTES + counted.borrowed {
             if !counted.borrow(BORROWED_STEP) {
                 return false;
             }
@@ -184,7 +196,7 @@ impl ConnectionBudget {
         true
     }
 
-    /// Returns borrowed bytes that are not needed, and wakes the connection to look for a parked request.
+    /// A request was released: wakes the task of the connection, so that it serves parked requests that fit now.
     fn released(&self) {
         self.trim();
         if let Some(waker) = self.waker.borrow_mut().take() {
@@ -194,7 +206,8 @@ impl ConnectionBudget {
 }
 
 impl MemoryCharge {
-    /// Charges the request as a served one, if it fits, or if no other one is served.
+    /// Charges the request as a served one, if it fits, or if no other one is served. Returns whether it did. It does
+    /// not if the heads of forwarded requests or of unread responses take too much memory.
     ///
     /// Requests with incomplete bodies may use half of the budget: a client that stalls its uploads does not block its
     /// other requests.
@@ -209,8 +222,8 @@ impl MemoryCharge {
         }
         if budget.served.get() > 0 {
             let gathering = budget.gathering.get();
-            let has_part = !has_body || gathering == 0 || gathering + served <= budget.served_max() / 2;
-            if !has_part || budget.served.get() + served > budget.served_max() || !budget.borrow(served) {
+            let fits_half = !has_body || gathering == 0 || gathering + served <= budget.served_max() / 2;
+            if !fits_half || budget.served.get() + served > budget.served_max() || !budget.borrow(served) {
                 return false;
             }
         }
@@ -230,6 +243,7 @@ impl MemoryCharge {
         self.budget.forwarded.set(self.budget.forwarded.get() + self.size.head);
     }
 
+    /// Ends the charge of the current phase.
     fn release(&self) {
         let (budget, RequestSize { parked, served, head, has_body }) = (&self.budget, self.size);
         match self.phase {

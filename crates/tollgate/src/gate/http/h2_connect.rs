@@ -26,17 +26,17 @@ pub(crate) fn make_upgrade(head: &mut RequestHead) {
     head.fields.push(KEY.as_bytes(), &nonce());
 }
 
-/// Translates the response of the backend. Returns whether the tunnel is open.
+/// Translates the backend's response to the upgrade. Returns whether the tunnel is open.
 pub(crate) fn make_answer(response: &mut Response<()>) -> bool {
     response.headers_mut().remove(ACCEPT);
-    let stands = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    if stands {
+    let is_open = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if is_open {
         *response.status_mut() = StatusCode::OK;
     } else if response.status().is_success() {
         // A successful response without an upgrade: to the client it would look like a tunnel.
         *response.status_mut() = StatusCode::BAD_GATEWAY;
     }
-    stands
+    is_open
 }
 
 /// Sixteen random bytes in base64, which an HTTP/1.1 client would have chosen.

@@ -1,4 +1,5 @@
-//! Translates heads between HTTP/2 and the form of HTTP/1.1 that the gate uses.
+//! Translates heads between the types of the `h2` crate and those of the gate ([`RequestHead`], [`ResponseHead`]),
+//! which have the form of HTTP/1.1. Used for clients and for backends that speak HTTP/2.
 
 use bytes::Bytes;
 use h2::RecvStream;
@@ -13,7 +14,7 @@ use super::forward;
 use super::h2_connect;
 use crate::gate::decide::identify::ConnectionPeer;
 
-/// Reads an HTTP/2 request, by the same rules as an HTTP/1.1 one.
+/// Reads the head of a client's HTTP/2 request, by the same rules as an HTTP/1.1 one.
 pub(crate) fn read_request(
     request: &Request<RecvStream>,
     head: &mut RequestHead,
@@ -34,7 +35,7 @@ pub(crate) fn read_request(
     if head.target().iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
         return Err(Fault::Malformed("the request target has white space or controls in it"));
     }
-    // Backends treat other forms differently, so rules could not know what is served.
+    // Backends treat other forms of a target differently, so rules for paths could be bypassed.
     let is_target = head.target().first() == Some(&b'/') || (head.target() == b"*" && head.method == b"OPTIONS");
     if !is_target {
         return Err(Fault::Malformed("the request target is not a path"));
@@ -74,7 +75,7 @@ fn read_authority(uri: &Uri, headers: &HeaderMap, head: &mut RequestHead) -> Res
     Ok(())
 }
 
-/// The content length of a message. The `h2` crate checks it too, but the end of a body must not depend on that.
+/// The `Content-Length` of a message. The `h2` crate checks it too, but the end of a body must not depend on that.
 fn content_length_of(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
     let mut values = headers.get_all(http::header::CONTENT_LENGTH).iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -84,7 +85,7 @@ fn content_length_of(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
     content_length(value.as_bytes()).map(Some).ok_or("Content-Length is not one plain number")
 }
 
-/// Copies the fields. Returns the content length.
+/// Copies the header fields into `head`. Returns the `Content-Length`.
 fn read_fields(headers: &HeaderMap, head: &mut RequestHead) -> Result<Option<u64>, Fault> {
     let mut cookies = Vec::new();
     for (name, value) in headers {
@@ -115,7 +116,10 @@ fn trimmed(value: &HeaderValue) -> &[u8] {
     value.as_bytes().trim_ascii()
 }
 
-/// Writes a request for an HTTP/2 backend. None if HTTP/2 cannot express it.
+/// Writes the head of a request for an HTTP/2 backend. None if HTTP/2 cannot express it.
+///
+/// `backend` is its authority, for requests without a host; `secure`: it is connected by TLS; `scratch` is reused
+/// memory.
 pub(crate) fn write_request(
     head: &RequestHead,
     peer: &ConnectionPeer,
@@ -147,7 +151,8 @@ pub(crate) fn write_request(
     Some(request)
 }
 
-/// Reads the head of an HTTP/2 response.
+/// Reads the head of a backend's HTTP/2 response. `to_head`: it responds to a HEAD. `ends`: the stream ends with it, so
+/// that there is no body.
 pub(crate) fn read_response<B>(
     response: &Response<B>,
     head: &mut ResponseHead,

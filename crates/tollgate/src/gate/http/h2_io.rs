@@ -1,4 +1,5 @@
-//! A [`Socket`] as the transport of the `h2` crate, with the bytes that were read before HTTP/2 was detected.
+//! A [`Socket`] as the transport of the `h2` crate, for connections of clients and to backends. It counts the bytes in
+//! both directions, and disconnects a peer that reads nothing for too long.
 
 use std::cell::Cell;
 use std::io;
@@ -16,6 +17,7 @@ use crate::gate::net::timer::Way;
 /// A connection that carries HTTP/2.
 pub(crate) struct H2Io {
     socket: Rc<Socket>,
+    /// Bytes that were received before HTTP/2 was detected.
     read_ahead: ReadBuffer,
     /// The longest wait for the peer to accept the next bytes.
     patience: Duration,
@@ -33,6 +35,7 @@ impl H2Io {
         Self { socket, read_ahead, patience, is_blocked, received, written }
     }
 
+    /// Counts written bytes.
     fn wrote(&mut self, polled: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(length)) = polled {
             self.written.set(self.written.get() + length as u64);
@@ -40,7 +43,7 @@ impl H2Io {
         self.timed(polled, cx)
     }
 
-    /// A peer that reads nothing for too long is disconnected, however many streams wait for it.
+    /// The result of a write. While it is pending, the peer reads nothing, and the deadline for that applies.
     fn timed<T>(&self, polled: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let timer = &self.socket.timer;
         if polled.is_ready() {
@@ -59,7 +62,7 @@ impl AsyncRead for H2Io {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = out.filled().len();
         let polled = if self.read_ahead.is_empty() {
-            self.read_ahead.rest();
+            self.read_ahead.free_if_empty();
             self.socket.poll_read_into(cx, out)
         } else {
             let length = self.read_ahead.bytes().len().min(out.remaining());

@@ -1,12 +1,12 @@
-//! Limits the response bytes that the `h2` crate keeps for one connection until its client reads them.
+//! Limits the response bytes that the `h2` crate keeps for one connection of a client until they are sent.
 //!
 //! The crate limits them per stream only, by the client's window and 64 KiB. A client that opens its windows and does
 //! not read could make it keep 64 KiB for each of 128 streams, for a few bytes per request. Here a connection has
-//! [`FREE_BYTES`]; more is borrowed from the memory of the response buffer, which is limited per address and in total.
-//! Without room, the stream waits, and its backend with it.
+//! [`FREE_BYTES`]; more is borrowed from the memory of the response buffer ([`Buffers`]), which is limited per address
+//! and in total. Without room, the stream waits, and its backend with it.
 //!
-//! The crate does not report which bytes it has sent. The bytes are passed to it with an owner, which it drops when it
-//! no longer needs them.
+//! The crate does not report which bytes it has sent. So the bytes are passed to it with an owner that is notified when
+//! the crate drops them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,10 +17,11 @@ use parking_lot::Mutex;
 
 use super::spool::{BLOCK_BYTES, Buffers};
 
-/// Bytes of a connection that need not be borrowed: as many as one stream needs. A client that reads never needs more
-/// for one download.
+/// Unsent bytes of a connection for which nothing is borrowed: as many as the crate keeps for one stream, so that a
+/// client with one download at a time seldom borrows.
 const FREE_BYTES: usize = 64 * 1024;
-/// The part of it for bytes that a closed window delays. The other part stays available.
+/// The part of [`FREE_BYTES`] that may be filled with last pieces of responses whose windows the client keeps closed
+/// ([`UnsentBytes::has_room_behind_window`]). They may stay for long; the other half is left for streams that can send.
 const FREE_BEHIND_WINDOW_BYTES: usize = FREE_BYTES / 2;
 
 /// The unsent bytes of one connection.
@@ -33,9 +34,11 @@ pub(crate) struct UnsentBytes {
 
 #[derive(Default)]
 struct UnsentState {
+    /// Bytes that the crate has and has not dropped yet.
     held: usize,
+    /// Bytes that are borrowed, a multiple of [`BLOCK_BYTES`].
     borrowed: usize,
-    /// Streams that wait for room. There are at most as many as streams.
+    /// The tasks of streams that wait for room.
     waiters: Vec<Waker>,
 }
 
@@ -44,7 +47,7 @@ impl UnsentBytes {
         Arc::new(Self { buffers, client, state: Mutex::default() })
     }
 
-    /// The number of these bytes that may be passed to the crate now. If it is 0, the task is woken when there is room.
+    /// How many of `wanted` bytes may be passed to the crate now. If it is 0, the task is woken when there is room.
     pub(crate) fn room(&self, wanted: usize, cx: &mut Context<'_>) -> usize {
         let mut state = self.state.lock();
         let room = self.borrow_for(&mut state, wanted, FREE_BYTES);
@@ -54,12 +57,13 @@ impl UnsentBytes {
         room
     }
 
-    /// Whether this many bytes may be passed to the crate although the client's window is closed.
+    /// Whether this many bytes may be passed to the crate although the client's window is closed, so that it cannot
+    /// send them yet.
     pub(crate) fn has_room_behind_window(&self, bytes: usize) -> bool {
         self.borrow_for(&mut self.state.lock(), bytes, FREE_BEHIND_WINDOW_BYTES) >= bytes
     }
 
-    /// Counts bytes until the `h2` crate drops them.
+    /// A copy of the bytes for the crate. They are counted until it drops them.
     pub(crate) fn hand_over(self: &Arc<Self>, data: &[u8]) -> Bytes {
         if data.is_empty() {
             return Bytes::new();
@@ -69,7 +73,7 @@ impl UnsentBytes {
         tracked(data, move || unsent.released(length))
     }
 
-    /// Borrows enough for this many more bytes. Returns the number of them that fit.
+    /// Borrows for `wanted` more bytes, beyond the `free` ones. Returns how many of them fit.
     fn borrow_for(&self, state: &mut UnsentState, wanted: usize, free: usize) -> usize {
         while state.held + wanted > free + state.borrowed && self.buffers.borrow(self.client) {
             state.borrowed += BLOCK_BYTES;
@@ -77,16 +81,18 @@ impl UnsentBytes {
         (free + state.borrowed).saturating_sub(state.held).min(wanted)
     }
 
+    /// The crate has dropped this many bytes.
     fn released(&self, bytes: usize) {
         let waiters = {
             let mut state = self.state.lock();
             state.held -= bytes;
-            // One block more than needed, so that a fast download does not borrow it again and again.
-            let needed = match state.held.saturating_sub(FREE_BEHIND_WINDOW_BYTES) {
+            // One block more than the bytes need is kept, so that a fast download does not return and borrow the same
+            // block again and again.
+            let kept = match state.held.saturating_sub(FREE_BEHIND_WINDOW_BYTES) {
                 0 => 0,
                 over => over.next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES,
             };
-            while state.borrowed > needed {
+            while state.borrowed > kept {
                 state.borrowed -= BLOCK_BYTES;
                 self.buffers.give_back(self.client);
             }
@@ -96,7 +102,7 @@ impl UnsentBytes {
     }
 }
 
-/// Bytes for the `h2` crate. `on_drop` is called when it no longer needs them.
+/// A copy of `data` for the `h2` crate. `on_drop` is called when the crate drops it.
 pub(super) fn tracked(data: &[u8], on_drop: impl FnMut() + Send + 'static) -> Bytes {
     Bytes::from_owner(Tracked { data: data.into(), on_drop })
 }

@@ -1,5 +1,10 @@
-//! The four halves of an exchange: request and response, on the side of the client and on the side of the backend. Each
-//! is HTTP/1.1 or HTTP/2.
+//! The four halves of an exchange (a request and its response), as traits. Each is implemented for HTTP/1.1 and for
+//! HTTP/2, so that the rest of the exchange does not depend on the version.
+//!
+//! | | request | response |
+//! |---|---|---|
+//! | client | [`ClientBody`] | [`Reply`] |
+//! | backend | [`Forward`] | [`BackendAnswer`] |
 
 use std::time::Duration;
 
@@ -10,7 +15,7 @@ use super::download::Spill;
 
 /// The largest body that is buffered before its request enters the queue, in bytes.
 pub(crate) const GATHERED_MAX: usize = 16 * 1024;
-/// The longest wait for all of a body without a known length. Its client may be waiting for a part of the response.
+/// The longest wait for all of a body without a known length, before its request is forwarded without the rest.
 pub(crate) const UNSURE_MAX: Duration = Duration::from_millis(50);
 
 /// The body of a client's request.
@@ -21,7 +26,7 @@ pub(crate) trait ClientBody: Source {
     /// like a body with a known length.
     async fn gather(&mut self, length: Length, is_awaited: bool) -> Result<bool, PeerError>;
 
-    /// The body, once [`gather`](Self::gather) has returned that it is complete. It is still to be read.
+    /// A copy of the body, once [`gather`](Self::gather) has returned true. [`Source::next`] still returns it.
     fn gathered(&self) -> Vec<u8>;
 
     /// Resolves when the client leaves. Bytes that it sends in the meantime are kept.
@@ -47,8 +52,8 @@ pub(crate) trait Reply {
     /// Begins the final response. `keep`: the client may send another request afterwards.
     fn begin(&mut self, head: &ResponseHead, keep: bool) -> Result<(), PeerError>;
 
-    /// The memory of a response that waits for its client, besides its bytes, if the number of connections does not
-    /// bound it.
+    /// The memory in bytes that a response takes while it waits for its client, besides the buffered bytes. 0 in
+    /// HTTP/1.1, where the limit of connections bounds it.
     fn task_bytes(&self) -> usize {
         0
     }
@@ -64,13 +69,14 @@ pub(crate) struct Sent {
     pub(crate) protocol: &'static str,
     /// Whether the head of the final response was sent.
     pub(crate) has_begun: bool,
+    /// Bytes of the body, without chunk sizes.
     pub(crate) body_bytes: u64,
 }
 
 /// The body of a forwarded request.
 pub(crate) trait Forward: Sink {
-    /// Tells the backend that the rest of the request will not come. Returns whether the gate can see when the backend
-    /// finishes.
+    /// Ends the request early: closes the connection for writing, or resets the stream. Returns whether the response
+    /// can still be read, so that the gate sees when the backend finishes.
     async fn break_off(&mut self) -> bool;
 }
 
@@ -82,6 +88,6 @@ pub(crate) trait BackendAnswer: Source {
     /// Whether any byte has come, which shows that the backend has seen the request.
     fn has_begun(&self) -> bool;
 
-    /// Whether the final head has come.
+    /// Whether the head of the final response has come.
     fn has_head(&self) -> bool;
 }

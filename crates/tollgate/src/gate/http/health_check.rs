@@ -1,4 +1,5 @@
-//! Active health checks: one worker requests a path from each backend at an interval.
+//! Active health checks: the first worker requests `health.path` from each backend at an interval, and records in
+//! [`Backend::checked`] whether the response has the expected status.
 
 use std::io::IoSlice;
 use std::rc::Rc;
@@ -18,10 +19,10 @@ use crate::gate::net::pace::Pace;
 use crate::gate::net::timer::Way;
 use crate::settings::{BackendProtocol, HealthCheck};
 
-/// The interval at which a gate without checks looks for new settings.
+/// The interval at which a gate without `health.path` looks whether a reload has set one.
 const OFF_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Checks all backends until the worker ends.
+/// Checks all backends, each in a task of its own, until the worker ends.
 pub(crate) async fn run(worker: Rc<Worker>) {
     loop {
         let settings = Rc::new(worker.settings().health.clone());
@@ -43,6 +44,7 @@ pub(crate) async fn run(worker: Rc<Worker>) {
     }
 }
 
+/// Checks one backend on a new connection. Fails with the reason.
 async fn check(backend: &Arc<Backend>, worker: &Worker, settings: &HealthCheck) -> Result<(), String> {
     let (path, timeout) = (settings.path.as_deref().unwrap_or_default(), settings.timeout);
     let status = if backend.url.protocol == BackendProtocol::Http2 {

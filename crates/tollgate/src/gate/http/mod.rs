@@ -1,4 +1,15 @@
 //! HTTP: reading requests, forwarding them, and writing responses.
+//!
+//! | modules | contents |
+//! |---|---|
+//! | `h1*`, `h2*` | connections of clients: heads, bodies, and the memory that they may use |
+//! | `exchange` | one request from its head to its line in the access log; it uses all others |
+//! | `halves`, `body` | the interface between an exchange and both versions of HTTP |
+//! | `backend`, `health_check` | the servers behind the gate: selection, health, connections |
+//! | `forward`, `upload`, `download`, `spool`, `tunnel` | heads and bodies on their way between client and backend |
+//! | `own_answer`, `pages` | responses that the gate makes itself |
+//! | `worker`, `scratch` | the state and the reused memory of one thread |
+//! | `access_record`, `trace`, `report` | the result of a request for logs and traces; costs that backends report |
 
 pub(super) mod access_record;
 pub(super) mod backend;

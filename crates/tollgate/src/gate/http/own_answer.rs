@@ -13,7 +13,8 @@ use crate::settings::ErrorPages;
 const HTML: &str = "text/html; charset=utf-8";
 const PROBLEM: &str = "application/problem+json";
 
-/// Writes the head of the response to a refused request. Returns the body.
+/// Writes the head of the response to a refused request. Returns the body. `random` varies `Retry-After`, so that
+/// clients do not all come back at once.
 pub(crate) fn refuse(
     refusal: &Refusal,
     request: &RequestHead,
@@ -24,7 +25,7 @@ pub(crate) fn refuse(
     let retry_secs = refusal.retry_after.map(|wait| jittered_secs(wait, random));
     begin(response, refusal.status(), retry_secs);
     if let Some((rules, decision)) = &refusal.by {
-        rules.tell(decision, |name, value| response.fields.push(name, value));
+        rules.write_limit_headers(decision, |name, value| response.fields.push(name, value));
     }
     response.fields.push(b"cache-control", b"no-store");
     if let Some(content_type) = grpc_of(request) {
@@ -35,7 +36,7 @@ pub(crate) fn refuse(
     finish(response, content_type.as_bytes(), body, request.is_head())
 }
 
-/// The same for a request that cannot be served, because of itself or of the backend.
+/// The same for a request that failed, because of itself or of the backend.
 pub(crate) fn fail(
     request: &RequestHead,
     status: u16,
@@ -63,6 +64,7 @@ pub(crate) fn malformed(fault: Fault, response: &mut ResponseHead) -> Vec<u8> {
     finish(response, PROBLEM.as_bytes(), failure(fault.status(), fault.detail()), false)
 }
 
+/// Starts a head.
 fn begin(response: &mut ResponseHead, status: u16, retry_secs: Option<u64>) {
     response.clear();
     response.status = status;
@@ -71,7 +73,8 @@ fn begin(response: &mut ResponseHead, status: u16, retry_secs: Option<u64>) {
     }
 }
 
-/// The response to a gRPC call: a head that contains the trailers.
+/// Makes the response to a gRPC call: a head that contains the trailers, without a body. A call without a retry time
+/// must not be retried.
 fn trailers_only(
     content_type: &[u8],
     status: &str,
@@ -89,6 +92,7 @@ fn trailers_only(
     body
 }
 
+/// Completes the head for this body. Returns the body; none in response to a HEAD.
 fn finish(response: &mut ResponseHead, content_type: &[u8], body: Vec<u8>, to_head: bool) -> Vec<u8> {
     response.fields.push(b"content-type", content_type);
     if to_head {
@@ -127,7 +131,7 @@ fn page(refusal: &Refusal, retry_secs: Option<u64>, is_repeatable: bool) -> Page
     PageContent { status: refusal.status(), title: "One moment, please", detail, retry_secs, is_repeatable }
 }
 
-/// The body of a refusal and its content type: a page for a browser, a problem for a program.
+/// The content type and the body of a refusal: a page for a browser, a problem for a program. Doors use it too.
 pub(crate) fn refusal_body(
     refusal: &Refusal,
     wants_html: bool,
@@ -184,6 +188,7 @@ fn is_repeatable(request: &RequestHead) -> bool {
     request.method == b"GET" || request.is_head()
 }
 
+/// A problem for a program (RFC 9457), with the violated rule, if there is one.
 fn problem((cause, detail): (Cause, &str), status: u16, rule: Option<&str>) -> Vec<u8> {
     let mut out = Vec::with_capacity(PROBLEM_BYTES);
     let mut write = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
@@ -201,7 +206,7 @@ fn problem((cause, detail): (Cause, &str), status: u16, rule: Option<&str>) -> V
     out
 }
 
-/// The usual maximum size of a problem.
+/// Most problems have no more than this many bytes.
 const PROBLEM_BYTES: usize = 400;
 
 #[cfg(test)]

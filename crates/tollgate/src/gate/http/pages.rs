@@ -1,4 +1,4 @@
-//! HTML pages for refused and failed requests. Each page is self-contained.
+//! HTML pages for browsers whose requests are refused or fail. Each page is self-contained.
 //!
 //! A page does not blame its reader: one address may have many users, and while the site is busy the reader's own
 //! requests are never the whole reason.

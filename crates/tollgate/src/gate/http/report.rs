@@ -1,4 +1,5 @@
-//! The cost of a request and the load of the backend, as the backend reports them in its response.
+//! The cost of a request (its CPU time) and the load of the backend (a waiting time), as the backend reports them in
+//! header fields of its response, in milliseconds. The settings name the fields.
 
 use tollgate_core::time::Span;
 use tollgate_wire::http1::Fields;
@@ -8,7 +9,8 @@ use crate::settings::TollSource;
 
 const SERVER_TIMING: &str = "server-timing";
 
-/// Reads the reported cost, and removes it from the response unless the settings keep it.
+/// The reported cost, if there is one. It is removed from the response, unless the settings keep it. In `Server-Timing`
+/// it is the metric `cpu`, and the other metrics stay; any other field has a number of milliseconds.
 pub(crate) fn take(fields: &mut Fields, source: &TollSource) -> Result<Option<Span>, InvalidDuration> {
     let name = source.header.as_bytes();
     let Some(value) = fields.find(name) else { return Ok(None) };
@@ -35,11 +37,11 @@ pub(crate) fn take(fields: &mut Fields, source: &TollSource) -> Result<Option<Sp
     cpu
 }
 
-/// The longest load that a backend may report: one hour.
+/// The highest load that a backend may report: a waiting time of one hour.
 const LAG_MAX: Span = Span::from_secs(3600);
 
-/// Removes the load of the backend from its response. The lowest of several values would hide a load, so the highest
-/// counts.
+/// The load in the field `header`, if there is one, which is removed from the response. Of several values the highest
+/// counts, because a lower one would hide it.
 pub(crate) fn take_load(fields: &mut Fields, header: Option<&str>) -> Result<Option<Span>, InvalidDuration> {
     let Some(name) = header.map(str::as_bytes) else { return Ok(None) };
     if fields.find(name).is_none() {

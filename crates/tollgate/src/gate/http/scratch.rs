@@ -1,4 +1,5 @@
-//! Memory for exchanges, reused from one to the next.
+//! Memory for exchanges (requests with their responses), reused from one to the next, so that most requests allocate
+//! nothing. Each worker thread keeps some.
 
 use tollgate_wire::http1::chunked::Decoder;
 use tollgate_wire::http1::{RequestHead, ResponseHead};

@@ -1,4 +1,6 @@
-//! Tunnels: after an upgrade, bytes go both ways until one side ends or both are idle for too long.
+//! Tunnels: after an upgrade, such as to a WebSocket, bytes are copied in both directions between a client and a
+//! backend that speaks HTTP/1.1. A tunnel ends when both sides have closed, one of them fails, or neither sends
+//! anything for `idle_max` (`timeouts.upgraded_idle`).
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -14,22 +16,23 @@ use crate::gate::net::buffer::ReadBuffer;
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::Way;
 
-/// Joins a client's connection with a backend's. Bytes that were read already are sent first.
+/// The tunnel of a client's HTTP/1.1 connection. `client_bytes` were received from the client already, and are sent
+/// first. `_slot` counts the tunnel as a request in flight at its backend.
 pub(crate) async fn run(
     client: &Socket,
-    mut sent_ahead: ReadBuffer,
+    mut client_bytes: ReadBuffer,
     backend: H1Connection,
     _slot: BackendSlot,
     idle_max: Duration,
 ) {
-    let H1Connection { socket: backend, buffer: mut answered_ahead, .. } = backend;
+    let H1Connection { socket: backend, buffer: mut backend_bytes, .. } = backend;
     let moved = Cell::new(0u64);
-    let there = copy(client, &mut sent_ahead, &moved, idle_max, async |data| send(&backend, data, idle_max).await);
-    let back = copy(&backend, &mut answered_ahead, &moved, idle_max, async |data| send(client, data, idle_max).await);
+    let there = copy(client, &mut client_bytes, &moved, idle_max, async |data| send(&backend, data, idle_max).await);
+    let back = copy(&backend, &mut backend_bytes, &moved, idle_max, async |data| send(client, data, idle_max).await);
     both(there, back).await;
 }
 
-/// Joins a stream of a client's connection with a connection to a backend.
+/// The tunnel of a stream of a client's HTTP/2 connection: `client` is the client's half of it, `reply` the gate's.
 pub(crate) async fn run_stream(
     client: &mut impl Source,
     reply: &mut impl Sink,
@@ -78,7 +81,7 @@ async fn both(there: impl Future<Output = Result<(), PeerError>>, back: impl Fut
     .await;
 }
 
-/// Sends bytes to a connection; none closes it for writing.
+/// Sends bytes to a connection; without bytes, closes it for writing.
 async fn send(to: &Socket, data: Option<&[u8]>, idle_max: Duration) -> Result<(), PeerError> {
     match data {
         Some(data) => to.write_all(&mut [IoSlice::new(data)], idle_max).await?,
@@ -90,7 +93,8 @@ async fn send(to: &Socket, data: Option<&[u8]>, idle_max: Duration) -> Result<()
     Ok(())
 }
 
-/// Copies bytes in one direction until they end. A timeout counts only if the other direction is idle too.
+/// Copies bytes in one direction until they end. `moved` counts the pieces of both directions: a timeout counts only if
+/// the other direction is idle too.
 async fn copy(
     from: &Socket,
     buffer: &mut ReadBuffer,

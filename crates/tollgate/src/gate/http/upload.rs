@@ -1,4 +1,4 @@
-//! Sends the body of a request to its backend.
+//! Sends the body of a request to its backend, while the response may already be on its way back (`download`).
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -11,11 +11,11 @@ use tollgate_wire::http1::Length;
 use super::body::{Announced, Piece, Rest, SideError, Sink, Source};
 use crate::gate::decide::admission::Ticket;
 
-/// Sends a whole body from the client to the backend. Pieces that are here go out together; before it waits for more,
-/// everything is sent.
+/// Sends a whole body from the client to the backend. Pieces that have arrived are sent together; everything is sent
+/// before a wait for more.
 ///
-/// A body whose head announced its `length` has exactly that length for the backend. The ticket records how the upload
-/// proceeds, to price it.
+/// The upload fails if the body does not have the `length` that its head announced. The ticket of the request is
+/// updated as the upload proceeds: it releases the permit to use the backend while the client stalls.
 pub(crate) async fn upload(
     client: &mut impl Source,
     backend: &mut impl Sink,
@@ -81,6 +81,7 @@ mod tests {
     use crate::gate::observe::engagement_log::EngagementLog;
     use crate::settings::Settings;
 
+    /// The pieces that are still to come, and the one that was returned last.
     struct Pieces(VecDeque<Vec<u8>>, Vec<u8>);
 
     impl Source for Pieces {

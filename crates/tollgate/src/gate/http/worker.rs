@@ -1,5 +1,6 @@
-//! The state of one worker thread, and the state that all workers share. A request writes only to the former, except
-//! for decisions.
+//! The state of one worker, a thread that serves connections ([`Worker`]), and the state that all workers share
+//! ([`Shared`]). As much as possible belongs to one worker, so that requests on different threads do not contend for
+//! it.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -35,14 +36,17 @@ use crate::telemetry::Tracer;
 /// The state that all workers share.
 pub(crate) struct Shared {
     pub(crate) settings: ArcSwap<Settings>,
+    /// Decides about requests.
     pub(crate) admission: Arc<Admission>,
-    /// The rules of other domains, for doors.
+    /// The rules of other domains (sets of rules with a name), which only doors use.
     pub(crate) domains: ArcSwap<OtherDomains>,
     pub(crate) backends: ArcSwap<SiteBackends>,
+    /// Limits on connections.
     pub(crate) caps: Caps,
     /// Response bytes that slow clients have not read yet.
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) reloads: Reloads,
+    /// The counters of each worker.
     pub(crate) counters: Vec<Arc<WorkerCounters>>,
     pub(crate) stats: Arc<RequestStats>,
     /// The tracer, if traces are exported.
@@ -77,7 +81,9 @@ const PAUSED_MAX: usize = 256;
 pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) timers: Rc<Timers>,
+    /// Idle HTTP/1.1 connections to backends.
     pub(crate) pool: Pool,
+    /// HTTP/2 connections to backends.
     pub(crate) h2_connections: h2::H2Connections,
     pub(crate) counters: Arc<WorkerCounters>,
     /// The log of held and refused requests.
@@ -91,15 +97,17 @@ pub(crate) struct Worker {
     /// A copy of the settings for this worker, so that a request can keep it without an atomic counter that all threads
     /// share.
     settings: RefCell<Rc<Settings>>,
-    /// The shared settings that it is a copy of.
+    /// The shared settings that `settings` is a copy of.
     settings_seen: RefCell<Arc<Settings>>,
     #[expect(clippy::vec_box, reason = "they move in and out of tasks, and a box is cheaper to move")]
     scratches: RefCell<Vec<Box<Scratch>>>,
+    /// Whether the gate stops, so that connections are to be closed.
     draining: Cell<bool>,
-    /// Open connections.
+    /// Open connections of clients.
     pub(crate) connections: Rc<Cell<usize>>,
     /// Connections that keep the memory of a request while their clients pause.
     paused: Rc<Cell<usize>>,
+    /// The time of the last [`Worker::sweep`].
     swept_at: Cell<Moment>,
     date: HttpDate,
 }
@@ -172,9 +180,9 @@ impl Worker {
         }
     }
 
-    /// Keeps a connection to a backend for the next request.
+    /// Keeps a connection to the backend with this id for the next request.
     pub(crate) fn keep(&self, backend: u64, mut connection: H1Connection) {
-        connection.buffer.rest();
+        connection.buffer.free_if_empty();
         let bound = self.settings.borrow().bounds.backend_idle_max;
         self.pool.give(backend, connection, bound, self.timers.now_ms());
     }
@@ -186,7 +194,7 @@ impl Worker {
     }
 
     /// Permits a connection to keep the memory of a request while its client pauses, until the guard is dropped. None
-    /// if too many do.
+    /// if [`PAUSED_MAX`] connections do.
     pub(crate) fn pause_request(&self) -> Option<CountGuard> {
         (self.paused.get() < PAUSED_MAX).then(|| CountGuard::new(&self.paused))
     }
@@ -197,14 +205,14 @@ impl Worker {
         TotalGuard(self.clone())
     }
 
-    /// The lateness of this sweep.
+    /// By how much later than planned this sweep runs. A busy thread is late, which shows the load of the gate itself.
     fn late(&self) -> Span {
         let now = self.shared.admission.now();
         let since = now.since(self.swept_at.replace(now));
         Span::from_nanos(since.as_nanos().saturating_sub(Span::from(TICK).as_nanos()))
     }
 
-    /// Does the periodic work of the worker.
+    /// Does the periodic work of the worker, at each [`TICK`].
     pub(crate) fn sweep(&self) {
         self.timers.sweep();
         self.shared.admission.tick(self.late());

@@ -1,4 +1,4 @@
-//! The metrics of the links to masters.
+//! The metrics of the links to masters, the processes that share the state of rules between gates.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use tollgate_gatekeeper::link::{Link, MasterReport};
 
 use crate::metric::{counter, family};
 
-/// Name, help text, and the values by label.
-type Counter = (&'static str, &'static str, &'static [(&'static str, fn(MasterReport) -> u64)]);
+/// A metric: its name, its help text, and for each value of the label `what` the function that reads the value.
+type MasterMetric = (&'static str, &'static str, &'static [(&'static str, fn(MasterReport) -> u64)]);
 
-const GAUGES: [Counter; 3] = [
+const GAUGES: [MasterMetric; 3] = [
     (
         "tollgate_master_link_up",
         "Whether the connection to a master is up",
@@ -29,7 +29,7 @@ const GAUGES: [Counter; 3] = [
     ),
 ];
 
-const COUNTERS: [Counter; 4] = [
+const COUNTERS: [MasterMetric; 4] = [
     (
         "tollgate_master_link_connections",
         "Connections to a master, and failed attempts",
@@ -50,14 +50,14 @@ const COUNTERS: [Counter; 4] = [
 
 /// Writes the metrics.
 pub(crate) fn encode(masters: &Link, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    for ((name, help, places), kind) in GAUGES
+    for ((name, help, readings), kind) in GAUGES
         .iter()
         .map(|gauge| (gauge, MetricType::Gauge))
         .chain(COUNTERS.iter().map(|counter| (counter, MetricType::Counter)))
     {
         let values = masters.masters().flat_map(|(settings, report)| {
             let master = settings.accounting.to_string();
-            places
+            readings
                 .iter()
                 .map(move |(what, read)| ([("master", master.clone()), ("what", what.to_string())], read(report)))
         });

@@ -1,4 +1,4 @@
-//! The metrics of a gate. They are read when they are requested, and cost requests nothing.
+//! The metrics of a gate, for Prometheus and OpenTelemetry. They are computed from counters when they are read.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,11 +21,11 @@ use crate::gate::serve::running::Running;
 use crate::metric::{collector, counter, family, gauge, metric};
 use crate::settings::DEFAULT_DOMAIN;
 
-/// Name, help, kind and value of a metric of a backend.
+/// A metric of each backend: its name after `tollgate_backend_`, its help text, its type, and its value.
 type BackendMetric = (&'static str, &'static str, MetricType, fn(&Backend, QueueStatus) -> u64);
 
 impl Running {
-    /// The metrics for a registry.
+    /// A collector of all metrics of this gate, for a registry.
     pub(crate) fn metrics(&self) -> Box<dyn Collector> {
         let shared = self.shared.clone();
         collector(move |encoder| shared.encode_metrics(encoder))
@@ -143,7 +143,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The metrics of the shared store, if rules use one.
+    /// The metrics of Redis, if rules of the default domain use it.
     fn encode_redis(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let rules = self.admission.rules();
         let Some(sharing) = &rules.remote_state.redis else { return Ok(()) };
@@ -162,11 +162,11 @@ impl Shared {
         counter(encoder, "tollgate_redis_pipelines", "Pipelines of calls sent to Redis", counts.pipelines)?;
         let help = "Unused requests of leases from Redis: keys may exceed their limits by this many";
         gauge(encoder, "tollgate_redis_leased", help, sharing.leased())?;
-        let vitals = sharing.store().health();
+        let health = sharing.store().health();
         let help = "Part of Redis that does not respond and is not used, from 0 to 1";
-        metric(encoder, "tollgate_redis_gone", help, &ConstGauge::new(vitals.gone()))?;
+        metric(encoder, "tollgate_redis_gone", help, &ConstGauge::new(health.gone()))?;
         let help = "Response time of decisions by Redis";
-        encode_histogram(encoder, "tollgate_redis_decision_seconds", help, &vitals.times())
+        encode_histogram(encoder, "tollgate_redis_decision_seconds", help, &health.times())
     }
 
     /// The metrics of each backend, with the sites that it serves if there are any.

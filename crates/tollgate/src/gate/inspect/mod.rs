@@ -1,4 +1,4 @@
-//! The status and the metrics of a running gate, for operators.
+//! The status and the metrics of a running gate, for operators. The admin address, the doctor and Graphite read them.
 
 pub(super) mod master_metrics;
 pub(super) mod metrics;

@@ -1,4 +1,4 @@
-//! The status of the masters and of the shared store.
+//! The status of the processes with which the gate shares the state of rules, for the admin API: masters and Redis.
 
 use std::collections::BTreeMap;
 
@@ -8,25 +8,25 @@ use tollgate_gatekeeper::shared::StoreHealth;
 
 use crate::gate::serve::running::Running;
 
-/// The status of one remote part.
+/// The status of one master, or of Redis.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Other {
-    /// Its kind.
+    /// `master` or `Redis`.
     pub(crate) kind: &'static str,
     /// Its address.
     pub(crate) name: String,
-    /// Whether it is connected.
+    /// Whether it is in use: a master with both connections, or a Redis of which a part is connected.
     pub(crate) up: bool,
     /// A description for operators.
     pub(crate) state: String,
-    /// The 99th percentile of its response times, if it responds to requests.
+    /// The 99th percentile of Redis' response times, in milliseconds; none for a master, which does not respond.
     pub(crate) lag_ms: Option<f64>,
-    /// Its counters.
+    /// Its counters, by name.
     pub(crate) figures: BTreeMap<&'static str, u64>,
 }
 
 impl Running {
-    /// The status of all remote parts that this gate uses.
+    /// The status of the masters and of Redis, if the rules of the default domain use them.
     pub(crate) fn others(&self) -> Vec<Other> {
         let (rules, mut others) = (self.shared.admission.rules(), Vec::new());
         if let Some(masters) = &rules.remote_state.masters {
@@ -62,10 +62,10 @@ fn master(name: String, report: MasterReport) -> Other {
     }
 }
 
-fn redis(name: String, vitals: &StoreHealth) -> Other {
-    let (counts, gone) = (vitals.counts(), vitals.gone());
+fn redis(name: String, health: &StoreHealth) -> Other {
+    let (counts, gone) = (health.counts(), health.gone());
     let state = if gone >= 1.0 {
-        let why = vitals.connect_error().map(|trouble| format!(" ({trouble})")).unwrap_or_default();
+        let why = health.connect_error().map(|trouble| format!(" ({trouble})")).unwrap_or_default();
         format!("away: this gate decides by itself{why}")
     } else if gone > 0.0 {
         "some of it is away: this gate decides by itself about those keys".to_owned()
@@ -73,7 +73,7 @@ fn redis(name: String, vitals: &StoreHealth) -> Other {
         "connected".to_owned()
     };
     let figures = BTreeMap::from([("decisions", counts.answered), ("fallbacks", counts.unanswered())]);
-    let lag_ms = vitals.times().percentile(99).map(|time| time.as_nanos() as f64 / 1e6);
+    let lag_ms = health.times().percentile(99).map(|time| time.as_nanos() as f64 / 1e6);
     Other { kind: "Redis", name, up: gone < 1.0, state, lag_ms, figures }
 }
 

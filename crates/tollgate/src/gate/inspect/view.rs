@@ -31,24 +31,36 @@ use crate::gate::serve::running::Running;
 /// Totals of a gate.
 #[derive(Clone, Debug)]
 pub(crate) struct Figures {
+    /// Requests read, those of doors included.
     pub(crate) requests: u64,
+    /// Requests refused.
     pub(crate) refused: u64,
-    /// Requests held by rules, and requests that waited in the queue.
+    /// Requests that rules have held, and requests that have waited in the queue.
     pub(crate) held: u64,
+    /// Requests that rules hold now.
     pub(crate) holding: u64,
+    /// Requests that wait in the queue now.
     pub(crate) waiting: u64,
+    /// Requests in flight at the backends, and the sum of the in-flight limits.
     pub(crate) in_flight: u64,
     pub(crate) in_flight_max: u64,
+    /// Open connections of clients.
     pub(crate) connections: u64,
+    /// CPU time charged.
     pub(crate) toll_seconds: f64,
+    /// CPU cores of all backends, according to the settings.
     pub(crate) cores: f64,
+    /// The load level: normal, elevated or critical.
     pub(crate) band: &'static str,
+    /// The waiting time on which the band is based.
     pub(crate) sustained_ms: u64,
+    /// The waiting times at which the elevated and the critical band begin.
     pub(crate) edges_ms: (u64, u64),
+    /// Keys that operators have exempted from rules.
     pub(crate) exemptions: usize,
     /// Requests whose clients did not fit into the statistics.
     pub(crate) unnamed: u64,
-    /// The counts of a gate that only observes.
+    /// The counts of observe mode.
     pub(crate) observed: ObservedCounts,
 }
 
@@ -57,9 +69,9 @@ pub(crate) struct Figures {
 pub(crate) struct Bucket {
     /// The key as received.
     pub(crate) key: Vec<u8>,
-    /// Whether the key was longer and is cut.
+    /// Whether the key was too long and is truncated.
     pub(crate) cut: bool,
-    /// Its use, if known.
+    /// Its use of the backend, if there are statistics of its class.
     pub(crate) rates: Option<Rates>,
     /// The rules that held or refused it, and how often.
     pub(crate) throttled: Vec<Throttled>,
@@ -73,7 +85,8 @@ pub(crate) struct BackendInfo {
     pub(crate) sites: Vec<String>,
     #[serde(rename = "up")]
     pub(crate) is_up: bool,
-    /// Whether it is out of service. Unlike `is_up`, this does not change between a failed probe and the next one.
+    /// Whether it is out of service, for messages to operators. Unlike `is_up`, it does not change when a single
+    /// request is let through to test the backend.
     #[serde(skip)]
     pub(crate) is_down: bool,
     /// Requests in flight.
@@ -92,9 +105,9 @@ pub(crate) struct Standing {
     pub(crate) rule: String,
     pub(crate) class: String,
     pub(crate) decision: Decision,
-    /// The excess over the limit, in the unit of the limit; none if the limit does not apply.
+    /// The excess over the limit, in the unit of the limit; none if the state of the limit is not known.
     pub(crate) over: Option<u64>,
-    /// The state that the decision is based on.
+    /// Whether the state of this gate or the shared store decided.
     pub(crate) by: Authority,
 }
 
@@ -150,7 +163,7 @@ impl Running {
         settings.site_of(host?).map(|site| settings.sites[site].name.clone())
     }
 
-    /// Totals of each rule.
+    /// Totals of each rule of all domains, for the admin API.
     pub(crate) fn rule_figures(&self) -> Vec<Value> {
         let shown = |(domain, rules): &(String, Arc<Rules>)| {
             let of_face = |face: &Face| {
@@ -165,7 +178,7 @@ impl Running {
         self.shared.all_rules().iter().flat_map(shown).collect()
     }
 
-    /// Whether the account of a request is flagged, if any rule uses flags.
+    /// Whether the account of a request is flagged. Always false if no rule and no priority uses flags.
     pub(crate) fn is_flagged(&self, request: &impl Request) -> bool {
         let admission = &self.shared.admission;
         admission.rules().is_flagged(request, &admission.flagged)
@@ -182,7 +195,7 @@ impl Running {
         stats.spenders.tick(stats.clock.now());
     }
 
-    /// The classes with statistics.
+    /// The classes with statistics: addresses, networks, blocks and user agents, and the classes of the rules.
     pub(crate) fn classes(&self) -> Vec<String> {
         let mut classes: Vec<String> = Spenders::classes().map(str::to_owned).collect();
         for face in &self.shared.admission.rules().faces {
@@ -203,9 +216,10 @@ impl Running {
         let now = stats.clock.now();
         let spenders = stats.spenders.top(class, most, now).unwrap_or_default();
         let of_class = |rule: usize| rules.faces.get(rule).is_some_and(|face| face.class == class);
-        // A key that has use and was throttled is listed once, and so is a key that several rules throttled.
-        let is_one = spenders.is_empty() && (0..rules.faces.len()).filter(|&rule| of_class(rule)).count() == 1;
-        let throttled_max = if is_one { most } else { usize::MAX };
+        // A key that is also among the spenders, or that several rules throttled, is listed once. So only the throttled
+        // keys of a single rule can be limited here.
+        let is_only_list = spenders.is_empty() && (0..rules.faces.len()).filter(|&rule| of_class(rule)).count() == 1;
+        let throttled_max = if is_only_list { most } else { usize::MAX };
         let throttled = rules.limiter.throttled(of_class, throttled_max, now);
         let of_spender = |SpenderRates { key, rates }: SpenderRates| {
             let cut = is_cut(&key, NAME_BYTES_MAX);
@@ -254,8 +268,8 @@ impl Running {
         Spenders::address(client).to_string()
     }
 
-    /// The recent refusals of a key, the latest first, at most `max`. An address or network has those of its clients,
-    /// whichever rule refused them; a key of any other class has those under that key.
+    /// The recent refusals of a key, the latest first, at most `max`. For an address or network, these are the refusals
+    /// of its clients by any rule; for a key of any other class, the refusals under that key.
     pub(crate) fn refusals_of(&self, class: &str, key: &[u8], max: usize) -> Vec<PastRefusal> {
         let is_of_addresses = class.starts_with("ip/") && !class.contains('+');
         let network = std::str::from_utf8(key).ok().filter(|_| is_of_addresses).and_then(Network::parse);
@@ -266,52 +280,57 @@ impl Running {
         self.shared.stats.refusals.find(is_meant, max, self.now())
     }
 
-    /// The forecast of the queue for a request; none if its client is unknown. Without a route, for an average request.
+    /// How long a request would wait in the queue; none if its client is unknown. If the request `has_route`, its cost
+    /// is that of the route, otherwise that of an average request.
     pub(crate) fn forecast(&self, request: &impl Request, has_route: bool) -> Option<QueueForecast> {
         let client = request.client()?;
         self.shared.admission.forecast(client, has_route.then_some(request))
     }
 
-    /// The decision of every rule that applies to a request.
+    /// The decision of every rule that applies to a request with this cost, without charging it.
     pub(crate) async fn explain(&self, request: &impl Request, toll: Option<Span>) -> Vec<Standing> {
         let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load.band(), self.now());
         let toll = toll.map_or(Toll::ONE, Toll::of_cpu);
         let own = rules.limiter.explain(request, toll, band, now);
         let explained = rules.remote_state.explain(&rules.limiter, own, request, toll, band).await;
-        explained.into_iter().filter_map(|said| standing(&rules, said)).collect()
+        explained.into_iter().filter_map(|explained| standing(&rules, explained)).collect()
     }
 
-    /// The decision of every rule of a class about a key, from the state of this gate.
+    /// The decision of every rule of `class` about the key of `request`, from local state.
     pub(crate) fn standings(&self, class: &str, request: &impl Request) -> Vec<Standing> {
         let rules = self.shared.admission.rules();
-        let own = self.own_words(&rules, |rule| rule.class.to_string() == class, request).into_iter();
+        let own = self.local_decisions(&rules, |rule| rule.class.to_string() == class, request).into_iter();
         let own = own.map(|decision| Explained { decision, by: Authority::Own });
-        own.filter_map(|said| standing(&rules, said)).collect()
+        own.filter_map(|explained| standing(&rules, explained)).collect()
     }
 
-    /// The decision of every rule that touches a key of a class, from the shared state too.
+    /// The decision of every rule whose key follows from a key of `class`, from local and shared state. For an address,
+    /// these include the rules of its networks.
     pub(crate) async fn standings_everywhere(&self, class: &Class, request: &impl Request) -> Vec<Standing> {
         let rules = self.shared.admission.rules();
-        let own = self.own_words(&rules, |rule| rule.class.is_determined_by(class), request);
+        let own = self.local_decisions(&rules, |rule| rule.class.is_determined_by(class), request);
         let band = self.shared.admission.load.band();
         let explained = rules.remote_state.explain(&rules.limiter, own, request, Toll::ONE, band).await;
-        explained.into_iter().filter_map(|said| standing(&rules, said)).collect()
+        explained.into_iter().filter_map(|explained| standing(&rules, explained)).collect()
     }
 
-    fn own_words(&self, rules: &Rules, among: impl Fn(&Rule) -> bool, request: &impl Request) -> Vec<Decision> {
+    /// The decisions of the rules that `among` selects about the key of `request`, from local state.
+    fn local_decisions(&self, rules: &Rules, among: impl Fn(&Rule) -> bool, request: &impl Request) -> Vec<Decision> {
         let (band, now) = (self.shared.admission.load.band(), self.now());
         let asked = rules.limiter.rules().enumerate().filter(|(_, rule)| among(rule));
         asked.filter_map(|(place, _)| rules.limiter.explain_rule(place, request, band, now)).collect()
     }
 
-    /// The decisions of the rules that throttled a key, from the state of this gate. They need no name of the key.
+    /// The decisions of the rules that throttled these keys, from local state. Unlike the functions above, it works for
+    /// keys whose names are truncated.
     pub(crate) fn standings_throttled(&self, callers: &[Throttled]) -> Vec<Standing> {
         let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load.band(), self.now());
-        let words = callers.iter().filter_map(|caller| rules.limiter.explain_throttled(caller, band, now));
-        words.filter_map(|decision| standing(&rules, Explained { decision, by: Authority::Own })).collect()
+        let decisions = callers.iter().filter_map(|caller| rules.limiter.explain_throttled(caller, band, now));
+        decisions.filter_map(|decision| standing(&rules, Explained { decision, by: Authority::Own })).collect()
     }
 
-    /// Deletes the state of a key for every rule of a class, here and in the shared store.
+    /// Deletes the state of a key for every rule of a class, here and in the shared store. Returns the number of rules
+    /// that had any.
     pub(crate) async fn forget(&self, class: &str, request: &impl Request) -> Result<usize, Unanswered> {
         let (rules, now) = (self.shared.admission.rules(), self.now());
         let of_class = |place: usize| rules.faces.get(place).is_some_and(|face| face.class == class);
@@ -328,15 +347,15 @@ impl Running {
         unanswered.map_or(Ok(knew.len()), Err)
     }
 
-    /// Deletes the state of a throttled key at this gate, and returns the number of rules that had any. It needs no
-    /// name of the key.
+    /// Deletes the local state of a throttled key, and returns the number of rules that had any. It works for a key
+    /// whose name is truncated, too.
     pub(crate) fn forget_throttled(&self, callers: &[Throttled]) -> usize {
         let (rules, now) = (self.shared.admission.rules(), self.now());
         callers.iter().filter(|caller| rules.limiter.forget_throttled(caller, now)).count()
     }
 
-    /// Exempts a key from the rules of a class for a while, or ends the exemption. Returns false if there are too many
-    /// exemptions.
+    /// Exempts a key from the rules of a class for `span`, or ends the exemption if that is `None`. Returns false if
+    /// there are too many exemptions.
     pub(crate) fn exempt(&self, class: &str, key: &[u8], span: Option<Span>) -> bool {
         let (exemptions, now) = (&self.shared.admission.exemptions, self.now());
         match span {
@@ -353,17 +372,19 @@ impl Running {
     }
 }
 
-fn standing(rules: &Rules, said: Explained) -> Option<Standing> {
-    let Explained { decision, by } = said;
+/// Describes the decision of one rule.
+fn standing(rules: &Rules, explained: Explained) -> Option<Standing> {
+    let Explained { decision, by } = explained;
     let face = rules.face(&decision)?;
     let over = rules.figures(&decision).map(over);
     Some(Standing { rule: face.name.clone(), class: face.class.clone(), decision, over, by })
 }
 
-/// The excess over a limit. A key in debt takes longer to recover than the window of the limit.
+/// The excess over a limit. A key that is in debt needs longer than the window of the limit until it is clear; the
+/// excess is proportional to that.
 fn over(figures: tollgate_wire::rate_limit_headers::LimitStatus<'_>) -> u64 {
     let Some(window) = figures.window.filter(|window| *window > Span::ZERO) else { return 0 };
-    let beyond = figures.clear.as_nanos().saturating_sub(window.as_nanos());
-    let over = (u128::from(beyond) * u128::from(figures.quota)).div_ceil(u128::from(window.as_nanos()));
+    let longer = figures.clear.as_nanos().saturating_sub(window.as_nanos());
+    let over = (u128::from(longer) * u128::from(figures.quota)).div_ceil(u128::from(window.as_nanos()));
     u64::try_from(over).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Memory for bytes that were read and are not used yet.
+//! The read buffer of a connection: bytes that were received and are not consumed yet.
 //!
 //! One buffer per connection for its whole life would make ten thousand idle connections cost hundreds of megabytes. A
 //! [`ReadBuffer`] has memory only while it contains bytes. Its blocks go back to a free list of the thread.
@@ -6,13 +6,13 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// The first size of a buffer.
+/// The first size of a buffer, in bytes.
 const SMALL: usize = 16 * 1024;
-/// The smallest block for bytes of an incomplete message.
+/// The smallest block of [`ReadBuffer::compact`], in bytes.
 const COMPACT_MIN: usize = 256;
-/// The size of a buffer after a read has filled it, and the largest head.
+/// The size of a buffer after a read has filled it, in bytes. A head must fit into it.
 pub(crate) const LARGE: usize = 64 * 1024;
-/// Free blocks of each size that a worker keeps.
+/// Free blocks of each size that a thread keeps: 5 MiB together.
 const FREE_MAX: usize = 64;
 
 thread_local! {
@@ -34,35 +34,37 @@ fn give_block(block: Vec<u8>) {
     });
 }
 
-/// Bytes that were read and are not used yet.
+/// Bytes that were received and are not consumed yet.
 #[derive(Default)]
 pub(crate) struct ReadBuffer {
+    /// Empty if the buffer has no memory.
     block: Vec<u8>,
-    used: Range<usize>,
+    /// The part of the block with bytes that are not consumed yet.
+    held: Range<usize>,
 }
 
 impl ReadBuffer {
-    /// The unused bytes.
+    /// The bytes that are not consumed yet.
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.block[self.used.clone()]
+        &self.block[self.held.clone()]
     }
 
-    /// Whether there are no unused bytes.
+    /// Whether all bytes are consumed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.used.is_empty()
+        self.held.is_empty()
     }
 
-    /// Whether no more can be read.
+    /// Whether no more can be received: it contains [`LARGE`] bytes.
     pub(crate) fn is_full(&self) -> bool {
-        self.used.len() >= LARGE
+        self.held.len() >= LARGE
     }
 
     /// Removes the first `length` bytes.
     pub(crate) fn consume(&mut self, length: usize) {
-        self.used.start += length;
-        debug_assert!(self.used.start <= self.used.end, "more used up than there was");
-        if self.used.is_empty() {
-            self.used = 0..0;
+        self.held.start += length;
+        debug_assert!(self.held.start <= self.held.end, "more used up than there was");
+        if self.held.is_empty() {
+            self.held = 0..0;
         }
     }
 
@@ -72,26 +74,26 @@ impl ReadBuffer {
             self.block = take_block(SMALL);
         } else if self.block.len() < SMALL {
             self.move_to(take_block(SMALL));
-        } else if self.used.end == self.block.len() {
+        } else if self.held.end == self.block.len() {
             self.make_room();
         }
-        &mut self.block[self.used.end..]
+        &mut self.block[self.held.end..]
     }
 
-    /// Marks `length` bytes of the free space as read.
+    /// Adds `length` bytes that were received into the free space.
     pub(crate) fn filled(&mut self, length: usize) {
-        self.used.end += length;
-        debug_assert!(self.used.end <= self.block.len(), "more filled than there was room");
-        // A read that fills the space shows that more is waiting: a bulk transfer is faster in larger pieces.
-        if self.used.end == self.block.len() && self.block.len() == SMALL {
+        self.held.end += length;
+        debug_assert!(self.held.end <= self.block.len(), "more filled than there was room");
+        // More bytes are probably waiting, and a bulk transfer is faster in larger pieces.
+        if self.held.end == self.block.len() && self.block.len() == SMALL {
             self.move_to(take_block(LARGE));
         }
     }
 
     /// Frees the block if it contains nothing.
-    pub(crate) fn rest(&mut self) {
-        if self.used.is_empty() && !self.block.is_empty() {
-            self.used = 0..0;
+    pub(crate) fn free_if_empty(&mut self) {
+        if self.held.is_empty() && !self.block.is_empty() {
+            self.held = 0..0;
             give_block(std::mem::take(&mut self.block));
         }
     }
@@ -99,28 +101,28 @@ impl ReadBuffer {
     /// Frees memory that the bytes do not need. Call it while the rest of a message is awaited: otherwise a peer that
     /// sends one byte and stops would hold a whole block.
     pub(crate) fn compact(&mut self) {
-        let length = self.used.len();
+        let length = self.held.len();
         if length == 0 {
-            self.rest();
+            self.free_if_empty();
         } else if length <= self.block.len() / 4 && self.block.len() >= SMALL {
             self.move_to(vec![0; length.next_power_of_two().max(COMPACT_MIN)]);
         }
     }
 
     fn make_room(&mut self) {
-        if self.used.start > 0 {
-            self.block.copy_within(self.used.clone(), 0);
-            self.used = 0..self.used.len();
+        if self.held.start > 0 {
+            self.block.copy_within(self.held.clone(), 0);
+            self.held = 0..self.held.len();
         } else if self.block.len() < LARGE {
             self.move_to(take_block(LARGE));
         }
     }
 
     fn move_to(&mut self, mut block: Vec<u8>) {
-        let length = self.used.len();
+        let length = self.held.len();
         block[..length].copy_from_slice(self.bytes());
         give_block(std::mem::replace(&mut self.block, block));
-        self.used = 0..length;
+        self.held = 0..length;
     }
 }
 
@@ -149,10 +151,10 @@ mod tests {
     fn a_buffer_with_nothing_in_it_has_no_memory() {
         let mut buffer = ReadBuffer::default();
         fill(&mut buffer, 10, b'a');
-        buffer.rest();
+        buffer.free_if_empty();
         assert_eq!(buffer.bytes(), [b'a'; 10]);
         buffer.consume(10);
-        buffer.rest();
+        buffer.free_if_empty();
         assert!(buffer.block.is_empty());
     }
 

@@ -1,4 +1,5 @@
-//! Limits on connections, and on the memory that they borrow, in total and per address.
+//! Limits on the connections of clients, and on the memory that HTTP/2 connections borrow for requests that are not
+//! forwarded yet, in total and per address. The workers (threads) share them.
 //!
 //! Idle connections are closed to make room for new ones. If none is idle, a connection of the address with the most
 //! connections is closed for a new one of an address with fewer, so that a few addresses with busy connections do not
@@ -14,9 +15,10 @@ use std::task::{Poll, Waker};
 use parking_lot::{Mutex, MutexGuard};
 use tollgate_core::network::Network;
 
+/// The number of maps of addresses, each with its own lock.
 const SHARDS: usize = 16;
 
-/// Connections above the limit that are accepted while idle ones are being closed.
+/// Connections above the limit that are accepted while others are being closed for them.
 const RESERVE: usize = 32;
 
 /// Bytes that all connections together may borrow for requests that are not forwarded yet.
@@ -28,13 +30,14 @@ const BORROWED_PER_ADDRESS_MAX: usize = 32 << 20;
 #[derive(Debug)]
 pub(crate) struct Caps {
     total_max: AtomicUsize,
+    /// Open connections, including those of trusted proxies.
     total: AtomicUsize,
     holdings: Arc<Holdings>,
-    /// The time of the last search that found no address to take connections from, in milliseconds.
+    /// The time of the last search by [`Caps::evict`] that found no address to take connections from, in milliseconds.
     fruitless_ms: AtomicU64,
 }
 
-/// The counted connections.
+/// The connections of each address, and the borrowed memory.
 #[derive(Debug, Default)]
 struct Holdings {
     /// The connections of each address. There is at most one entry per connection.
@@ -45,7 +48,7 @@ struct Holdings {
     evicting: AtomicUsize,
 }
 
-/// The limit of one address is at most this part of the total limit.
+/// One address may have at most the total limit divided by this: a quarter of all connections.
 const PART_OF_ONE_ADDRESS: usize = 4;
 
 type Shard = Mutex<HashMap<IpAddr, Holding>>;
@@ -134,12 +137,12 @@ impl Caps {
         self.total().saturating_sub(self.total_max())
     }
 
-    /// Whether there are so many connections that each must use less memory.
+    /// Whether more than half of the permitted connections are open, so that each must use less memory.
     pub(crate) fn is_crowded(&self) -> bool {
         self.total() > self.total_max() / 2
     }
 
-    /// Counts a connection in the total, if there is room for it.
+    /// Counts a connection in the total. Returns false, and does not count it, if [`RESERVE`] is used up.
     pub(crate) fn enter(&self) -> bool {
         let bound = self.total_max().saturating_add(RESERVE);
         let enter = |total: usize| (total < bound).then_some(total + 1);
@@ -156,8 +159,8 @@ impl Caps {
         self.total.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Counts a connection for its address, if there is room for it; an IPv6 client is its /64. Without a limit it is
-    /// not counted.
+    /// Counts a connection for its address; an IPv6 client is its /64. None if the address has as many as it may have.
+    /// Without a limit, as for a trusted proxy, it is not counted.
     pub(crate) fn count(&self, address: IpAddr, per_address_max: Option<usize>) -> Option<CountedConnection> {
         let holdings = self.holdings.clone();
         let mut counted = CountedConnection { holdings, address: None, eviction: Arc::default(), borrowed: 0 };
@@ -176,7 +179,7 @@ impl Caps {
         Some(counted)
     }
 
-    /// Connections that are being closed for others.
+    /// The number of connections that are being closed for others.
     pub(crate) fn evicting(&self) -> usize {
         self.holdings.evicting.load(Ordering::Relaxed)
     }
@@ -184,8 +187,8 @@ impl Caps {
     /// Closes up to `count` connections of the address with the most, the newest first, as long as that address has
     /// more than `own`, the number of the address that needs room. Returns how many.
     ///
-    /// The search visits every address. A search that finds nothing is not repeated before `now_ms` changes. An address
-    /// that has connections already does not search while the last search found nothing.
+    /// The search visits every address. If it finds nothing for an address whose only connection is the new one, there
+    /// is no further search before `now_ms` changes.
     pub(crate) fn evict(&self, count: usize, own: usize, now_ms: u64) -> usize {
         if count == 0 || self.fruitless_ms.load(Ordering::Relaxed) == now_ms {
             return 0;
@@ -197,7 +200,7 @@ impl Caps {
         let most =
             self.holdings.by_address.iter().filter_map(most_of).max().filter(|(connections, _)| *connections > own);
         let Some((_, address)) = most else {
-            // An address with several connections must not keep others from searching.
+            // An address with several connections finds nothing sooner than others. It must not stop their searches.
             if own <= 1 {
                 self.fruitless_ms.store(now_ms, Ordering::Relaxed);
             }

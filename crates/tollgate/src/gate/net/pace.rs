@@ -1,4 +1,6 @@
-//! The minimum rate of a peer that sends, or reads what it is sent.
+//! The minimum rate at which a peer, a client or a backend, must send a body or read one.
+//!
+//! A deadline for each read alone would not stop a client that sends one byte shortly before each deadline.
 
 use std::time::Duration;
 
@@ -7,7 +9,7 @@ use std::time::Duration;
 pub(crate) struct Pace {
     /// The longest permitted wait for the next bytes.
     pub(crate) idle_max: Duration,
-    /// The minimum average rate, after the first `idle_max` of waiting; none if only the waits are bounded.
+    /// The minimum average rate. The first `idle_max` of waiting is free. None if only single waits are bounded.
     pub(crate) bytes_per_sec_min: Option<u64>,
 }
 
@@ -23,7 +25,9 @@ impl Pace {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PaceMeter {
     pace: Pace,
+    /// The time for which the gate has waited for the peer.
     waited_ms: u64,
+    /// Bytes that the peer has sent or read.
     pub(crate) bytes: u64,
 }
 
@@ -37,7 +41,8 @@ impl PaceMeter {
         *self = Self::new(self.pace);
     }
 
-    /// The longest permitted wait for the next bytes.
+    /// The longest permitted wait for the next bytes. With a minimum rate, the peer has `idle_max` of waiting time in
+    /// total, and earns a second more with each `bytes_per_sec_min` bytes.
     pub(crate) fn patience(&self) -> Duration {
         let Pace { idle_max, bytes_per_sec_min } = self.pace;
         match bytes_per_sec_min {

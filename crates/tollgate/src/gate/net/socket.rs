@@ -1,4 +1,7 @@
-//! A connection to a client or a backend, plain or TLS, that both directions of one task can use at once.
+//! A connection to a client or a backend, plain or TLS, with a deadline for each direction.
+//!
+//! One task reads and writes it at the same time, so all methods take `&self`. A method that waits fails with
+//! `TimedOut` when the deadline of its direction passes ([`Socket::timer`]).
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -42,9 +45,7 @@ impl Transport {
 trait Duplex: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
 
-/// A connection with deadlines.
-///
-/// The two directions of an exchange are futures of one task, so the transport is borrowed only while it is polled.
+/// A connection with deadlines. The transport is borrowed only while it is polled.
 pub(crate) struct Socket {
     stream: RefCell<Transport>,
     /// The deadlines of both directions.
@@ -84,7 +85,7 @@ impl Socket {
         match &polled {
             Poll::Ready(Ok(length)) => buffer.filled(*length),
             Poll::Ready(Err(_)) => {}
-            Poll::Pending => buffer.rest(),
+            Poll::Pending => buffer.free_if_empty(),
         }
         self.or_wait(polled, Way::In, cx)
     }
@@ -95,13 +96,13 @@ impl Socket {
         self.or_wait(polled, Way::In, cx)
     }
 
-    /// Writes all parts in order. The peer may take as long as `patience` to accept some bytes, each time.
+    /// Writes all parts in order. Fails if the peer accepts no byte for `patience`.
     pub(crate) async fn write_all(&self, parts: &mut [IoSlice<'_>], patience: Duration) -> io::Result<()> {
         let mut meter = PaceMeter::new(Pace::without_rate(patience));
         self.write_paced(parts, &mut meter).await
     }
 
-    /// Writes all parts in order, as long as the peer keeps to its pace.
+    /// Writes all parts in order. Fails if the peer reads more slowly than `meter` permits.
     pub(crate) async fn write_paced(&self, parts: &mut [IoSlice<'_>], meter: &mut PaceMeter) -> io::Result<()> {
         let mut left = parts;
         IoSlice::advance_slices(&mut left, 0);
@@ -184,7 +185,8 @@ impl Socket {
         }
     }
 
-    /// The result of a poll. While it is pending, the deadline of this direction applies.
+    /// The result of a poll. If it is pending, fails if the deadline of this direction has passed, or if the idle
+    /// connection is to be closed to make room for another one (`ConnectionAborted`).
     fn or_wait<T>(&self, polled: Poll<io::Result<T>>, way: Way, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         if polled.is_ready() {
             polled

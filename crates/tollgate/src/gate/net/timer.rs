@@ -1,8 +1,11 @@
-//! Deadlines of all connections, checked by one tick per worker.
+//! Deadlines of all connections of a worker (a thread that serves connections), checked by one periodic tick.
 //!
 //! A runtime timer per read and write would cost more than the read itself. Deadlines last from hundreds of
 //! milliseconds to minutes, and none has to be exact. So setting one is a store into a cell, the current time is a
 //! number that the last tick stored, and a tick ten times a second wakes the tasks whose deadlines have passed.
+//!
+//! Since every connection has a [`Timer`] here, this is also the list from which idle connections are chosen when there
+//! is no room for new ones ([`Timers::close_idle`]).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,20 +14,23 @@ use std::time::{Duration, Instant};
 
 use slab::Slab;
 
-/// Idle connections that are closed at once when there is no room for a new one. More would close connections that are
-/// about to be used.
+/// The number of connections that are closed at a time when there is no room for a new one. More would close
+/// connections that are about to be used.
 pub(crate) const CLOSED_AT_ONCE: usize = 8;
-/// The interval between checks of deadlines.
+/// The interval between checks of deadlines, which is also their accuracy.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
+/// A time in milliseconds that never comes: no deadline, or not idle.
 const NEVER: u64 = u64::MAX;
-/// The age at which a connection without any request is closed before all others.
-const SHY_MS: u64 = 1000;
+/// A connection that is idle for this long and has never sent a request is closed before all others.
+const UNUSED_MS: u64 = 1000;
 
 /// The direction of a wait. Both directions of a connection can be waited for at once, each with its own deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
+    /// For bytes of the peer.
     In = 0,
+    /// For the peer to accept bytes.
     Out = 1,
 }
 
@@ -33,17 +39,22 @@ pub(crate) struct Timers {
     began: Instant,
     now_ms: Cell<u64>,
     cells: RefCell<Slab<Rc<TimerCell>>>,
-    /// The number of closing cells. It is counted, because every connection that is accepted without room reads it.
+    /// The number of cells with `is_closing`. It is counted, because every new connection reads it while there is no
+    /// room.
     closing: Cell<usize>,
 }
 
+/// The state of one [`Timer`].
 struct TimerCell {
+    /// The deadline of each [`Way`]; [`NEVER`] if there is none.
     due_ms: [Cell<u64>; 2],
+    /// The task that last asked [`Timer::is_over`].
     waker: RefCell<Option<Waker>>,
     /// The start of the idle time; [`NEVER`] while the connection serves a request.
     idle_since_ms: Cell<u64>,
     /// Whether the connection has had a request.
     has_asked: Cell<bool>,
+    /// Whether it was chosen by [`Timers::close_idle`]. It counts only while the connection is idle.
     closing: Cell<bool>,
 }
 
@@ -91,15 +102,15 @@ impl Timers {
         }
     }
 
-    /// Wakes every waiting task, so that it checks the state of the worker.
+    /// Wakes every waiting task, so that it notices that the worker drains.
     pub(crate) fn wake_all(&self) {
         for (_, cell) in self.cells.borrow().iter() {
             cell.wake();
         }
     }
 
-    /// Closes up to `count` idle connections, and returns how many. Connections that are old enough and have never sent
-    /// a request go first, then those that have been idle longest.
+    /// Marks up to `count` idle connections for closing, and wakes their tasks, which close them. Returns how many.
+    /// Connections that have never sent a request for [`UNUSED_MS`] go first, then those that have been idle longest.
     pub(crate) fn close_idle(&self, count: usize) -> usize {
         if count == 0 {
             return 0;
@@ -109,7 +120,7 @@ impl Timers {
         let mut idle: Vec<_> = cells.iter().map(|(_, cell)| cell).filter(is_idle).collect();
         if idle.len() > count {
             let now_ms = self.now_ms();
-            idle.select_nth_unstable_by_key(count, |cell| (!cell.is_shy(now_ms), cell.idle_since_ms.get()));
+            idle.select_nth_unstable_by_key(count, |cell| (!cell.is_unused(now_ms), cell.idle_since_ms.get()));
             idle.truncate(count);
         }
         for cell in &idle {
@@ -127,9 +138,9 @@ impl Timers {
 }
 
 impl TimerCell {
-    /// Whether it has had no request although it is old enough. A new connection may be about to send one.
-    fn is_shy(&self, now_ms: u64) -> bool {
-        !self.has_asked.get() && now_ms.saturating_sub(self.idle_since_ms.get()) >= SHY_MS
+    /// Whether it has had no request for [`UNUSED_MS`]. A newer connection may be about to send one.
+    fn is_unused(&self, now_ms: u64) -> bool {
+        !self.has_asked.get() && now_ms.saturating_sub(self.idle_since_ms.get()) >= UNUSED_MS
     }
 
     /// Whether it was chosen to be closed while idle, and is still idle.
@@ -158,7 +169,7 @@ impl Timer {
         self.cell.due_ms[way as usize].set(NEVER);
     }
 
-    /// Whether the deadline has passed; if not, the task is woken when it does. Call it while waiting.
+    /// Whether the deadline has passed; if not, the task is woken when it does. Call it at each poll while waiting.
     pub(crate) fn is_over(&self, way: Way, cx: &mut Context<'_>) -> bool {
         if self.cell.due_ms[way as usize].get() <= self.timers.now_ms() {
             return true;
@@ -181,7 +192,7 @@ impl Timer {
         self.timers.closing.set(others + usize::from(self.cell.is_closing()));
     }
 
-    /// The connection has a request.
+    /// Records that the connection has sent a request.
     pub(crate) fn asked(&self) {
         self.cell.has_asked.set(true);
     }
@@ -191,7 +202,7 @@ impl Timer {
         self.cell.is_closing()
     }
 
-    /// Milliseconds since the start of the worker.
+    /// Milliseconds since the start of the worker, as of the last tick.
     pub(crate) fn now_ms(&self) -> u64 {
         self.timers.now_ms()
     }
@@ -295,7 +306,7 @@ mod tests {
         let customer = idle(true);
         timers.advance_to(5000);
         let silent = idle(false);
-        timers.advance_to(5000 + SHY_MS);
+        timers.advance_to(5000 + UNUSED_MS);
         let newcomer = idle(false);
         let closing = || [&customer, &silent, &newcomer].map(Timer::is_closing);
         assert_eq!(timers.close_idle(1), 1);

@@ -1,7 +1,8 @@
-//! Certificates, read again when their files change.
+//! The TLS certificates of the gate and of doors (the interfaces for other programs), read again when their files
+//! change.
 //!
-//! The certificates of the site that the client names in its handshake (SNI) come first. The name selects nothing else:
-//! backends and rules follow the `Host` of each request.
+//! The client names a host in its handshake (SNI). The certificates of the site with that host are tried first. The
+//! name selects nothing else: backends and rules follow the `Host` of each request.
 //!
 //! A renewal replaces the files while connections are open. New connections get the new certificate. Files that cannot
 //! be used change nothing and are reported.
@@ -37,7 +38,7 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// The certificates in force.
+/// The certificates in force. Each handshake selects one of them.
 #[derive(Debug)]
 pub(crate) struct Certificates {
     plan: CertificatePlan,
@@ -65,7 +66,7 @@ pub(crate) struct CertificatePlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SiteCertificates {
     hosts: Vec<HostPattern>,
-    /// The places of its certificates among all files.
+    /// The indices of its certificates in [`CertificatePlan::files`].
     places: Range<usize>,
 }
 
@@ -91,7 +92,7 @@ impl CertificatePlan {
         self.files.is_empty()
     }
 
-    /// The places of the certificates for the requested name, best first: those of its site, then all in order.
+    /// The indices of the certificates to try for the requested name: those of its site, then all in order.
     fn places_for(&self, name: Option<&str>) -> impl Iterator<Item = usize> {
         let host = name.and_then(|name| host_of(name.as_bytes())).unwrap_or_default();
         let site = find_site(self.sites.iter().map(|site| site.hosts.as_slice()), host);
@@ -105,11 +106,11 @@ impl CertificatePlan {
 struct Seen {
     /// The state of the files when the certificates in force were read.
     stamps: Vec<Stamp>,
-    /// The reported error of later readings.
+    /// The error of the last reading, if it failed. It has been reported.
     fault: Option<String>,
 }
 
-/// Distinguishes the versions of a file: modification time and size.
+/// Distinguishes the versions of a file: modification time and size. None if it cannot be inspected.
 type Stamp = Option<(SystemTime, u64)>;
 
 impl Certificates {
@@ -171,7 +172,7 @@ impl Certificates {
 }
 
 impl ResolvesServerCert for Certificates {
-    /// The first certificate for the requested name, or else the first one; those of the name's site come first.
+    /// The first certificate that is valid for the requested name, or else the first one, in the order of `places_for`.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let keys = &self.loaded.load().keys;
         let ordered = || self.plan.places_for(hello.server_name()).filter_map(|place| keys.get(place));
@@ -202,6 +203,7 @@ impl CertificatePlan {
     }
 }
 
+/// The error, with the path of the file.
 fn wrong(path: &Path, error: &dyn std::fmt::Display) -> io::Error {
     io::Error::other(format!("{}: {error}", path.display()))
 }
@@ -260,7 +262,7 @@ mod tests {
         write_chain(&vec![b'x'; new.cert.pem().len()]);
         let looks = plan.stamps();
         assert!(certificates.refresh().is_err());
-        assert!(!certificates.refresh().unwrap(), "told once");
+        assert!(!certificates.refresh().unwrap(), "reported once");
         fs::remove_file(&files.chain).unwrap();
         assert!(certificates.refresh().is_err());
         assert!(!certificates.refresh().unwrap(), "another fault is reported, and once");

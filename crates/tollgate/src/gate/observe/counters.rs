@@ -1,4 +1,7 @@
-//! The counters of a worker, or of a thread of the doors.
+//! The counters of a worker thread, or of a thread of the doors, which count decisions for other programs. Each thread
+//! has its own, so that counting takes no lock; the metrics show the sums.
+//!
+//! A line is: the variant, the name of the metric without its prefix `tollgate_`, and the help text.
 
 use crate::metric::counters;
 

@@ -1,4 +1,5 @@
-//! An engagement: a request that was held or refused, or would have been, with the reason.
+//! An engagement: a request that a rule or the queue held or refused, or would have in observe mode, with the reason.
+//! It is the input of the log ([`super::engagement_log`]) and of the history of refusals ([`super::refusal_history`]).
 
 use std::net::IpAddr;
 
@@ -15,19 +16,21 @@ pub(crate) struct Engagement<'a> {
     pub(crate) act: Act,
     /// The address of the client, if it is known.
     pub(crate) client: Option<IpAddr>,
-    /// The rule; none for the fair queue.
+    /// The name of the rule; none for the fair queue and the limits on uploads.
     pub(crate) rule: Option<&'a str>,
-    /// The class of the rule.
+    /// The class of the key.
     pub(crate) class: &'a str,
+    /// The key of the request under the rule; for the queue, its address.
     pub(crate) key: Name,
     pub(crate) reason: &'static str,
     pub(crate) band: Band,
-    /// The observed amount, in the unit of the limit.
+    /// The observed amount, in the unit of the limit (see docs/log.md).
     pub(crate) observed: u64,
-    /// The allowed amount.
+    /// The allowed amount, in the same unit.
     pub(crate) allowed: u64,
     /// The time until the request goes on, or may be sent again.
     pub(crate) backoff: Span,
+    /// The escalation level of the key; 0 without an escalation.
     pub(crate) level: u8,
 }
 
@@ -46,7 +49,7 @@ impl Engagement<'_> {
     }
 }
 
-/// Engagements of one rule with one key, added up.
+/// Engagements with the same act, rule and key, added up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EngagementSum {
     pub(crate) act: Act,
@@ -59,7 +62,7 @@ pub(crate) struct EngagementSum {
     pub(crate) reason: &'static str,
     pub(crate) band: Band,
     pub(crate) allowed: u64,
-    /// The largest observed amount, see docs/log.md, the longest backoff and the highest level.
+    /// The largest observed amount, the longest backoff and the highest level.
     pub(crate) observed: u64,
     pub(crate) backoff: Span,
     pub(crate) level: u8,
@@ -91,11 +94,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_queue_tells_an_address_or_its_network_in_ipv6() {
+    fn the_key_of_the_queue_is_an_address_or_its_network_in_ipv6() {
         for (client, key) in [("192.0.2.7", "192.0.2.7/32"), ("2001:db8::7", "2001:db8::/64")] {
-            let told =
+            let engagement =
                 Engagement::by_queue(client.parse().unwrap(), Band::Normal, Act::Refuse, ("x", 1, 1), Span::ZERO);
-            assert_eq!(told.key.as_bytes(), key.as_bytes());
+            assert_eq!(engagement.key.as_bytes(), key.as_bytes());
         }
     }
 }

@@ -1,9 +1,11 @@
-//! The log of engagements, with a bounded number of lines.
+//! The log of engagements (requests that a rule or the queue held or refused, or would have), with a bounded number of
+//! lines.
 //!
 //! The first engagement of a rule with a key is written at once. Further ones within the interval are counted, and
 //! written as one line at its end, with the last band and the largest amounts. Counting allocates nothing. The number
-//! of keys and of lines per interval is bounded; engagements beyond that are counted in a line without a key. Every
-//! refusal also goes to the watch.
+//! of keys and of lines per interval is bounded; engagements beyond that are counted in a line without a key.
+//!
+//! Every refusal also goes to the watch, and to the history of refusals that operators can search.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -22,26 +24,29 @@ use tollgate_core::decision::Act;
 
 /// The interval after which counts are written.
 const INTERVAL: Span = Span::from_secs(30);
-/// Keys that are counted separately in one interval.
+/// The number of keys that are counted separately in one interval.
 const KEYS_MAX: usize = 512;
-/// Lines that are written immediately in one interval.
+/// The number of lines that are written immediately in one interval.
 const AT_ONCE_MAX: usize = 64;
 
-/// The log of one worker. Workers share nothing, so that a refusal never waits for a lock.
+/// The log of one thread. Each has its own, so that a refusal never waits for a lock.
 pub(crate) struct EngagementLog {
     feed: Arc<Feed>,
     history: Arc<RefusalHistory>,
     collected: RefCell<Collected>,
 }
 
+/// The engagements of the current interval.
 #[derive(Default)]
 struct Collected {
+    /// The start of the interval; none before its first engagement.
     since: Option<Moment>,
     hasher: RandomState,
-    /// Unwritten engagements, by the hash of rule, key and act.
+    /// Engagements that are not written yet, by the hash of act, rule and key. A count of 0 means that all are written.
     by_key: HashMap<u64, EngagementSum, foldhash::fast::RandomState>,
+    /// The number of lines that were written immediately.
     at_once: usize,
-    /// Engagements without room, by act.
+    /// The number of engagements for which `by_key` had no room, by act.
     others: [u64; Act::ALL.len()],
 }
 
@@ -54,18 +59,18 @@ enum LogLine {
 }
 
 impl EngagementLog {
-    /// A log that sends refusals to `feed`, for the watch, and to `history`, for operators.
+    /// A log that also passes refusals to `feed`, for the watch, and to `history`, for operators.
     pub(crate) fn new(feed: Arc<Feed>, history: Arc<RefusalHistory>) -> Self {
         Self { feed, history, collected: RefCell::default() }
     }
 
     /// Writes an engagement, or counts it.
-    pub(crate) fn tell(&self, engagement: &Engagement<'_>, now: Moment) {
+    pub(crate) fn record(&self, engagement: &Engagement<'_>, now: Moment) {
         if engagement.act == Act::Refuse {
             self.feed.refused(engagement.class, engagement.key.as_bytes());
         }
         self.history.record(engagement, now);
-        let lines = self.collected.borrow_mut().tell(engagement, now);
+        let lines = self.collected.borrow_mut().record(engagement, now);
         lines.iter().for_each(LogLine::write);
     }
 
@@ -85,7 +90,8 @@ impl Drop for EngagementLog {
 }
 
 impl Collected {
-    fn tell(&mut self, engagement: &Engagement<'_>, now: Moment) -> Vec<LogLine> {
+    /// Counts an engagement. Returns the lines to write now.
+    fn record(&mut self, engagement: &Engagement<'_>, now: Moment) -> Vec<LogLine> {
         let mut lines = self.take_if_due(now);
         self.since.get_or_insert(now);
         let id = self.hasher.hash_one((engagement.act, engagement.rule, engagement.key.as_bytes()));
@@ -114,6 +120,7 @@ impl Collected {
         }
     }
 
+    /// Ends the interval, and returns a line for each count.
     fn take(&mut self) -> Vec<LogLine> {
         self.since = None;
         self.at_once = 0;
@@ -159,7 +166,7 @@ impl fmt::Display for LogLine {
     }
 }
 
-/// The acts in a message.
+/// The acts in a message, in the order of [`Act`].
 const DONE: [&str; Act::ALL.len()] = ["held", "refused", "would have held", "would have refused"];
 
 /// A key in printable characters, masked if it is secret: control characters would let a client forge lines.
@@ -197,13 +204,13 @@ mod tests {
     #[test]
     fn the_first_engagement_is_written_at_once_and_the_rest_as_one_line_with_the_largest_amounts() {
         let mut collected = Collected::default();
-        let first = collected.tell(&engagement(b"192.0.2.1"), START);
+        let first = collected.record(&engagement(b"192.0.2.1"), START);
         assert_eq!(first.len(), 1);
         assert_eq!(first[0].to_string(), "refused ip/32 192.0.2.1 by login");
         for millis in 1..1000 {
             let (backoff, level) = (Span::from_millis(millis), (millis == 500).into());
             let next = Engagement { backoff, level, observed: 1000 - millis, ..engagement(b"192.0.2.1") };
-            assert_eq!(collected.tell(&next, START + Span::from_millis(millis)), []);
+            assert_eq!(collected.record(&next, START + Span::from_millis(millis)), []);
         }
         let rest = collected.take_if_due(START + INTERVAL);
         let [LogLine::Key(sum)] = &rest[..] else { panic!("one line: {rest:?}") };
@@ -215,46 +222,46 @@ mod tests {
     #[test]
     fn a_single_engagement_is_written_once() {
         let mut collected = Collected::default();
-        assert_eq!(collected.tell(&engagement(b"192.0.2.1"), START).len(), 1);
+        assert_eq!(collected.record(&engagement(b"192.0.2.1"), START).len(), 1);
         assert_eq!(collected.take_if_due(START + INTERVAL), []);
-        assert_eq!(collected.tell(&engagement(b"192.0.2.1"), START + INTERVAL).len(), 1, "and again, later");
+        assert_eq!(collected.record(&engagement(b"192.0.2.1"), START + INTERVAL).len(), 1, "and again, later");
     }
 
     #[test]
-    fn acts_rules_and_keys_are_told_apart() {
+    fn acts_rules_and_keys_are_counted_separately() {
         let mut collected = Collected::default();
         let held = Engagement { act: Act::Hold, ..engagement(b"a") };
         let queue = Engagement { rule: None, ..engagement(b"a") };
         for one in [engagement(b"a"), engagement(b"b"), held, queue] {
-            assert_eq!(collected.tell(&one, START).len(), 1, "{one:?}");
+            assert_eq!(collected.record(&one, START).len(), 1, "{one:?}");
         }
     }
 
     #[test]
     fn spraying_keys_neither_grows_nor_floods_nor_loses_anything() {
-        let (mut collected, mut told, mut lines) = (Collected::default(), 0, 0);
-        let mut hear = |heard: Vec<LogLine>| {
-            lines += heard.len();
+        let (mut collected, mut counted, mut lines) = (Collected::default(), 0, 0);
+        let mut add = |written: Vec<LogLine>| {
+            lines += written.len();
             let count = |line: &LogLine| match line {
                 LogLine::Key(sum) => sum.count,
                 LogLine::Others(_, count) => *count,
             };
-            told += heard.iter().map(count).sum::<u64>();
+            counted += written.iter().map(count).sum::<u64>();
         };
         for number in 0..10_000u32 {
             for _ in 0..2 {
-                hear(collected.tell(&engagement(number.to_string().as_bytes()), START));
+                add(collected.record(&engagement(number.to_string().as_bytes()), START));
             }
             assert!(collected.by_key.len() <= KEYS_MAX);
         }
-        hear(collected.take());
-        assert_eq!(told, 20_000);
+        add(collected.take());
+        assert_eq!(counted, 20_000);
         assert!(lines <= AT_ONCE_MAX + KEYS_MAX + Act::ALL.len(), "{lines} lines");
     }
 
     #[test]
     fn a_key_cannot_write_the_log() {
-        let lines = Collected::default().tell(&engagement(b"a\r\nINFO fake \x1b[31m\xff"), START);
+        let lines = Collected::default().record(&engagement(b"a\r\nINFO fake \x1b[31m\xff"), START);
         assert_eq!(lines[0].to_string(), "refused ip/32 a\\r\\nINFO fake \\u{1b}[31m\u{fffd} by login");
     }
 }

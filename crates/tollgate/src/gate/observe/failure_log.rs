@@ -1,8 +1,8 @@
 //! The log of failures: responses with 502, 503 and 504 that the gate makes itself, and responses that are cut off.
 //!
 //! One line for each would be too many while a backend is down. So each worker writes the first [`LINES_MAX`] failures
-//! of a kind in full, and counts further ones until the [`INTERVAL`] ends. A kind is a status, a reason and a backend.
-//! The number of kinds is limited; failures of further kinds are counted together.
+//! of a kind in full, and counts further ones until the [`INTERVAL`] ends. A kind is a status, a reason, a kind of
+//! system error and a backend. The number of kinds is limited; failures of further kinds are counted together.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,11 +15,11 @@ use crate::settings::BackendUrl;
 
 /// The interval after which counts are written.
 const INTERVAL: Span = Span::from_secs(10);
-/// Failures of one kind that are written in full within the interval.
+/// The number of failures of one kind that are written in full within the interval.
 const LINES_MAX: u64 = 5;
-/// Kinds that are counted separately in one interval.
+/// The number of kinds that are counted separately in one interval.
 const KINDS_MAX: usize = 64;
-/// Bytes of a path that are written.
+/// The longest part of a path that is written, in bytes.
 const PATH_BYTES_MAX: usize = 256;
 
 /// One failure.
@@ -33,15 +33,17 @@ pub(crate) struct Failure<'a> {
     pub(crate) backend: Option<&'a BackendUrl>,
 }
 
-/// The failures of one worker.
+/// The log of one worker.
 #[derive(Default)]
 pub(crate) struct FailureLog(RefCell<Kinds>);
 
+/// The failures of the current interval.
 #[derive(Default)]
 struct Kinds {
+    /// The start of the interval; none before its first failure.
     since: Option<Moment>,
     kinds: Vec<Kind>,
-    /// Failures of further kinds.
+    /// The number of failures of further kinds.
     others: u64,
 }
 
@@ -84,7 +86,7 @@ impl FailureLog {
         );
     }
 
-    /// Writes the counts if the interval is over.
+    /// Writes the counts if the interval has ended.
     pub(crate) fn flush(&self, now: Moment) {
         let mut kinds = self.0.borrow_mut();
         if kinds.since.is_some_and(|since| now.since(since) >= INTERVAL) {
@@ -122,6 +124,7 @@ impl Kinds {
         true
     }
 
+    /// Writes the failures that were counted but not written in full.
     fn write(self) {
         for kind in &self.kinds {
             let count = kind.count.saturating_sub(LINES_MAX);
@@ -137,6 +140,7 @@ impl Kinds {
     }
 }
 
+/// The message of a failure.
 fn text(status: Option<u16>, reason: &str) -> String {
     match status {
         Some(status) => format!("answered {status}: {reason}"),
@@ -165,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_reasons_errors_and_backends_are_told_apart() {
+    fn statuses_reasons_errors_and_backends_are_counted_separately() {
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
         let reset = io::Error::from(io::ErrorKind::ConnectionReset);
         let mut kinds = Kinds::default();

@@ -1,4 +1,4 @@
-//! Counters, logs, and statistics of clients.
+//! Records of the gate's work, for operators and the watch: counters, logs, and statistics of clients.
 
 pub(super) mod access_log;
 pub(super) mod counters;

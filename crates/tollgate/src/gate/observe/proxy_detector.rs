@@ -29,18 +29,18 @@ const SAMPLED_ONE_OF: u32 = 16;
 const WINDOW: u32 = 1024;
 /// Addresses that are counted separately in a window.
 const PEERS_MAX: usize = 32;
-/// Samples that a notice needs.
+/// The number of samples that a notice needs.
 const SAMPLES_MIN: u32 = 32;
-/// Different values of the forwarding header for a notice about public addresses: few clients send one themselves, and
-/// then always the same.
+/// The number of different values of the forwarding header that a notice about public addresses needs: few clients send
+/// the header themselves, and then always with the same value.
 const CLIENTS_MIN: u32 = 4;
-/// Different user agents for a notice about an address without forwarding headers. An office behind one address has
-/// fewer.
+/// The number of different user agents that a notice about an address without forwarding headers needs. An office
+/// behind one address has fewer.
 const AGENTS_MIN: u32 = 24;
 /// Addresses that a notice names. A CDN has more, and publishes them.
 const NAMED_MAX: usize = 3;
 
-/// Selects the requests that are sampled, for one worker.
+/// Selects the requests of one worker that are sampled. Contains the number of requests so far.
 #[derive(Debug, Default)]
 pub(crate) struct Sampler(Cell<u32>);
 
@@ -60,7 +60,7 @@ pub(crate) struct ProxyDetector {
     hasher: RandomState,
 }
 
-/// Most requests come through proxies that are not trusted.
+/// The notice for operators that most requests come through proxies that are not trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProxyNotice {
     /// The addresses, those with most requests first; at most [`NAMED_MAX`].
@@ -71,29 +71,33 @@ pub(crate) struct ProxyNotice {
     header: Option<ForwardedHeader>,
 }
 
+/// The samples of the current window.
 #[derive(Debug, Default)]
 struct Samples {
     total: u32,
     with_x_forwarded_for: u32,
     with_forwarded: u32,
-    /// A bit for each hash of a value of the header.
+    /// A bitmap of the hashes of all values of these headers. The number of set bits estimates the number of values.
     values: u64,
+    /// The first [`PEERS_MAX`] addresses of the window.
     peers: Vec<PeerSamples>,
     has_more_peers: bool,
 }
 
+/// The samples of one address.
 #[derive(Clone, Copy, Debug)]
 struct PeerSamples {
     address: IpAddr,
     total: u32,
+    /// The number of samples with one of the headers.
     forwarded: u32,
-    /// A bit for each hash of a user agent.
+    /// A bitmap of the hashes of all user agents.
     agents: u64,
 }
 
 impl ProxyDetector {
-    /// Samples a request from an untrusted address, if it is due. A worker may use older `settings` than these for some
-    /// milliseconds after a reload.
+    /// Samples a request from an untrusted address, if it is due. Checks again that the address is untrusted, because a
+    /// worker may have older settings than `settings` for some milliseconds after a reload.
     #[inline]
     pub(crate) fn look(&self, sampler: &Sampler, address: IpAddr, request: &RequestHead, settings: &ArcSwap<Settings>) {
         if sampler.is_due() {
@@ -132,6 +136,7 @@ impl ProxyDetector {
 }
 
 impl Samples {
+    /// Adds a request. The values of its headers and its user agent are given as bits of a bitmap.
     fn add(&mut self, address: IpAddr, x_forwarded_for: Option<u64>, forwarded: Option<u64>, agent: u64) {
         if self.total >= WINDOW {
             *self = Self::default();
@@ -160,7 +165,7 @@ impl Samples {
         self.by_headers().or_else(|| self.by_agents())
     }
 
-    /// At least half of the requests come with a forwarding header.
+    /// The notice if at least half of the requests come with a forwarding header.
     fn by_headers(&self) -> Option<ProxyNotice> {
         let mut proxies: Vec<_> = self.peers.iter().filter(|peer| peer.forwarded * 2 >= peer.total).copied().collect();
         proxies.sort_by_key(|peer| std::cmp::Reverse(peer.forwarded));
@@ -179,7 +184,7 @@ impl Samples {
         Some(ProxyNotice { addresses, has_more, header: Some(header) })
     }
 
-    /// One address has nearly all requests, of many user agents.
+    /// The notice if one address has at least four fifths of the requests, with many user agents.
     fn by_agents(&self) -> Option<ProxyNotice> {
         let most = self.peers.iter().max_by_key(|peer| peer.total)?;
         let stands_out = most.total * 5 >= self.total * 4 && most.agents.count_ones() >= AGENTS_MIN;

@@ -1,22 +1,28 @@
-//! The recent use of a key: averages over seconds that are correct from the first second on.
+//! The recent use of a key (an address, network or user agent): averages over about ten seconds, for
+//! [`super::spenders`].
 //!
-//! An average that starts at zero takes as long as its memory to become correct. So sums are divided by the time that
-//! they can cover so far.
+//! The averages are computed from sums that decay exponentially. Divided by a fixed time, such a sum would be too small
+//! until it covers that time. So it is divided by the time that it can cover so far, and is correct from the first
+//! second on.
 
 use tollgate_core::decision::{Act, ActCounts};
 use tollgate_core::time::{Moment, Span};
 
-/// The memory of the averages, in seconds.
+/// The time constant of the decay, in seconds.
 const MEMORY_SECS: f64 = 10.0;
 /// The time after which an idle key is removed.
 const IDLE: Span = Span::from_secs(3600);
 
-/// The use of one client since the last call of [`Rates::add`].
+/// An amount of use: since the last call of [`Rates::add`], or in total.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
+    /// The number of requests, refused ones included.
     pub(crate) requests: u64,
+    /// How often they were held or refused, or would have been.
     pub(crate) acts: ActCounts,
+    /// The cost of the requests, in CPU time.
     pub(crate) toll_ns: u64,
+    /// The time that they waited at the gate.
     pub(crate) wait_ns: u64,
 }
 
@@ -25,14 +31,18 @@ pub(crate) struct Spent {
 pub(crate) struct Rates {
     /// Totals since the key was first seen.
     pub(crate) total: Spent,
-    /// The first and the last request.
+    /// The time of the first and of the last request.
     pub(crate) first: Option<Moment>,
     pub(crate) last: Moment,
+    /// The time to which the sums below have decayed.
     at: Moment,
-    /// Sums that decay with time.
+    /// CPU-seconds.
     toll: f64,
+    /// Requests.
     count: f64,
+    /// Seconds of waiting.
     wait: f64,
+    /// Requests that were not refused.
     served: f64,
 }
 
@@ -69,7 +79,7 @@ impl Rates {
         rates
     }
 
-    /// CPU-seconds per second.
+    /// The use in CPU-seconds per second.
     pub(crate) fn cores(&self) -> f64 {
         self.toll / self.memory()
     }
@@ -79,7 +89,7 @@ impl Rates {
         self.count / self.memory()
     }
 
-    /// The average wait of a request, in seconds.
+    /// The average wait of a request that was not refused, in seconds.
     pub(crate) fn wait_secs(&self) -> f64 {
         if self.served > 0.0 { self.wait / self.served } else { 0.0 }
     }
@@ -90,7 +100,7 @@ impl Rates {
         (self.cores().to_bits(), self.requests_per_sec().to_bits(), self.last)
     }
 
-    /// The priority of a key when there are too many.
+    /// The keys with the lowest weight are removed when there are too many: the use, and a little for each request.
     pub(crate) fn weight(&self) -> f64 {
         self.toll + 1e-6 * self.count
     }
@@ -99,9 +109,10 @@ impl Rates {
         now.since(self.last) >= IDLE
     }
 
-    /// The time that the sums cover, in seconds.
+    /// The time that the sums cover, in seconds: 1 after the first second, and at most about [`MEMORY_SECS`].
     fn memory(&self) -> f64 {
         let seen = self.first.map_or(0.0, |first| secs(self.at.since(first)));
+        // The uses of all seconds so far, each decayed, relative to the use of one second.
         let kept = |secs: f64| 1.0 - (-secs / MEMORY_SECS).exp();
         (kept(seen) / kept(1.0)).max(0.5)
     }

@@ -1,10 +1,11 @@
 //! Recent refusals by client, so that an operator can explain a refusal after the fact.
 //!
 //! The rules' tables only hold the current state of a key, and the watch only counts. This module records when a client
-//! was refused, by which rule or bound, and for how long. Each worker writes to its own book behind an uncontended
-//! lock. Refusals of one client for the same reason within [`MERGED_WITHIN`] are one record with a count, so a client
-//! that retries in a loop takes one record per stretch. Only a new record allocates, and a thread starts at most
-//! [`BEGUN_MAX`] of them per [`BEGUN_WITHIN`]. A full book drops the half of its clients with the fewest refusals.
+//! was refused, by which rule or bound, and for how long. Each thread writes to its own book, whose lock is rarely
+//! contended. Refusals of one client for the same reason, each within [`MERGED_WITHIN`] after the one before, are one
+//! record with a count, so a client that retries in a loop takes a single record. Only a new record allocates, and a
+//! thread starts at most [`BEGUN_MAX`] of them per [`BEGUN_WITHIN`]; further refusals are not recorded. A full book
+//! drops the half of its clients with the fewest refusals.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -19,15 +20,15 @@ use super::spenders::Spenders;
 use crate::per_thread::PerThread;
 use tollgate_core::decision::Act;
 
-/// Clients per thread.
+/// The number of clients in the book of one thread.
 const CLIENTS_MAX: usize = 512;
-/// Records per client. The oldest one is dropped first.
+/// The number of records per client and book. The oldest one is dropped first.
 const RECORDS_MAX: usize = 8;
 /// A refusal this soon after the last one of a record is added to that record.
 const MERGED_WITHIN: Span = Span::from_secs(60);
 /// Older records are not shown: support requests about a refusal arrive within a day.
 const SHOWN_FOR: Span = Span::from_secs(24 * 3600);
-/// New records per thread and [`BEGUN_WITHIN`]. Bounds the cost of a flood of refused clients.
+/// The number of new records per thread and [`BEGUN_WITHIN`]. Bounds the cost of a flood of refused clients.
 const BEGUN_MAX: usize = 512;
 const BEGUN_WITHIN: Span = Span::from_secs(10);
 
@@ -42,6 +43,7 @@ pub(crate) struct RefusalHistory {
 #[derive(Default)]
 struct HistoryBook {
     clients: HashMap<u64, VecDeque<PastRefusal>, RandomState>,
+    /// The start of the current [`BEGUN_WITHIN`], and the number of records that were started in it.
     begun_since: Moment,
     begun: usize,
 }
@@ -117,6 +119,7 @@ impl HistoryBook {
         records.push_back(PastRefusal { client, sum: EngagementSum::of(engagement), first: now, last: now });
     }
 
+    /// Removes clients whose records are too old to be shown; if that is not enough, half of the others.
     fn make_room(&mut self, now: Moment) {
         let last = |records: &VecDeque<PastRefusal>| records.iter().map(|record| record.last).max();
         self.clients.retain(|_, records| last(records).is_some_and(|last| now.since(last) < SHOWN_FOR));
@@ -135,6 +138,7 @@ impl HistoryBook {
 }
 
 impl PastRefusal {
+    /// Whether `engagement` belongs to this record.
     fn continues_with(&self, engagement: &Engagement<'_>, now: Moment) -> bool {
         now.since(self.last) < MERGED_WITHIN
             && (self.sum.act, self.sum.reason) == (engagement.act, engagement.reason)
@@ -142,7 +146,7 @@ impl PastRefusal {
             && *self.sum.key == *engagement.key.as_bytes()
     }
 
-    /// Whether `earlier`, of another thread, is a part of the same stretch of refusals.
+    /// Whether `earlier`, the record of another thread, and this one are about the same series of refusals.
     fn continues(&self, earlier: &Self) -> bool {
         let (own, other) = (&self.sum, &earlier.sum);
         self.first.since(earlier.last) < MERGED_WITHIN
@@ -150,6 +154,7 @@ impl PastRefusal {
             && (&own.rule, &own.class, &own.key) == (&other.rule, &other.class, &other.key)
     }
 
+    /// Adds `earlier` to this record.
     fn absorb(&mut self, earlier: &Self) {
         self.first = self.first.min(earlier.first);
         self.sum.count += earlier.sum.count;

@@ -1,5 +1,5 @@
-//! The results of reloads. A refused file must stay visible: the gate goes on with old settings that its operator
-//! believes to be replaced.
+//! The results of reloads of the settings, for metrics. An invalid file must stay visible, because the gate continues
+//! with the old settings, which its operator believes to be replaced.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -12,12 +12,12 @@ pub(crate) struct Reloads {
     pub(crate) failed: AtomicU64,
     /// Whether the last reload failed.
     pub(crate) is_stale: AtomicBool,
-    /// Settings of the file that need a restart.
+    /// The number of changed settings that take effect only after a restart, at the last reload that took effect.
     pub(crate) waiting: AtomicU64,
 }
 
 impl Reloads {
-    /// Records a reload, and the settings that need a restart.
+    /// Records a reload. `outcome` has the settings that take effect only after a restart, or the error.
     pub(crate) fn note(&self, outcome: &Result<Vec<&'static str>, String>) {
         let counter = if outcome.is_ok() { &self.done } else { &self.failed };
         counter.fetch_add(1, Ordering::Relaxed);

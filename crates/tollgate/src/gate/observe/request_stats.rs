@@ -1,5 +1,5 @@
-//! Statistics of all requests: costs, waits and response times. They are written when a request is forwarded or
-//! refused, and when it ends. Decisions do not depend on them.
+//! Statistics of all requests for metrics and the console: costs, waits and response times. They are written when a
+//! request is forwarded or refused, and when the backend has finished with it. Decisions do not depend on them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::spenders::{Spender, Spenders};
 use crate::watch::Feed;
 use tollgate_core::decision::Act;
 
-/// The statistics of all workers.
+/// The statistics of a gate, shared by all its threads.
 pub(crate) struct RequestStats {
     /// The clock of all moments of this module.
     pub(crate) clock: Clock,
@@ -22,6 +22,7 @@ pub(crate) struct RequestStats {
     pub(crate) feed: Arc<Feed>,
     /// Recent refusals of each client.
     pub(crate) refusals: Arc<RefusalHistory>,
+    /// The use of the backend by client.
     pub(crate) spenders: Spenders,
     /// Waits of requests before they were forwarded.
     pub(crate) waits: Histogram,
@@ -33,15 +34,16 @@ pub(crate) struct RequestStats {
     pub(crate) backend: Histogram,
 }
 
-/// A request that was forwarded and has not ended.
+/// The statistics of a request that was forwarded and is not settled yet.
 pub(crate) struct PendingStats {
     stats: Arc<RequestStats>,
     spender: Spender,
     /// The wait of the request before it was forwarded.
     pub(crate) wait: Span,
+    /// When the request was forwarded.
     went: Moment,
-    /// A second place for the cost, in nanoseconds.
-    pub(crate) told: Option<Arc<AtomicU64>>,
+    /// The place in the request's trace that gets the cost too, in nanoseconds; none without a trace.
+    pub(crate) trace_toll_ns: Option<Arc<AtomicU64>>,
 }
 
 impl RequestStats {
@@ -58,22 +60,22 @@ impl RequestStats {
         })
     }
 
-    /// Counts a request of a client that came at `since` and goes to the backend now.
+    /// Counts a request of a client that arrived at `since` and is forwarded now.
     pub(crate) fn admitted(self: &Arc<Self>, client: IpAddr, agent: &[u8], since: Moment) -> PendingStats {
         let went = self.clock.now();
         let wait = went.since(since);
         self.waits.count(wait);
         let spender = self.spenders.admitted(client, agent);
-        PendingStats { stats: self.clone(), spender, wait, went, told: None }
+        PendingStats { stats: self.clone(), spender, wait, went, trace_toll_ns: None }
     }
 }
 
 impl PendingStats {
-    /// Adds a request that finished at `now`. `would`: the act of a gate or rule that only observes.
+    /// Adds a request that was settled at `now`. `would` is the act that observe mode has prevented.
     pub(crate) fn settle(self, toll: Span, would: Option<Act>, now: Moment) {
-        let Self { stats, spender, wait, went, told } = self;
-        if let Some(told) = told {
-            told.store(toll.as_nanos(), Ordering::Relaxed);
+        let Self { stats, spender, wait, went, trace_toll_ns } = self;
+        if let Some(trace_toll_ns) = trace_toll_ns {
+            trace_toll_ns.store(toll.as_nanos(), Ordering::Relaxed);
         }
         stats.tolls.count(toll);
         let took = now.since(went);

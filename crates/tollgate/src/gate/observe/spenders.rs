@@ -1,9 +1,9 @@
 //! The use of the backend by address, network, block and user agent, for the console and the doctor.
 //!
-//! The fair queue knows the use of every client too, but only by hash, and forgets idle clients. When a request ends,
-//! its cost is added to a book of its worker. Books are moved to a ledger of rates once a second, and when the ledger
+//! The fair queue has the use of every client too, but only by hash, and forgets idle clients. When a request ends,
+//! its cost is added to the book of its thread. Books are moved to a ledger of rates once a second, and when the ledger
 //! is read. Networks and blocks are summed from the addresses then. Everything is bounded; the ledger keeps the keys
-//! with the highest use. Costs are exact. Refusals are sampled while a worker refuses thousands per second.
+//! with the highest use. Costs are exact. Refusals are sampled while a thread refuses thousands per second.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -24,13 +24,13 @@ use super::rates::{Rates, Spent};
 use crate::per_thread::PerThread;
 use tollgate_core::decision::Act;
 
-/// Addresses, and user agents, in one book. Further ones are counted as unnamed.
+/// The number of addresses, and of user agents, in one book. Requests of further addresses are counted as unnamed.
 const BOOK_NAMES_MAX: usize = 16_384;
-/// Keys of each class in the ledger.
+/// The number of keys of each class in the ledger.
 const LEDGER_MAX: usize = 10_000;
 
-/// The longest age of the rates that are shown. Shorter than the start of a command, so that the doctor shows a request
-/// that was sent just before it.
+/// When the ledger is read, the books are moved first if that last happened longer ago than this. It is shorter than
+/// the start of a command takes, so that the doctor shows a request that was sent just before.
 const FRESH: Span = Span::from_millis(5);
 
 /// The classes of addresses, with their prefix lengths in IPv4 and IPv6.
@@ -44,10 +44,12 @@ pub(crate) struct Spenders {
     hasher: RandomState,
     books: PerThread<SpendingBook>,
     ledger: Mutex<Ledger>,
+    /// The number of requests whose addresses did not fit into a book.
     unnamed: AtomicU64,
 }
 
-/// The use since the book was last moved, by keyed hash, which is compared faster than the keys themselves.
+/// The use in one thread since its book was last moved to the ledger, by keyed hash, which is compared faster than the
+/// keys themselves.
 #[derive(Default)]
 struct SpendingBook {
     addresses: HashMap<u64, AddressSpending, RandomState>,
@@ -61,19 +63,22 @@ struct AddressSpending {
 
 #[derive(Default)]
 struct AgentSpending {
+    /// The user agent; none if the request was admitted before the book was last moved, so that the ledger has it.
     name: Option<Box<[u8]>>,
     spent: Spent,
 }
 
-/// The client of a request.
+/// The client of a request: its address (IPv6: its /64) and the hash of its user agent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spender {
     network: Network,
     agent: u64,
 }
 
+/// The rates of all keys.
 #[derive(Default)]
 struct Ledger {
+    /// By class, in the order of [`NETWORKS`].
     networks: [HashMap<Network, Rates, RandomState>; NETWORKS.len()],
     agents: HashMap<u64, (Box<[u8]>, Rates), RandomState>,
     /// An empty book with allocated memory, to exchange for a full one.
@@ -90,7 +95,7 @@ pub(crate) struct SpenderRates {
     pub(crate) rates: Rates,
 }
 
-/// A shorter wait does not count as held.
+/// A request counts as held if it waited at least this long.
 const HELD_MIN: Span = Span::from_millis(1);
 
 impl Spenders {
@@ -106,11 +111,11 @@ impl Spenders {
 
     /// Counts a refused request. Its user agent is read only if the request is in the sample.
     pub(crate) fn refused<'a>(&self, client: IpAddr, agent: impl FnOnce() -> &'a [u8], now: Moment) {
-        let Some(times) = times_to_write_down(now) else { return };
+        let Some(times) = sample_weight(now) else { return };
         let (agent, mut book) = (agent(), self.books.own());
         let spender = self.spender(client, agent);
         let spent = Spent { requests: times, acts: [0, times, 0, 0], ..Spent::default() };
-        if let Some(known) = book.meet(spender.agent, agent) {
+        if let Some(known) = book.entry_of_agent(spender.agent, agent) {
             known.add(spent);
         }
         self.charge(&mut book, spender.network, spent);
@@ -119,13 +124,13 @@ impl Spenders {
     /// The client of a request that goes to the backend. Its cost is added by [`Spenders::served`].
     pub(crate) fn admitted(&self, client: IpAddr, agent: &[u8]) -> Spender {
         let spender = self.spender(client, agent);
-        if let Some(known) = self.books.own().meet(spender.agent, agent) {
+        if let Some(known) = self.books.own().entry_of_agent(spender.agent, agent) {
             known.requests += 1;
         }
         spender
     }
 
-    /// Adds a finished request: its cost, its wait, and what a gate that only observes would have done.
+    /// Adds a finished request: its cost, its wait, and the act that observe mode has prevented.
     pub(crate) fn served(&self, spender: Spender, toll: Span, wait: Span, would: Option<Act>) {
         let held = (wait >= HELD_MIN).then_some(Act::Hold);
         let acts = Act::ALL.map(|act| u64::from(held == Some(act) || would == Some(act)));
@@ -142,6 +147,7 @@ impl Spenders {
         Spender { network: Self::address(client), agent: self.hasher.hash_one(agent) }
     }
 
+    /// Adds use to the address, or counts it as unnamed if there is no room.
     fn charge(&self, book: &mut SpendingBook, network: Network, spent: Spent) {
         let has_room = book.addresses.len() < BOOK_NAMES_MAX;
         match book.addresses.entry(self.hasher.hash_one(network)) {
@@ -165,6 +171,7 @@ impl Spenders {
         self.enter(&mut self.ledger.lock(), now);
     }
 
+    /// Moves the books of all threads to the ledger.
     fn enter(&self, ledger: &mut Ledger, now: Moment) {
         ledger.entered = now;
         for mut book in self.books.all() {
@@ -194,14 +201,14 @@ impl Spenders {
 }
 
 /// The number of refusals that this one stands for; none if it is not in the sample.
-fn times_to_write_down(now: Moment) -> Option<u64> {
+fn sample_weight(now: Moment) -> Option<u64> {
     thread_local!(static REFUSALS: Sample = const { Sample::new() });
     REFUSALS.with(|sample| sample.times(now))
 }
 
 impl SpendingBook {
     /// The entry of a user agent, which gets its name if it is new; none if there is no room for it.
-    fn meet(&mut self, hash: u64, agent: &[u8]) -> Option<&mut Spent> {
+    fn entry_of_agent(&mut self, hash: u64, agent: &[u8]) -> Option<&mut Spent> {
         let has_room = self.agents.len() < BOOK_NAMES_MAX;
         match self.agents.entry(hash) {
             Entry::Occupied(known) => Some(&mut known.into_mut().spent),
@@ -238,7 +245,8 @@ impl Ledger {
     }
 }
 
-/// The keys with the highest use. Only these are sorted and named: ten thousand are compared for a page of a hundred.
+/// The `most` keys with the highest use. Only these are sorted and converted to text: there may be ten thousand, for a
+/// page of a hundred.
 fn top<'a, K: Ord>(
     callers: impl Iterator<Item = (K, &'a Rates)>,
     most: usize,
@@ -271,6 +279,7 @@ fn prune<K: Eq + Hash + Clone, V>(
     }
 }
 
+/// The key of a client in the class with index `place` in [`NETWORKS`].
 fn network(client: IpAddr, place: usize) -> Network {
     let (_, v4, v6) = NETWORKS[place];
     Network::of(client, if client.is_ipv4() { v4 } else { v6 })

@@ -1,4 +1,4 @@
-//! Opens a connection: PROXY header, TLS, and the choice between HTTP/1.1 and HTTP/2.
+//! Serves an accepted connection: the steps before HTTP (PROXY header and TLS), then HTTP/1.1 or HTTP/2.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -27,7 +27,8 @@ use crate::settings::Gate as Settings;
 /// The body of the response to HTTP without TLS.
 const NOT_TLS: &str = "A plain HTTP request was sent to an HTTPS port. Use https:// in the URL.\n";
 
-/// Serves a connection until it ends. `counted` counts it for the address of the TCP peer, and in the total.
+/// Serves a connection until it ends or is evicted to make room. `counted` counts it for the address of the TCP peer,
+/// and `_total` in the total.
 ///
 /// The future of this function is the memory of an idle connection, so it stays small: steps that need more memory are
 /// boxed, and dropped when they end.
@@ -70,7 +71,8 @@ pub(crate) async fn serve(
     poll_fn(|cx| if eviction.is_evicted() { Poll::Ready(()) } else { served.as_mut().poll(cx) }).await;
 }
 
-/// Serves requests in the protocol of the client. A client without TLS on a port with TLS gets an error.
+/// Serves requests in the protocol of the client. A client that uses no TLS (`secure`) although the settings demand it
+/// (`needs_tls`) gets an error.
 async fn speak(
     socket: Socket,
     peer: ConnectionPeer,
@@ -90,7 +92,8 @@ async fn speak(
     }
 }
 
-/// The address of the client, and the peer of the connection, given the address of the TCP peer.
+/// The address for which the connection is counted, and the peer of the connection. `source` is the client according to
+/// the PROXY header, and `address` that of the TCP peer.
 fn identify(source: Source, address: IpAddr, secure: bool, settings: &Settings) -> (IpAddr, ConnectionPeer) {
     match source {
         Source::Client(client) => (client.ip(), ConnectionPeer::new(client.ip(), secure, settings).named_by(address)),
@@ -99,15 +102,16 @@ fn identify(source: Source, address: IpAddr, secure: bool, settings: &Settings) 
     }
 }
 
-/// Counts a connection for the address of its client. A trusted proxy has no limit.
+/// Counts a connection for the address of its client. None if the address is at its limit; a trusted proxy has no
+/// limit.
 pub(crate) fn count(address: IpAddr, worker: &Worker, settings: &Settings) -> Option<CountedConnection> {
     let address = unmapped(address);
     let bound = (!trusts(settings, address)).then_some(settings.bounds.connections_per_address_max);
     worker.shared.caps.count(address, bound)
 }
 
-/// Waits for the steps before HTTP. In this time the connection counts as idle, so it is closed first if there is no
-/// room.
+/// Waits for the steps before HTTP, at most for `patience`. In this time the connection counts as idle, so it is closed
+/// first if there is no room.
 async fn in_time<T>(
     mut opened: Pin<Box<impl Future<Output = io::Result<T>>>>,
     timer: &Timer,
@@ -182,6 +186,7 @@ async fn reject_plain_http(socket: &Socket, worker: &Worker) {
 /// Reads the PROXY header and not a byte more: TLS may follow.
 async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<Source> {
     use tokio::io::AsyncReadExt;
+    // The 16 fixed bytes of version 2, and as many bytes of addresses as any proxy sends.
     let mut bytes = vec![0; 16 + 4096];
     let mut seen = 0;
     loop {
@@ -193,7 +198,8 @@ async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<Source> {
             }
             Ok(None) if peeked > seen => seen = peeked,
             Ok(None) => {
-                // Nothing new: the peer has left, or the header comes in pieces, which is very rare.
+                // Peeking returns at once while bytes are unread, so it cannot wait for the rest of a header that comes
+                // in pieces, which is very rare.
                 if peeked == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }

@@ -1,9 +1,9 @@
 //! Decisions for doors (interfaces for programs that are not behind the gate), with the same rules, state, exemptions,
 //! flags and queue as for forwarded requests.
 //!
-//! A door describes a request that another process serves, so this process sees neither its end nor its cost. The
-//! charge and the permit of such a request are in a [`DoorTicket`]. The door keeps it until the other process reports
-//! the cost, or a deadline passes.
+//! A door asks ([`Decider::decide`]) about a request that another process serves, so this process sees neither its end
+//! nor its cost. If the request is not refused, its charge and its permit are in a [`DoorTicket`]. The door keeps it
+//! until the other process reports the end ([`Decider::settle`]), or a deadline passes ([`Decider::expire`]).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ use crate::gate::observe::engagement_log::EngagementLog;
 use crate::gate::observe::request_stats::PendingStats;
 use crate::settings::DEFAULT_DOMAIN;
 
-/// Decides about requests of doors. There is one per thread.
+/// Decides about requests of doors. Each thread of the doors has one.
 pub(crate) struct Decider {
     shared: Arc<Shared>,
     counters: Arc<WorkerCounters>,
@@ -49,13 +49,13 @@ pub(crate) struct Decider {
 pub(crate) struct Inquiry<'a> {
     /// The domain whose rules decide.
     pub(crate) domain: &'a str,
-    /// The number of requests that it counts as; 0 charges nothing.
+    /// The number of requests that the call counts as; 0 charges nothing.
     pub(crate) count: u64,
-    /// The expected CPU time; none for the expected cost of its route.
+    /// The CPU time that budgets charge in advance; none for the expected cost of the request's route.
     pub(crate) cpu: Option<Span>,
-    /// Scales the limits.
+    /// Scales the limits: 2 halves them, 0.5 doubles them.
     pub(crate) factor: Option<Factor>,
-    /// Whether the call contains a key, which then is the key of the request for every class.
+    /// Whether the caller has named a key instead of describing the request: it is then the key for every class.
     pub(crate) has_key: bool,
     pub(crate) on_hold: OnHold,
 }
@@ -78,7 +78,7 @@ pub(crate) enum NoRuling {
     UnknownRule,
     /// The request has no key of the class of the named rule.
     NoKey,
-    /// A rule that applies has its state on Redis, where limits have no factor.
+    /// A rule that applies has its state on Redis, where limits cannot be scaled.
     FactorOnRedis,
     /// The scaled limit is out of range.
     FactorOutOfRange,
@@ -87,19 +87,20 @@ pub(crate) enum NoRuling {
 /// A decision about a request.
 pub(crate) struct Ruling {
     pub(crate) decision: Decision,
+    /// The time of the decision.
     pub(crate) at: Moment,
-    /// The scaled limit of the rule that decided.
+    /// The limit of the rule that decided, scaled by `factor`.
     limit: Option<Limit>,
     open: OpenCharge,
-    /// The charge, whose CPU time is scaled by the factor.
+    /// The amount that the rules have charged. Its CPU time is multiplied by `factor`: see [`charged_cpu`].
     toll: Toll,
     factor: Option<Factor>,
-    /// The expected cost.
+    /// The expected cost, without the factor.
     expected: Span,
 }
 
-/// The charge of a request. If it is dropped before the request has ended or expired, the charge is refunded: the
-/// caller left while the request was held.
+/// The charge of a request. If it is dropped before the request is settled, it is refunded: the caller left while the
+/// request was held.
 struct OpenCharge {
     admission: Arc<Admission>,
     rules: Arc<Rules>,
@@ -111,7 +112,7 @@ struct OpenCharge {
 impl OpenCharge {
     fn refund(&mut self) {
         if let Some(charge) = self.charge.take() {
-            // A refund of the unscaled limit would return more or less than was charged.
+            // Another limiter would refund more or less than was charged.
             let limiter = self.scaled.as_deref().unwrap_or(&self.rules.limiter);
             charge.refund(limiter, self.admission.now());
         }
@@ -130,25 +131,25 @@ impl Ruling {
         Some(&self.open.rules.face(&self.decision)?.name)
     }
 
-    /// The state of the limit that decided, if the rule permits to show it.
+    /// The state of the limit that decided, if the rule shows it.
     pub(crate) fn standing(&self) -> Option<LimitStatus<'_>> {
         self.open.rules.face(&self.decision).filter(|face| face.shows_limit)?;
         self.figures()
     }
 
-    /// The state of the limit that decided, for peers that always report it.
+    /// The state of the limit that decided, for protocols that always report it.
     pub(crate) fn figures(&self) -> Option<LimitStatus<'_>> {
         let face = self.open.rules.face(&self.decision)?;
         Some(limit_status::of(&face.name, self.limit.as_ref()?, self.decision.info?))
     }
 
-    /// Whether the rule that decided only observes.
+    /// Whether the rule that decided is in observe mode.
     pub(crate) fn is_observed(&self) -> bool {
         let rule = self.decision.rule.and_then(|place| self.open.rules.limiter.rule(place));
         rule.is_some_and(|rule| rule.mode == Mode::Observe)
     }
 
-    /// Whether the request must be settled at its end: for an in-flight limit, or a budget without a known cost.
+    /// Whether the request must be settled at its end, because there are in-flight limits or budgets.
     pub(crate) fn is_open(&self) -> bool {
         self.open.charge.is_some() && self.open.rules.has_open_limits
     }
@@ -169,11 +170,14 @@ impl Ruling {
 /// The charge and the permit of a request until it ends.
 pub(crate) struct DoorTicket {
     ruling: Ruling,
+    /// The permit of the queue, if the caller asked for one.
     pub(crate) permit: Option<Permit>,
+    /// The statistics that get the cost at the end.
     account: Option<PendingStats>,
 }
 
 impl Decider {
+    /// The decider of the door thread with this index.
     pub(crate) fn new(shared: Arc<Shared>, door_thread: usize) -> Self {
         let workers = shared.settings.load().workers.max(1);
         let counters = shared.counters.get(workers + door_thread).cloned().unwrap_or_default();
@@ -185,7 +189,7 @@ impl Decider {
         &self.shared.admission
     }
 
-    /// The current time of the decision clock.
+    /// The current time of the clock of decisions.
     pub(crate) fn now(&self) -> Moment {
         self.admission().now()
     }
@@ -202,7 +206,8 @@ impl Decider {
         load.band()
     }
 
-    /// The body of a refusal and its content type: a page for a browser, a problem for a program.
+    /// The content type and the body of a refusal: a page for a browser (`wants_html`), or a problem document for a
+    /// program. The page of a request that is safe to send again (`is_repeatable`) may reload itself.
     pub(crate) fn refusal_body(
         &self,
         refusal: &Refusal,
@@ -218,7 +223,7 @@ impl Decider {
         self.log.flush(self.now());
     }
 
-    /// Counts a refusal by a limit whose parameters came with the call, for the watch.
+    /// Counts a refusal by a limit whose parameters came with the call, and passes it to the watch.
     pub(crate) fn refused_by_call(&self, class: &str, key: &[u8]) {
         self.counters.count(WorkerCounter::Refused);
         self.shared.stats.feed.refused(class, key);
@@ -229,6 +234,7 @@ impl Decider {
         self.counters.count(WorkerCounter::Request);
     }
 
+    /// The rules of a domain.
     fn rules(&self, domain: &str) -> Result<Arc<Rules>, NoRuling> {
         match domain {
             DEFAULT_DOMAIN => Ok(self.admission().rules()),
@@ -245,28 +251,28 @@ impl Decider {
         self.rules(domain).is_ok()
     }
 
-    /// Whether this holds for the headers and cookies that the rules of a domain use, or for those that users and
+    /// Whether `holds` is true of the headers and cookies that the rules of a domain use, or of those that users and
     /// priorities use.
-    pub(crate) fn has_inputs(&self, domain: &str, such: impl Fn(&Inputs) -> bool) -> Result<bool, NoRuling> {
-        Ok(such(&self.rules(domain)?.inputs) || such(&self.admission().claims().inputs))
+    pub(crate) fn has_inputs(&self, domain: &str, holds: impl Fn(&Inputs) -> bool) -> Result<bool, NoRuling> {
+        Ok(holds(&self.rules(domain)?.inputs) || holds(&self.admission().claims().inputs))
     }
 
-    /// Returns `count` requests to the key of each rule that applies. `false` if a rule is kept on Redis, where that is
-    /// impossible.
+    /// Refunds `count` requests to the key of each rule that applies. Does nothing and returns false if such a rule has
+    /// its state on Redis, where that is impossible.
     pub(crate) fn return_hits(&self, domain: &str, request: &impl Request, count: u64) -> Result<bool, NoRuling> {
         let rules = self.rules(domain)?;
-        let is_local = rules.know(request);
+        let is_local = rules.is_local(request);
         if is_local {
             rules.limiter.give_back(request, count, self.now());
         }
         Ok(is_local)
     }
 
-    /// Charges as many of `count` requests as fit to the key of each rule that applies. `false` if a rule is kept on
-    /// Redis, where that is impossible.
+    /// Charges as many of `count` requests as fit to the key of each rule that applies. Does nothing and returns false
+    /// if such a rule has its state on Redis, where that is impossible.
     pub(crate) fn charge_rest(&self, domain: &str, request: &impl Request, count: u64) -> Result<bool, NoRuling> {
         let rules = self.rules(domain)?;
-        let is_local = rules.know(request);
+        let is_local = rules.is_local(request);
         if is_local {
             rules.limiter.charge_rest(request, count, self.now());
         }
@@ -280,7 +286,7 @@ impl Decider {
         if let Some(name) = request.rule_name() {
             let class = rules.limiter.rules_named(name).next().map(|rule| &rule.class);
             let class = class.ok_or(NoRuling::UnknownRule)?;
-            // One key does not have the parts of a joined class.
+            // A class that joins several properties needs several values, and the caller has named one.
             let is_ambiguous = inquiry.has_key && class.is_joined();
             if is_ambiguous || !class.write_key(request, &mut NoSink) {
                 return Err(NoRuling::NoKey);
@@ -291,7 +297,7 @@ impl Decider {
         let expected = self.expected(&rules, inquiry, request);
         let toll = Toll { count: inquiry.count, cpu: charged_cpu(inquiry.factor, expected) };
         let (band, now) = (admission.load.band(), admission.now());
-        let is_local = rules.know(request);
+        let is_local = rules.is_local(request);
         let scaled = match inquiry.factor {
             Some(_) if !is_local => return Err(NoRuling::FactorOnRedis),
             Some(factor) => Some(rules.scaled(factor).map_err(|_| NoRuling::FactorOutOfRange)?),
@@ -324,7 +330,7 @@ impl Decider {
         Ok(ruling)
     }
 
-    /// The expected cost of a request.
+    /// The expected cost of a request: that of the inquiry, or else that of its route if there are budgets.
     fn expected(&self, rules: &Rules, inquiry: Inquiry<'_>, request: &impl Request) -> Span {
         let admission = self.admission();
         let of_route = || match rules.has_budget() && inquiry.count > 0 {
@@ -334,7 +340,7 @@ impl Decider {
         inquiry.cpu.unwrap_or_else(of_route)
     }
 
-    /// Applies, counts and logs a decision. Returns the slot of a request that is to be held here.
+    /// Applies, counts and logs a decision. Returns the slot of a request that this process holds.
     fn carry_out(
         &self,
         mut ruling: Ruling,
@@ -357,14 +363,14 @@ impl Decider {
         if inquiry.count > 0 {
             open.rules.count(decision);
             if let Some(engagement) = by_rule(&open.rules, request, decision, now) {
-                self.log.tell(&engagement, now);
+                self.log.record(&engagement, now);
             }
             if let Some(charge) = &mut open.charge {
                 open.rules.report(request, decision, charge, now);
             }
         }
         if decision.verdict.is_refusal() {
-            // The charge of a held request that is refused instead.
+            // There is a charge only if the rules held the request and it is refused instead.
             open.refund();
             self.counters.count(WorkerCounter::Refused);
             if let Some(client) = request.client() {
@@ -408,21 +414,22 @@ impl Decider {
         }
     }
 
-    /// Adds the request to the statistics of its client, once its cost is known.
+    /// Adds the request, which arrived at `since`, to the statistics of its client. Its cost is added at its end.
     pub(crate) fn account(&self, ticket: &mut DoorTicket, request: &impl Request, since: Moment) {
         if let Some(client) = request.client() {
             ticket.account = Some(self.shared.stats.admitted(client, user_agent_of(request), since));
         }
     }
 
-    /// The CPU time of a request that took `duration` beside others: its share of the cores.
+    /// An estimate of the CPU time of a request that took `duration` while `in_flight` requests shared the cores.
     pub(crate) fn share_of(&self, duration: Span, in_flight: usize) -> Span {
         let cores_milli = u128::from(self.shared.settings.load().cores.as_milli());
         let in_flight_milli = (in_flight.max(1) as u128 * 1000).max(cores_milli);
         Span::from_nanos((u128::from(duration.as_nanos()) * cores_milli / in_flight_milli) as u64)
     }
 
-    /// Settles a request that has ended, at the reported cost if there is one.
+    /// Settles a request that has ended: at the reported cost, or else at the cost measured for its permit, or else at
+    /// the expected cost.
     pub(crate) fn settle(&self, mut ticket: Box<DoorTicket>, cpu: Option<Span>) {
         let measured = ticket.permit.take().map(|permit| permit.leave(cpu, Outcome::Answered));
         let cost = cpu.or(measured).unwrap_or(ticket.ruling.expected);
@@ -444,6 +451,7 @@ impl Decider {
         ticket.ruling.open.refund();
     }
 
+    /// Settles the charge and the statistics.
     fn end(&self, mut ticket: Box<DoorTicket>, cost: Span) {
         let Ruling { decision, open, toll, factor, .. } = &mut ticket.ruling;
         open.rules.cost(decision, cost);
@@ -457,7 +465,8 @@ impl Decider {
     }
 }
 
-/// The CPU time that budgets are charged for a request that costs `cpu`.
+/// The CPU time that budgets charge for a request that costs `cpu`: multiplied by the factor, because the limiter does
+/// not scale budgets.
 fn charged_cpu(factor: Option<Factor>, cpu: Span) -> Span {
     factor.map_or(cpu, |factor| factor.cost(cpu))
 }
@@ -466,7 +475,7 @@ fn user_agent_of(request: &impl Request) -> &[u8] {
     request.header("user-agent").unwrap_or_default()
 }
 
-/// Discards a key.
+/// Discards a key: only whether the request has one is of interest.
 struct NoSink;
 
 impl KeySink for NoSink {

@@ -1,4 +1,5 @@
-//! Listening sockets, and the accept loop, which never ends.
+//! Listening sockets, and the loop that accepts connections within the limits of
+//! [`Caps`](crate::gate::net::caps::Caps).
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -13,14 +14,14 @@ use crate::gate::http::worker::{TotalGuard, Worker};
 use crate::gate::net::timer::CLOSED_AT_ONCE;
 use crate::gate::observe::counters::WorkerCounter;
 
-/// Connections that the system may complete before they are accepted.
+/// The number of connections that the system may complete before they are accepted.
 const BACKLOG: i32 = 4096;
 /// Ports below this one need root or `CAP_NET_BIND_SERVICE`, unless the system is configured otherwise.
 const PRIVILEGED_PORTS_END: u16 = 1024;
 /// The pause of the accept loop when the process is out of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Sockets for each of `workers`, on the same addresses. Port 0 is any port, the same for all.
+/// Binds a socket on each of these addresses for each of `workers`. Port 0 is any free port, the same for all workers.
 pub(crate) fn bind_all(addresses: &[SocketAddr], workers: usize) -> io::Result<Vec<Vec<TcpListener>>> {
     let named = |address, error: io::Error| io::Error::new(error.kind(), bind_failure(address, &error));
     for address in addresses.iter().filter(|address| address.port() != 0) {
@@ -48,7 +49,8 @@ fn bind_failure(address: SocketAddr, error: &io::Error) -> String {
     )
 }
 
-/// The same sockets for each of `workers`, which accept from one queue.
+/// Gives each of `workers` a copy of the same sockets, which systemd has passed. All workers accept from one queue
+/// then.
 pub(crate) fn share(listeners: &[TcpListener], workers: usize) -> io::Result<Vec<Vec<TcpListener>>> {
     for listener in listeners {
         listener.set_nonblocking(true)?;
@@ -82,7 +84,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Accepts connections in an endless loop.
+/// Accepts connections until the task is aborted.
 pub(crate) async fn accept(listener: tokio::net::TcpListener, worker: Rc<Worker>) {
     let mut failing = false;
     loop {
@@ -118,14 +120,15 @@ fn is_one_connections_fault(error: &io::Error) -> bool {
     )
 }
 
+/// Serves a new connection, or closes it if a limit is reached.
 fn welcome(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
     worker.counters.count(WorkerCounter::Accepted);
-    // First of all: an address at its limit does not cause other connections to be closed.
+    // This comes first, so that an address at its limit does not cause other connections to be closed.
     let Some(counted) = connection::count(address.ip(), worker, &worker.settings()) else {
         return worker.counters.count(WorkerCounter::TurnedAway);
     };
     let total = worker.shared.caps.enter().then(|| TotalGuard(worker.clone()));
-    // Also for a connection that is rejected: there may be far too many after a reload.
+    // This is also done for a connection that is rejected: after a reload, there may be far more than the new limit.
     let has_room = make_room(worker, counted.connections_of_address());
     let (Some(total), true) = (total, has_room) else {
         return worker.counters.count(WorkerCounter::TurnedAway);
@@ -134,7 +137,7 @@ fn welcome(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
     tokio::task::spawn_local(connection::serve(stream, address, (counted, total), worker.clone()));
 }
 
-/// Makes room for a connection that has been counted, and whose address has `own` of them. Returns whether there is
+/// Makes room for a connection that has been counted, and whose address has `own` connections. Returns whether there is
 /// room.
 ///
 /// Connections that have never sent a request are closed first, then those that have been idle longest, and then

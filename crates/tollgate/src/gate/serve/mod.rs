@@ -1,4 +1,4 @@
-//! A running gate: its threads, listeners and connections.
+//! A running gate: its start, reload and end, its threads, listeners and connections, and the decisions for doors.
 
 pub(super) mod connection;
 pub(super) mod decider;

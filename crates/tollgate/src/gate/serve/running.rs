@@ -1,4 +1,4 @@
-//! A running gate: its start, its reloads and its end.
+//! A running gate: its start, its reloads and its end. [`crate::service`] calls these.
 
 use std::io;
 use std::net::TcpListener;
@@ -37,14 +37,16 @@ use crate::mask;
 use crate::settings::{Domain, Gate as Settings, Redis, ResponseBuffer, StateLocation};
 use crate::telemetry::Tracer;
 
-/// Concurrent lookups of backend names per worker.
+/// The number of concurrent lookups of backend names per worker: they run on blocking threads.
 const RESOLVERS_MAX: usize = 4;
-/// File descriptors that are neither for clients nor for backends: listeners, logs, files.
+/// The number of file descriptors that are neither for clients nor for backends: listeners, logs, files.
 const DESCRIPTORS_RESERVED: usize = 64;
 
 /// A running gate.
 pub(crate) struct Running {
+    /// The state that all threads of the gate share.
     pub(crate) shared: Arc<Shared>,
+    /// The certificates for clients; none without TLS.
     certificates: ArcSwapOption<Certificates>,
     redis: Mutex<Option<RedisLink>>,
     masters: Mutex<Option<Arc<Link>>>,
@@ -63,9 +65,9 @@ pub(crate) struct Orders {
     pub(crate) other_domains: Vec<Domain>,
     /// The number of threads that serve doors. Each has its own counters.
     pub(crate) door_threads: usize,
-    /// The shared store.
+    /// The shared store, whether or not a rule needs it.
     pub(crate) redis: Option<Redis>,
-    /// The masters.
+    /// The link to the masters, whether or not a rule needs it.
     pub(crate) link: Option<LinkSettings>,
 }
 
@@ -78,19 +80,20 @@ impl Orders {
         self.redis.as_ref().filter(|_| is_needed)
     }
 
-    /// The masters, if any rule needs one.
+    /// The link to the masters, if any rule needs one.
     fn link(&self) -> Option<&LinkSettings> {
         self.link.as_ref().filter(|_| self.has(StateLocation::Master))
     }
 
+    /// Whether a rule of the default domain has its state there.
     fn has(&self, state: StateLocation) -> bool {
         self.domain.rules.iter().any(|rule| rule.state == state)
     }
 }
 
 impl Running {
-    /// A gate that is ready to start: on inherited sockets, or else on the addresses of the settings. Clients can
-    /// connect already, and are served after [`Running::open`].
+    /// A gate that is ready to start: on the sockets that systemd has `handed_over`, or else on the addresses of the
+    /// settings. Clients can connect already, and are served after [`Running::open`].
     pub(crate) fn new(orders: Orders, handed_over: Vec<TcpListener>, tracer: Option<Arc<Tracer>>) -> io::Result<Self> {
         let clock = Clock::start();
         let redis = orders.redis().map(RedisLink::open).transpose()?;
@@ -151,7 +154,7 @@ impl Running {
         keeper.inspect_err(|error| tracing::warn!(%error, "what is learned about the backends is not kept")).ok()
     }
 
-    /// Starts the workers.
+    /// Starts the worker threads.
     pub(crate) fn open(&mut self) -> io::Result<()> {
         for (index, listeners) in std::mem::take(&mut self.listeners).into_iter().enumerate() {
             let (shared, watched) = (self.shared.clone(), self.phase.subscribe());
@@ -166,8 +169,8 @@ impl Running {
         Ok(())
     }
 
-    /// Applies new settings. No client is disconnected. Returns the keys of settings that need a restart and have not
-    /// changed.
+    /// Applies new settings. No client is disconnected. Returns the keys of changed settings that take effect only
+    /// after a restart.
     pub(crate) fn reload(&self, orders: Orders) -> io::Result<Vec<&'static str>> {
         // The steps that can fail come first, so that either everything is applied or nothing.
         let backend_tls = backend_tls(&orders.gate)?;
@@ -203,7 +206,7 @@ impl Running {
         Ok(waiting)
     }
 
-    /// The certificates of `plan`, unless they are those in use.
+    /// The certificates of `plan` (`Some(None)` without TLS); `None` if they are those in use.
     fn changed_certificates(&self, plan: CertificatePlan) -> io::Result<Option<Option<Arc<Certificates>>>> {
         let in_use = self.certificates.load();
         let is_same = in_use.as_ref().map_or(plan.is_empty(), |certificates| certificates.is_for(&plan));
@@ -227,13 +230,13 @@ impl Running {
         }
     }
 
-    /// The address of the store, without secrets.
+    /// The URL of the shared store without secrets; empty without a store.
     pub(crate) fn redis_name(&self) -> String {
         let redis = self.redis.lock();
         redis.as_ref().map(RedisLink::name).unwrap_or_default()
     }
 
-    /// Applies new rules, on the same store if that has not changed.
+    /// Applies new rules. The connections to the store and to the masters are kept if their settings have not changed.
     fn reload_rules(&self, orders: &Orders) -> io::Result<()> {
         let admission = &self.shared.admission;
         let mut redis = self.redis.lock();
@@ -264,7 +267,7 @@ impl Running {
         Ok(())
     }
 
-    /// The link to the masters of the settings: the same, if they have not changed.
+    /// The link to the masters of `wanted`: the one `before` the reload, if the settings have not changed.
     fn wanted_masters(
         &self,
         before: Option<&Arc<Link>>,
@@ -287,7 +290,7 @@ impl Running {
         }
     }
 
-    /// Whether connections are accepted and a backend can serve requests.
+    /// Whether connections are accepted and at least one backend can serve requests.
     pub(crate) fn is_ready(&self) -> bool {
         let backends = self.shared.backends.load();
         // Without a backend this process forwards nothing, but it serves doors. A site whose backends are down must not
@@ -300,13 +303,13 @@ impl Running {
         self.shared.settings.load().timeouts.drain
     }
 
-    /// Accepts no more connections, and waits until all requests in flight have ended.
+    /// Accepts no more connections, and waits until all connections have ended.
     pub(crate) async fn drain(&self) {
         let _ = self.phase.send(Phase::Draining);
         self.phase.closed().await;
     }
 
-    /// Stops at once, whatever is in flight.
+    /// Stops at once, even if requests are in flight, and waits for the threads, the access log and the shared store.
     pub(crate) fn end(self) -> io::Result<()> {
         let _ = self.phase.send(Phase::Over);
         for thread in self.threads {
@@ -323,11 +326,11 @@ impl Running {
     }
 }
 
-/// The key of the addresses that a gate listens on.
+/// The settings key of the addresses that a gate listens on.
 pub(crate) const LISTEN: &str = "gate.listen";
 
-/// The settings in force after a reload, and the keys of those that need a restart, because sockets and threads exist
-/// already.
+/// The settings in force after a reload, and the keys of changed settings that take effect only after a restart,
+/// because sockets, threads and open files exist already.
 fn settled(old: &Settings, new: Settings) -> (Settings, Vec<&'static str>) {
     let changed = [
         (old.listen != new.listen, LISTEN),
@@ -363,7 +366,7 @@ const CONNECTIONS_FEW: usize = 1024;
 /// The limit of client connections.
 #[derive(Clone, Copy, PartialEq)]
 struct ConnectionsMax {
-    /// The configured limit.
+    /// The limit in the settings.
     wanted: usize,
     /// The connections for which there are file descriptors.
     possible: usize,
@@ -398,8 +401,8 @@ impl ConnectionsMax {
     }
 }
 
-/// The connections for which there are file descriptors. Not every client has a connection to a backend: only requests
-/// in flight do, and idle ones. A tunnel counts as two.
+/// The number of client connections for which there are file descriptors, after those for backends are subtracted: idle
+/// connections to backends, and one per request in flight. It is at least half of all. A tunnel counts as two.
 fn connections_possible(files: usize, settings: &Settings) -> usize {
     let count = settings.all_backends().len();
     let idle = settings.bounds.backend_idle_max.saturating_mul(settings.workers).saturating_mul(count);
@@ -409,10 +412,10 @@ fn connections_possible(files: usize, settings: &Settings) -> usize {
     files.saturating_sub(backends).max(files / 2).max(16)
 }
 
-/// The number of files that the process may open.
+/// Raises the limit on open files as far as the process may, and returns it, at most 2^20.
 fn files_max() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    // The limit on open files is often low only to protect old programs.
+    // The current limit is often low only to protect old programs.
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     let current = match setrlimit(Resource::Nofile, raised) {

@@ -1,4 +1,5 @@
-//! The thread of one worker: its runtime, its listeners and its periodic work.
+//! The main loop of one worker thread: its listeners, its periodic work, and its end. Each worker has its own sockets
+//! and connections.
 
 use std::io;
 use std::net::TcpListener;
@@ -27,7 +28,9 @@ pub(crate) enum Phase {
     Over,
 }
 
-/// Serves on these listeners until the phase changes: while draining, until the last connection has closed.
+/// Serves connections of these listeners until the gate stops. After [`Phase::Draining`] it accepts no more, and
+/// returns when the last connection has closed; after [`Phase::Over`] it returns at once. `index` is the number of the
+/// worker; worker 0 also runs the health checks of the backends.
 pub(crate) async fn serve(
     shared: Arc<Shared>,
     index: usize,

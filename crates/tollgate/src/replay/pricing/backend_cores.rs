@@ -27,7 +27,7 @@ pub(super) struct SampledRequest {
     pub(super) route: u64,
 }
 
-/// The cores of a backend.
+/// The cores of a backend, and corrections of the shares of requests.
 #[derive(Clone, Debug)]
 pub(super) struct BackendCores {
     pub(super) cores: f64,
@@ -43,12 +43,13 @@ pub(super) struct BackendCores {
 const CALM: f64 = 1.0;
 /// If fewer requests than this were calm, those with the fewest in flight are used instead.
 const CALM_REQUESTS_MIN: usize = 32;
-/// A route needs this many requests in each state.
+/// A route needs this many calm requests to have a usual cost, and as many crowded ones to have a factor.
 const ROUTE_REQUESTS_MIN: usize = 8;
 /// Fewer requests in flight are not treated as saturation: durations vary for other reasons too.
 const CROWD_MIN: f64 = 4.0;
 /// A backend is saturated if durations exceed usual costs by this factor.
 const INFLATION_MIN: f64 = 1.5;
+/// Saturation is recognised only among this many requests.
 const SATURATED_REQUESTS_MIN: usize = 16;
 /// Estimates below this are taken for an error.
 const CORES_MIN: f64 = 0.1;
@@ -56,11 +57,12 @@ const CORES_MIN: f64 = 0.1;
 const UNKNOWN_PART_MAX: f64 = 0.1;
 /// The smallest backend that is assumed if the estimate is a lower bound.
 const LOWER_BOUND_CORES_MIN: f64 = 1.0;
+/// The largest correction of a share, and the inverse of the smallest.
 const FACTOR_MAX: f64 = 10.0;
-/// The estimate changes by less than a hundredth afterwards.
+/// Number of repetitions that refine the estimate. Further ones change it by less than a hundredth.
 const REFINEMENTS: usize = 4;
 
-/// One request with its surroundings.
+/// One request of the sample, with the number of requests in flight beside it.
 struct Observed {
     route: u64,
     duration_s: f64,
@@ -68,15 +70,18 @@ struct Observed {
     crowd: f64,
     /// The mean number of others in flight.
     others: f64,
-    /// Its part of the time.
+    /// Its part of the time of the backend, if all requests in flight share the time equally.
     part_s: f64,
 }
 
+/// Sums over several requests. The first four are over those with a usual cost.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     requests: usize,
     duration_s: f64,
+    /// Their usual costs.
     usual_s: f64,
+    /// Their parts of the time.
     part_s: f64,
     /// The part of the time of requests without a usual cost.
     unknown_part_s: f64,
@@ -108,6 +113,7 @@ impl BackendCores {
     }
 }
 
+/// The estimated number of cores; `None` if the backend was never saturated.
 fn estimate(observed: &[Observed]) -> Option<f64> {
     // Requests overlap by chance also in calm times, which depends on the number of cores.
     let mut cores = f64::INFINITY;
@@ -151,6 +157,7 @@ impl Sum {
     }
 }
 
+/// The requests of the sample with their surroundings, from the profile of requests in flight.
 fn observe(sample: &[SampledRequest], profile: &InFlightProfile, is_end_logged: bool) -> Vec<Observed> {
     let crowd = profile.integral(|in_flight| in_flight);
     let part = profile.integral(|in_flight| 1.0 / in_flight.max(1.0));

@@ -1,18 +1,21 @@
-//! A quantity over time, as the integral of a rate that is constant within slots.
+//! A quantity over time, as the integral of a rate that is constant within slots. The pricing of a replay uses it to
+//! sum the shares of cores between the start and the end of a request.
 
 use tollgate_core::time::Moment;
 
 /// The integral of a rate. Before the first slot and after the last one the rate is zero.
 #[derive(Clone, Debug)]
 pub(super) struct Cumulative {
+    /// The start of the first slot.
     base_ns: u64,
+    /// The width of a slot.
     width_ns: u64,
     /// The integral up to the start of each slot, in rate x seconds, and up to the end of the last one.
     sums: Vec<f64>,
 }
 
 impl Cumulative {
-    /// The integral of these rates, one for each slot.
+    /// The integral of these rates, one for each slot. The first slot starts at `base_s`; each is `width_s` wide.
     pub(super) fn new(base_s: u64, width_s: u64, rates: impl Iterator<Item = f64>) -> Self {
         let mut sum = 0.0;
         let sums = rates.map(|rate| {
@@ -29,6 +32,7 @@ impl Cumulative {
         (self.until(end) - self.until(start)).max(0.0)
     }
 
+    /// The integral up to a moment.
     fn until(&self, at: Moment) -> f64 {
         let offset = at.as_nanos().saturating_sub(self.base_ns);
         let slot = usize::try_from(offset / self.width_ns).unwrap_or(usize::MAX);

@@ -14,19 +14,20 @@ const SLOTS_MAX: usize = 1 << 20;
 const SPAN_MAX_S: u64 = 400 * 86_400;
 /// Requests may start this long before the first line.
 const LEAD_S: u64 = 600;
-/// Longer requests wait for something else than CPU time.
+/// A request counts as in flight for at most this long: longer ones wait for something else than CPU time.
 const STAY_MAX: Span = Span::from_secs(3600);
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Counts requests in flight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InFlightProfile {
+    /// The start of the first slot; `None` before the first request.
     base_s: Option<u64>,
     /// Slots are `1 << doublings` seconds wide.
     doublings: u32,
-    /// Nanoseconds of requests that filled only a part of the slot.
+    /// By slot: the time of requests that were in flight for only a part of the slot.
     partial_ns: Vec<u64>,
-    /// Changes of the number of requests that filled the slot.
+    /// By slot: the number of requests that were in flight for the whole slot, less that of the slot before.
     changes: Vec<i64>,
 }
 
@@ -68,7 +69,7 @@ impl InFlightProfile {
         })
     }
 
-    /// The integral of a function of the number in flight.
+    /// The integral of `rate`, a function of the number in flight.
     pub(super) fn integral(&self, rate: impl Fn(f64) -> f64) -> Cumulative {
         Cumulative::new(self.base_s.unwrap_or(0), 1 << self.doublings, self.means().map(rate))
     }
@@ -78,10 +79,12 @@ impl InFlightProfile {
         Span::from_secs(1 << self.doublings)
     }
 
+    /// The index of the slot at this time after the base.
     fn slot(&self, offset_ns: u64) -> usize {
         (offset_ns / (SECOND_NS << self.doublings)) as usize
     }
 
+    /// Merges each two slots into one.
     fn widen(&mut self) {
         let width_ns = SECOND_NS << self.doublings;
         let slots: Vec<_> = self.means().map(|mean| (mean * width_ns as f64) as u64).collect();

@@ -1,4 +1,4 @@
-//! The cost of recorded requests.
+//! The cost of recorded requests, in CPU time of the backend.
 //!
 //! A log has durations. The duration of a request on a busy backend includes the time that it waited for others: with
 //! sixteen requests on one core, each takes sixteen times its cost, and the victims of a crawler look like crawlers. A
@@ -67,16 +67,17 @@ pub(super) struct Pricing {
 
 /// The share of a core that each request in flight had, over time.
 struct Shares {
+    /// Whether the logged time is the end of a request; otherwise it is the start.
     is_end_logged: bool,
-    /// Time with enough cores for all requests in flight.
+    /// Core time of each request while there were enough cores for all requests in flight: one core.
     calm: Cumulative,
-    /// Core time per request while there were not enough.
+    /// Core time of each request while there were not enough: its share of the cores.
     saturated: Cumulative,
     backend: BackendCores,
 }
 
 impl Pricing {
-    /// Every request costs what its line says.
+    /// Every request has the cost of its line.
     pub(super) fn as_recorded(source: CostSource) -> Self {
         Self { summary: PricingSummary { source, ..PricingSummary::default() }, shares: None }
     }
@@ -92,6 +93,7 @@ impl Pricing {
         }
     }
 
+    /// The cost of a request that took this long: its share of the cores during that time.
     fn share(&self, request: &RecordedRequest<'_>, duration: Span) -> Span {
         if is_upgrade(request.line) {
             return Span::ZERO;
@@ -115,7 +117,7 @@ fn route(request: &RecordedRequest<'_>) -> u64 {
     key_hash(&PATH, request).unwrap_or_default()
 }
 
-/// The start and the end of a request.
+/// The start and the end of a request with the logged time `at`, which is its end or its start.
 fn stay(at: Moment, duration: Span, is_end_logged: bool) -> (Moment, Moment) {
     if is_end_logged { (at.before(duration), at) } else { (at, at + duration) }
 }

@@ -1,4 +1,4 @@
-//! A rough cost of a request without a duration.
+//! A rough cost of a request without a duration, from its method, path, status and size (`--estimate`).
 //!
 //! The numbers are those of ordinary sites on current machines. They are right within a factor of ten, so totals mean
 //! little, but clients can be compared: a search costs more than a picture.
@@ -17,9 +17,10 @@ const QUERY: Span = Span::from_millis(20);
 const EMPTY: Span = Span::from_millis(2);
 /// The additional cost of 64 KiB of a page.
 const PER_64_KIB: Span = Span::from_millis(2);
-/// Larger responses are downloads, whose size says nothing about their cost.
+/// The size of larger responses counts only up to this: they are downloads, whose cost does not grow with their size.
 const BYTES_MAX: u64 = 4 << 20;
 
+/// The ends of paths of such files, in lower case.
 const FILE_ENDINGS: [&[u8]; 20] = [
     b".css", b".js", b".mjs", b".map", b".png", b".jpg", b".jpeg", b".gif", b".svg", b".webp", b".avif", b".ico",
     b".woff", b".woff2", b".ttf", b".mp4", b".pdf", b".zip", b".txt", b".xml",

@@ -1,4 +1,5 @@
-//! The first pass over a recording: order of its lines, requests in flight, and a sample of requests.
+//! The first pass over an access log: it finds the order of the lines, the number of requests in flight over time, and
+//! a sample of requests, and makes the [`Pricing`] from them.
 
 use tollgate_core::time::{Moment, Span};
 
@@ -8,30 +9,37 @@ use super::{CostSource, Pricing, Shares, is_upgrade, route, stay};
 use crate::replay::counts::millis;
 use crate::replay::recorded_request::RecordedRequest;
 
-/// The size of the sample.
+/// The size of the sample, in requests.
 const SAMPLE_MAX: usize = 1 << 17;
 
 /// The findings of one pass over a recording.
 #[derive(Default)]
 pub(in crate::replay) struct Survey {
-    requests: u64,
+    /// The number of requests with a measured cost.
     measured: u64,
+    /// The number of requests with a duration instead.
     durations: u64,
+    /// The sum of these durations.
     recorded: Span,
+    /// The latest time of any line so far.
     newest: Moment,
     /// The largest distance of a line from an earlier line with a later time.
     pub(crate) lateness: Span,
-    /// Whether the order of lines follows the logged time, or the logged time plus the duration.
+    /// How well the order of lines follows the logged time.
     logged_order: Order,
+    /// How well it follows the logged time plus the duration.
     end_order: Order,
-    /// In flight, if the logged time is the end of the request, and if it is the start.
+    /// The requests in flight, if the logged time is the end of a request.
     by_end: InFlightProfile,
+    /// The requests in flight, if the logged time is the start of a request.
     by_start: InFlightProfile,
+    /// A random sample of the requests with a duration.
     sample: Vec<SampledRequest>,
+    /// The state of the random numbers.
     dice: u64,
 }
 
-/// Counts steps back in time.
+/// Counts how often a sequence of times goes back.
 #[derive(Default)]
 struct Order {
     last: Moment,
@@ -49,7 +57,6 @@ impl Survey {
     /// Adds a request.
     pub(in crate::replay) fn add(&mut self, request: &RecordedRequest<'_>) {
         let line = request.line;
-        self.requests += 1;
         self.newest = self.newest.max(line.at);
         self.lateness = self.lateness.max(self.newest.since(line.at));
         self.measured += u64::from(line.is_measured);
@@ -68,7 +75,7 @@ impl Survey {
         self.sample(SampledRequest { at: line.at, duration, route: route(request) });
     }
 
-    /// Keeps a uniform sample.
+    /// Adds a request to the sample, or drops it, so that all have about the same probability.
     fn sample(&mut self, request: SampledRequest) {
         if self.sample.len() < SAMPLE_MAX {
             return self.sample.push(request);
@@ -93,7 +100,8 @@ impl Survey {
                 (false, false) => CostSource::None,
             });
         }
-        // Lines are written when requests end. If the logged times are in order, they are the ends.
+        // Lines are written when requests end. If the logged times are in order, they are the ends; if the logged times
+        // plus the durations are, the logged times are the starts.
         let is_end_logged = self.logged_order.steps_back <= self.end_order.steps_back;
         let profile = if is_end_logged { &self.by_end } else { &self.by_start };
         let mut pricing = Pricing::as_recorded(CostSource::Durations);

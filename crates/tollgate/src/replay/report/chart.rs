@@ -1,4 +1,4 @@
-//! Charts of the timeline as SVG.
+//! Charts of the timeline as SVG, for the HTML report.
 
 use std::fmt::Write;
 
@@ -10,16 +10,18 @@ use crate::replay::summary::Summary;
 use crate::replay::terminal_text::{clock, count, dated_clock, length};
 use crate::replay::timeline::TimelineColumn;
 
+/// The size of a chart, in units of its view box, as all lengths here.
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 220.0;
 /// The space for labels on the left, and below.
 const LEFT: f64 = 52.0;
 const BELOW: f64 = 22.0;
+/// The space above the highest column.
 const ABOVE: f64 = 8.0;
 /// The minimum distance between labels of the time axis.
 const LABEL_WIDTH: f64 = 110.0;
 
-/// A part of a column: its CSS class and its height.
+/// A part of a column: its CSS class and its value, which is drawn as its height.
 type Piece = (&'static str, f64);
 
 /// Passed, held and refused requests in each column.
@@ -40,7 +42,7 @@ pub(super) fn requests(summary: &Summary) -> String {
     figure(&svg, summary, &legend)
 }
 
-/// Core time of admitted and refused requests in each column, and the capacity of the backend.
+/// The cores that admitted and refused requests used in each column, and the cores of the backend.
 pub(super) fn load(summary: &Summary) -> String {
     let width_ms = summary.timeline.column_ms.max(1) as f64;
     let cores = |cost: Span| millis(cost) as f64 / width_ms;
@@ -63,11 +65,13 @@ pub(super) fn load(summary: &Summary) -> String {
     figure(&svg, summary, &legend(&entries))
 }
 
+/// A chart with its legend and the width of its columns.
 fn figure(svg: &str, summary: &Summary, legend: &str) -> String {
     let width = escaped(&length(Span::from_millis(summary.timeline.column_ms)));
     format!("<figure>\n{svg}<p class=\"legend\">{legend}<span>each column is {width}</span></p>\n</figure>\n")
 }
 
+/// The legend. Each entry has the name of a colour in the style sheet, and a text.
 fn legend(entries: &[(&str, &str)]) -> String {
     let entry = |(class, text): &(&str, &str)| {
         format!("<span><i style=\"background: var(--{class})\"></i>{}</span>", escaped(text))
@@ -75,6 +79,8 @@ fn legend(entries: &[(&str, &str)]) -> String {
     entries.iter().map(entry).collect()
 }
 
+/// A chart with one column for each column of the timeline. `pieces` are stacked from the bottom to the top, `hint` is
+/// shown for the column under the pointer, `capacity` is a horizontal line, and `label` formats the values of the axis.
 fn columns(
     summary: &Summary,
     title: &str,
@@ -130,14 +136,15 @@ fn columns(
     svg
 }
 
+/// The labels below a chart whose columns are `step` wide.
 fn time_axis(summary: &Summary, step: f64) -> String {
     let timeline = &summary.timeline;
     let every = (LABEL_WIDTH / step.max(0.1)).ceil().max(1.0) as usize;
     let mut svg = String::new();
     for index in (0..timeline.columns.len()).step_by(every) {
         let at = Moment::from_millis(timeline.begin_at_ms + index as u64 * timeline.column_ms);
-        let fine = timeline.column_ms < 60_000;
-        let label = if summary.spans_days() { dated_clock(at, false) } else { clock(at, fine) };
+        let with_seconds = timeline.column_ms < 60_000;
+        let label = if summary.spans_days() { dated_clock(at, false) } else { clock(at, with_seconds) };
         let x = LEFT + step * index as f64;
         if x + LABEL_WIDTH / 2.0 <= WIDTH {
             _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{:.1}\">{}</text>", HEIGHT - 6.0, escaped(&label));

@@ -1,4 +1,5 @@
-//! The summary as one HTML page: no script, no external resource, so that it can be mailed and archived.
+//! The summary of a replay as one HTML page (`--html FILE`): no script, no external resource, so that it can be mailed
+//! and archived.
 //!
 //! Names of clients, paths and user agents come from clients. Every text passes through [`escaped`].
 
@@ -231,7 +232,7 @@ impl HtmlPage {
         self.html.push_str("</ul>\n");
     }
 
-    /// A table whose columns from `numbers` on are numbers.
+    /// A table. `numbers` is the index of the first column with numbers; it and all columns after it are aligned right.
     fn table<const N: usize>(&mut self, titles: [&str; N], numbers: usize, rows: impl Iterator<Item = [String; N]>) {
         let class = |column: usize| if column >= numbers { " class=\"number\"" } else { "" };
         self.html.push_str("<table>\n<thead><tr>");
@@ -250,6 +251,7 @@ impl HtmlPage {
     }
 }
 
+/// The cells "held", "refused" and "saved" of a row.
 fn effect(done: &Done) -> [String; 3] {
     let saved = if done.saved_ms() > 0 { length(Span::from_millis(done.saved_ms())) } else { "-".to_string() };
     [count(done.held + done.would_hold), count(done.refused + done.would_refuse), saved]

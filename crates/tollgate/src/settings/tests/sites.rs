@@ -1,4 +1,4 @@
-//! `[[site]]`.
+//! `[[site]]`: conversion and errors.
 
 use tollgate_core::limit::Limit;
 
@@ -48,13 +48,14 @@ fn sites_with_one_backend_count_its_cores_once() {
 fn a_rule_of_a_site_is_named_after_it_and_has_a_share_of_its_cores() {
     let general = "[[rule]]\nname = \"r\"\nclass = \"ip/32\"\nbudget = { share = 0.5, burst = \"1s\" }\n";
     let settings = read(&format!("[gate]\ncores = 4\n{general}{SHOP}cores = 2\nname = \"shop\"\n{RULE}{BLOG}{RULE}"));
-    let cores = |limit: &Limit| match limit {
+    // The time in which 60 CPU-seconds regenerate, in seconds.
+    let regeneration_secs = |limit: &Limit| match limit {
         Limit::Budget(budget) => budget.time_of(tollgate_core::time::Span::from_secs(60)).as_nanos() / 1_000_000_000,
         _ => panic!("not a budget"),
     };
     let rules = &settings.domains[0].rules;
-    let shown: Vec<_> = rules.iter().map(|one| (one.rule.name.as_str(), cores(&one.rule.limit))).collect();
-    // The time in which 60 CPU-seconds regenerate, with half of 6, 2 and 4 cores.
+    let shown: Vec<_> = rules.iter().map(|one| (one.rule.name.as_str(), regeneration_secs(&one.rule.limit))).collect();
+    // The shares are half of 6, 2 and 4 cores.
     assert_eq!(shown, [("r", 20), ("shop/r", 60), ("blog.shop.example/r", 30)]);
     assert!(rules[0].rule.when.site.is_none());
     let site = |index: usize| rules[index].rule.when.site.clone().unwrap();

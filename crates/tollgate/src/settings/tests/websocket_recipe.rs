@@ -1,4 +1,5 @@
-//! The recipe for websocket fleets, past its warm-up and in every band, in virtual time.
+//! The rule in the section "Websocket fleet" of docs/recipes.md, evaluated in virtual time: during and after its
+//! warm-up, and in every band.
 
 use tollgate_core::band::Band;
 use tollgate_core::decide::{Claim, decide};
@@ -35,8 +36,8 @@ impl Device {
         decision
     }
 
-    /// Reconnects at once until it is refused, then waits as announced. Gives how often it was admitted, and the wait
-    /// in seconds.
+    /// Reconnects again and again until it is refused, then waits as announced. Returns the number of admissions, and
+    /// the wait in seconds.
     fn flap(&mut self, rule: &Rule, band: Band) -> (usize, u64) {
         let mut admitted = 0;
         loop {

@@ -1,15 +1,15 @@
-//! Listening addresses.
+//! Listening addresses, such as `127.0.0.1:8888`, in settings and options of the command line.
 
 use std::net::SocketAddr;
 
 use super::super::error::shown;
 use super::text_value;
 
-/// An address to listen on.
+/// An address and port to listen on, parsed to a [`SocketAddr`].
 pub(crate) enum ListenAddress {}
 
 impl ListenAddress {
-    /// Parses an address and port. The error is a message for the operator.
+    /// Parses an address and port. The error is a message for the operator, with a complete address as the correction.
     pub(crate) fn parse(text: &str) -> Result<SocketAddr, String> {
         text.parse().map_err(|_| {
             let instead = match text.rsplit_once(':') {

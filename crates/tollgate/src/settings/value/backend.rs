@@ -1,4 +1,4 @@
-//! URLs of backends.
+//! URLs of backends, in `gate.backend`, `site.backend` and the option `--backend`.
 
 use std::fmt;
 
@@ -67,7 +67,7 @@ impl BackendUrl {
     }
 }
 
-/// Splits `host:port`, `[v6]:port` or a host alone.
+/// Splits `host:port`, `[IPv6 address]:port` or a host alone into host and port. None if either is invalid.
 pub(in crate::settings) fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {

@@ -1,4 +1,4 @@
-//! Decimal numbers without the rounding of floats.
+//! Decimal numbers without the rounding of floats. The parsers of durations, rates, sizes and fractions use them.
 
 use super::super::error::shown;
 
@@ -46,8 +46,8 @@ impl ExactDecimal {
         let mut decimal = Self { mantissa: 0, exponent };
         for (index, digit) in whole.bytes().chain(fraction.trim_end_matches('0').bytes()).enumerate() {
             let digit = char::from(digit).to_digit(10)?;
-            // A mantissa of more than 38 digits is too large or too fine for every unit, so further digits only change
-            // the exponent.
+            // A number whose digits do not fit into the mantissa is meant to be refused by `times`, so digits that do
+            // not fit only change the exponent.
             match decimal.mantissa.checked_mul(10).and_then(|m| m.checked_add(u128::from(digit))) {
                 Some(mantissa) if index >= whole.len() => {
                     decimal = Self { mantissa, exponent: decimal.exponent.saturating_sub(1) };
@@ -65,7 +65,7 @@ impl ExactDecimal {
         self.mantissa == 0
     }
 
-    /// The exact product with `unit`.
+    /// The exact product with `unit`, such as the nanoseconds of a second.
     pub(super) fn times(self, unit: u64) -> Result<u64, Inexact> {
         if self.is_zero() {
             return Ok(0);
@@ -96,7 +96,7 @@ impl ExactDecimal {
     }
 }
 
-/// Parses an exponent. One that does not fit becomes a very large one.
+/// Parses an exponent. One that does not fit into 32 bits becomes `i32::MAX / 2` (or its negative), which no unit fits.
 fn parse_exponent(text: &str) -> Option<i32> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,4 +1,5 @@
-//! The types of single values: durations, rates, sizes, numbers, words, addresses and classes.
+//! The types of single values of the settings file: durations, rates, sizes, numbers, words, addresses and classes.
+//! Each implements [`Value`](super::table::Value), and is the type of keys in the declarations of tables.
 //!
 //! Every number is converted to an integer exactly, or is an error. A float would round `0.1`, and overflow to
 //! infinity.
@@ -39,8 +40,10 @@ pub(super) fn read_text<T>(
     parse(text).map_err(|message| errors.report(&value.span(), message)).ok()
 }
 
-/// Declares a kind of texts: the type that they are parsed to, what they are, an example, and the function that parses
-/// one. The error of that function is the message to report. A last word replaces [`read_text`].
+/// Implements `Value` for a kind of value that is a string in the file. The arguments are the kind (and after `=>` the
+/// type that it is parsed to, if that is another one), a noun for it in messages, an example, and the function that
+/// parses the string, whose error is the message to report. The optional last argument names the function that is
+/// called instead of [`read_text`].
 macro_rules! text_value {
     ($type:ty, $($rest:tt)*) => { $crate::settings::value::text_value!($type => $type, $($rest)*); };
     ($kind:ty => $parsed:ty, $what:literal, $example:literal, $parse:expr) => {

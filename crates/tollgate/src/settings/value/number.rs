@@ -1,4 +1,5 @@
-//! Counts and fractions.
+//! Numbers and booleans of the settings file: whole numbers ([`WholeNumber`]), and decimal numbers that are stored as a
+//! whole number of thousandths or millionths ([`Parts`]). 0 is never accepted.
 
 use std::marker::PhantomData;
 
@@ -25,9 +26,10 @@ fn read_count(value: &Spanned<DeValue<'_>>, max: u64, errors: &mut ErrorCollecto
     errors.refuse(&value.span(), message)
 }
 
-/// A whole number above 0.
+/// A whole number above 0, parsed to the integer type `T`.
 pub(crate) struct WholeNumber<T>(PhantomData<T>);
 
+/// Implements [`Value`] for whole numbers of a type, up to a maximum.
 macro_rules! count {
     ($($type:ty, $max:expr;)*) => { $(
         impl Value for WholeNumber<$type> {
@@ -44,6 +46,7 @@ macro_rules! count {
     )* };
 }
 
+// The maximum of `usize` is that of 32 bits, so that a file is valid on every machine or on none.
 count! { u8, u8::MAX; u32, u32::MAX; u64, u64::MAX; usize, u32::MAX; }
 
 impl Value for bool {
@@ -100,6 +103,7 @@ impl<const SCALE: u64> Value for Parts<SCALE> {
     }
 }
 
+/// A number of CPU cores, with at most three decimals.
 impl Value for Cores {
     type Parsed = Self;
 

@@ -1,4 +1,4 @@
-//! Rates: `5/min`, `2000/s`, `1 per 10s`.
+//! Rates of rules: `5/min`, `2000/s`, `1 per 10s`. They are stored exactly, as a whole number of requests per period.
 
 use tollgate_core::time::Span;
 
@@ -30,20 +30,20 @@ pub(in super::super) fn parse_rate(text: &str) -> Result<PerTime, String> {
     if count.is_zero() {
         return Err("a rate of 0 admits no request: write a rate above 0".to_string());
     }
-    let (times, unit) = split_number(period);
-    let times = ExactDecimal::parse(if times.is_empty() { "1" } else { times })?;
-    let nanos = times.times(parse_unit(unit)?);
+    let (number, unit) = split_number(period);
+    let units = ExactDecimal::parse(if number.is_empty() { "1" } else { number })?;
+    let nanos = units.times(parse_unit(unit)?);
     if nanos == Ok(0) {
         return Err(format!("{} has a period of 0: write a period above 0", shown(text)));
     }
-    exact(count, nanos).map_err(|inexact| match inexact {
-        Inexact::TooLarge => format!("{} is too large to be exact: write fewer per a shorter time", shown(text)),
-        Inexact::TooFine => format!("{} is too small to be exact: write more per a longer time", shown(text)),
+    with_whole_count(count, nanos).map_err(|inexact| match inexact {
+        Inexact::TooLarge => format!("{} is too large to be exact: write a smaller count or period", shown(text)),
+        Inexact::TooFine => format!("{} is too small to be exact: write numbers with fewer decimals", shown(text)),
     })
 }
 
-/// The rate with a whole count: `0.5/s` becomes 1 per 2 s.
-fn exact(count: ExactDecimal, nanos: Result<u64, Inexact>) -> Result<PerTime, Inexact> {
+/// The rate of `count` requests per `nanos` with a whole count: `0.5/s` becomes 1 per 2 s.
+fn with_whole_count(count: ExactDecimal, nanos: Result<u64, Inexact>) -> Result<PerTime, Inexact> {
     let (count, per) = count.fraction()?;
     let nanos = nanos?.checked_mul(per).ok_or(Inexact::TooFine)?;
     Ok(PerTime { count, period: Span::from_nanos(nanos) })

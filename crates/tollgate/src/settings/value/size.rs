@@ -13,9 +13,10 @@ use super::decimal::{ExactDecimal, Inexact};
 use super::duration::split_number;
 use super::read_text_or_number;
 
-/// A size in bytes.
+/// A size in bytes, parsed to the integer type `T`.
 pub(crate) struct Size<T = u64>(PhantomData<T>);
 
+/// The name of each unit, and its size in bytes.
 const UNITS: [(&str, u64); 8] = [
     ("B", 1),
     ("kB", 1_000),

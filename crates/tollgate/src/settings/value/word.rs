@@ -1,4 +1,5 @@
-//! Words, names and patterns, and lists and maps of values.
+//! Values of the settings file that are words, names or patterns (and HTTP status codes), and the forms "one value or a
+//! list" and "a table with arbitrary keys".
 
 use std::marker::PhantomData;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use super::super::suggestion::did_you_mean;
 use super::super::table::{Value, refuse};
 use super::{read_text, text_value};
 
-/// One of a few words.
+/// A type, usually an enum, whose values are each written as one word in the file.
 pub(crate) trait Choice: Copy + 'static {
     /// The words and their values.
     const WORDS: &'static [(&'static str, Self)];
@@ -92,7 +93,7 @@ text_value!(Class, "a class", "ip/32", |text| {
 fn unknown_class(part: &str) -> String {
     const NAMED: [&str; 5] = ["header:NAME", "cookie:NAME", "query:NAME", "json:/POINTER", "descriptor:NAME"];
     let kind = part.split_once(':').map_or(part, |(kind, _)| kind);
-    // An address without a prefix length is too short for a suggestion.
+    // `ip` is too short to resemble `ip/32`, but means it.
     let plain = did_you_mean(if part == "ip" { "ip/32" } else { part }, PLAIN_CLASSES);
     let hint = if plain.is_empty() { did_you_mean(&format!("{kind}:NAME"), NAMED) } else { plain };
     let hint = match hint.as_str() {
@@ -107,7 +108,7 @@ text_value!(Network, "an address or network", "10.0.0.0/8", |text| {
     Self::parse(text).ok_or_else(message)
 });
 
-/// A pattern in which `*` matches any text.
+/// A pattern in which `*` matches any text. It is not empty.
 pub(crate) enum Glob {}
 
 impl Glob {
@@ -151,12 +152,12 @@ fn token<'text>(text: &'text str, what: &str, example: &str) -> Result<&'text st
     Err(format!("{} is not {what}: write one such as \"{example}\"", shown(text)))
 }
 
-/// A status from `MIN` to 599.
+/// An HTTP status code from `MIN` to 599.
 pub(crate) enum Status<const MIN: u16> {}
 
-/// The status of a refusal.
+/// The status of a refusal, from 400 to 599.
 pub(crate) type StatusCode = Status<400>;
-/// The status of a final response.
+/// The status of a final response, from 200 to 599.
 pub(crate) type FinalStatus = Status<200>;
 
 impl<const MIN: u16> Value for Status<MIN> {
@@ -191,7 +192,7 @@ impl<K: Value> Value for OneOrMany<K> {
     }
 }
 
-/// A table with arbitrary keys.
+/// A table with arbitrary keys, parsed to a list of keys and values.
 pub(crate) struct Map<K, V>(PhantomData<(K, V)>);
 
 impl<K: Value, V: Value> Value for Map<K, V> {

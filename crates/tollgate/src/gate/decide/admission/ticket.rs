@@ -1,4 +1,7 @@
-//! The ticket of an admitted request: its charges and its permit, until it is settled.
+//! The ticket of an admitted request: the charges of the rules and the permit of the queue, until the request is
+//! settled.
+//!
+//! The code that forwards the request calls the methods in the order of events. A ticket that is dropped is settled.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,51 +24,54 @@ use crate::gate::decide::uploads::Upload;
 use crate::gate::observe::request_stats::PendingStats;
 use tollgate_core::decision::Act;
 
-/// The upload of a body that was not complete when the request was forwarded.
+/// The upload of a body that was not complete when the request entered the queue.
 pub(super) struct Sending {
     /// Its slot among the uploads, until the backend responds.
     pub(super) upload: Option<Upload>,
-    /// Detects whether it stalls.
+    /// Detects when the upload stalls.
     pub(super) flow: Flow,
 }
 
-/// The right to use the backend once. Dropped before [`Ticket::started`], it costs nothing.
+/// The right of one request to use the backend. Dropped before [`Ticket::started`], it costs nothing.
 pub(crate) struct Ticket {
     pub(super) admission: Arc<Admission>,
     pub(super) decision: Decision,
-    /// The CPU time that budgets reserved at admission.
+    /// The CPU time that budgets charged in advance, at admission.
     pub(super) reserved: Span,
-    /// None if no rule has charged anything.
+    /// The charges of the rules; none if no rule has charged anything.
     pub(super) charge: Option<Charge>,
     pub(super) is_settled: bool,
-    /// The generation of the rules that decided.
+    /// The generation of the rules that decided: a reload starts a new one.
     pub(super) generation: u64,
     /// The route of the request.
     pub(crate) route: RouteKey,
-    /// The upload, if the body was not complete when the request was forwarded.
+    /// The upload, until the body is complete or the backend needs no more of it.
     pub(super) sending: Option<Sending>,
+    /// The permit of the queue, once it is granted.
     pub(super) permit: Option<Permit>,
+    /// When the request was sent to the backend.
     pub(super) started: Option<Moment>,
+    /// The CPU time that the backend has reported.
     pub(super) cpu: Option<Span>,
     /// The statistics that get the cost when the request is settled.
     pub(crate) account: Option<PendingStats>,
-    /// The act of the queue, done or only observed, and its reason.
+    /// The act of the queue, carried out or only observed, and its reason; none if the request went at once.
     pub(super) queued: Option<(Act, &'static str)>,
     /// The cost, once it is settled.
     pub(crate) toll: Option<Span>,
-    /// The act of the queue, or else of a rule, in observe mode.
+    /// The act that observe mode has prevented, of a rule or of the queue. A refusal ranks above a hold.
     pub(super) would: Option<Act>,
 }
 
 impl Ticket {
-    /// The decision, and the rule that made it.
+    /// The decision of the rules, and the name of the rule that decided, unless a reload has replaced it.
     pub(crate) fn decided(&self) -> (&Decision, Option<String>) {
         let name = self.rules().and_then(|rules| Some(rules.face(&self.decision)?.name.clone()));
         (&self.decision, name)
     }
 
-    /// The decision and its reason for the access log, with the generation and the index of the rule. An act that was
-    /// carried out ranks above one that was only observed.
+    /// The act on the request and its reason for the access log, with the generation and the index of the rule unless
+    /// it was an act of the queue. Of two acts, a hold ranks above a refusal or hold that was only observed.
     pub(crate) fn outcome(&self) -> (&'static str, &'static str, Option<(u64, usize)>) {
         let by_rule = self.decision.act();
         let rank = |act: Act| [Act::WouldHold, Act::WouldRefuse, Act::Hold].iter().position(|other| *other == act);
@@ -121,8 +127,8 @@ impl Ticket {
         }
     }
 
-    /// The request goes to the backend with this queue. If the queue of another backend granted the permit, the permit
-    /// stays there, and no price is learned.
+    /// The request is sent to the backend with this queue. If the queue of another backend granted the permit, the
+    /// permit stays there, and no price is learned.
     pub(crate) fn goes_to(&mut self, queue: &Arc<Queue>) {
         if let Some(permit) = &mut self.permit {
             permit.served_by(queue);
@@ -136,19 +142,19 @@ impl Ticket {
         }
     }
 
-    /// The longest wait for the next bytes of the upload before it stalls; none if the body was complete.
+    /// The longest wait for the next bytes of the upload before it counts as stalled; none if there is no upload.
     pub(crate) fn patience(&self) -> Option<Duration> {
         self.sending.as_ref().map(|sending| sending.flow.patience())
     }
 
-    /// More of the upload came after this wait.
+    /// The next bytes of the upload came after this wait.
     pub(crate) fn waited(&mut self, wait: Duration) {
         if let Some(sending) = &mut self.sending {
             sending.flow.waited(wait);
         }
     }
 
-    /// The upload stalls: the permit is released for other requests.
+    /// The upload stalls: until it flows again, the permit is released for other requests.
     pub(crate) fn stalled(&mut self) {
         if let (Some(sending), Some(permit)) = (&mut self.sending, &mut self.permit)
             && sending.flow.stall()
@@ -157,7 +163,7 @@ impl Ticket {
         }
     }
 
-    /// More bytes of the upload came.
+    /// More bytes of the upload came. If it flows again, the request takes its permit back.
     pub(crate) fn fed(&mut self, bytes: usize) {
         if let (Some(sending), Some(permit)) = (&mut self.sending, &mut self.permit)
             && sending.flow.feed(bytes)
@@ -168,14 +174,14 @@ impl Ticket {
 
     /// The backend starts its final response. If the request is not complete, the backend did not wait for the rest of
     /// it: it works until it has responded, and the time in which the upload stalled was work too, unless the status
-    /// blames the client.
+    /// blames the client (4xx).
     ///
-    /// In a gRPC call (`talks`) both sides go on sending. Its permit still stops while the client sends nothing, but it
-    /// is no longer an upload.
-    pub(crate) fn answers(&mut self, status: u16, talks: bool) {
+    /// In a gRPC call (`is_grpc`) both sides may go on sending. Its permit is still released while the client stalls,
+    /// but it does not count as an upload any more.
+    pub(crate) fn answers(&mut self, status: u16, is_grpc: bool) {
         let (Some(sending), Some(permit)) = (&mut self.sending, &mut self.permit) else { return };
         sending.upload = None;
-        if talks {
+        if is_grpc {
             return;
         }
         if !(400..500).contains(&status) {
@@ -191,7 +197,8 @@ impl Ticket {
         }
     }
 
-    /// Settles the request: the backend has finished with it. Further calls change nothing.
+    /// Settles the request, because the backend has finished with it: releases the permit, charges the measured cost
+    /// and records it. Further calls change nothing.
     pub(crate) fn done(&mut self, outcome: Outcome) {
         self.sending = None;
         if std::mem::replace(&mut self.is_settled, true) {
@@ -221,17 +228,18 @@ impl Ticket {
         }
     }
 
-    /// Settles a request that nobody waits for any more. Changes nothing if it is settled.
+    /// Settles a request that has no known outcome, because nothing waits for it any more. Changes nothing if it is
+    /// settled.
     pub(crate) fn end(&mut self) {
         self.done(if self.started.is_some() { Outcome::Abandoned } else { Outcome::Failed });
     }
 
-    /// Writes the header fields with the state of the limit.
-    pub(crate) fn tell(&self, fields: &mut Fields) {
+    /// Adds the headers with the state of the limit that decided to a response, if the rule shows it.
+    pub(crate) fn write_limit_headers(&self, fields: &mut Fields) {
         if self.decision.rule.is_some()
             && let Some(rules) = self.rules()
         {
-            rules.tell(&self.decision, |name, value| fields.push(name, value));
+            rules.write_limit_headers(&self.decision, |name, value| fields.push(name, value));
         }
     }
 }

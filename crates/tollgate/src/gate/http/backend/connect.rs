@@ -1,4 +1,4 @@
-//! Connections to a backend.
+//! Opens connections to a backend: name lookup, TCP and TLS.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use super::Backend;
 use crate::gate::net::socket::Transport;
 use crate::settings::BackendProtocol;
 
-/// Connects to a backend.
+/// Connects to a backend. Fails if it takes longer than `timeout`.
 pub(crate) async fn connect(
     backend: &Backend,
     tls: &ArcSwap<rustls::ClientConfig>,
@@ -59,7 +59,8 @@ async fn dial(backend: &Backend) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Connects, which takes one round trip. The queue subtracts it from the measured time.
+/// Connects, which takes one round trip. The queue of the backend subtracts the shortest one from the measured times of
+/// requests, to get the time at the backend.
 async fn dial_address(backend: &Backend, address: SocketAddr) -> io::Result<TcpStream> {
     let start = Instant::now();
     let stream = TcpStream::connect(address).await?;

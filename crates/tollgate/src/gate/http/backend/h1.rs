@@ -1,4 +1,5 @@
-//! Requests to a backend over HTTP/1.1.
+//! Requests to a backend over HTTP/1.1: its connections, the heads of its responses, and requests that break off.
+//! Bodies are in `h1_body`.
 
 use tollgate_wire::http1::chunked::Decoder;
 use tollgate_wire::http1::scan::{Bounds, Scan};
@@ -12,7 +13,7 @@ use crate::gate::net::pace::Pace;
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::Way;
 
-/// The largest head of a response.
+/// The largest head of a response, in bytes.
 const HEAD_BOUNDS: Bounds = Bounds { line_bytes_max: 8 * 1024, head_bytes_max: LARGE - 1 };
 
 /// A connection to a backend.
@@ -23,14 +24,17 @@ pub(crate) struct H1Connection {
     pub(crate) used: bool,
 }
 
-/// A response.
+/// The response to one request. It has heads (interim ones and the final one), then a body.
 pub(crate) struct H1Answer<'a> {
     body: BodyReader<'a>,
+    /// Finds the end of the next head.
     scan: Scan,
+    /// Whether it responds to a HEAD.
     to_head: bool,
     progress: Progress,
 }
 
+/// The part of a response that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     /// No byte has come.
@@ -112,8 +116,8 @@ impl Forward for BodyWriter<'_> {
     async fn break_off(&mut self) -> bool {
         self.out.clear();
         self.socket.timer.set(Way::Out, self.meter.patience());
-        let told = self.socket.shutdown().await;
+        let closed = self.socket.shutdown().await;
         self.socket.timer.clear(Way::Out);
-        told.is_ok()
+        closed.is_ok()
     }
 }

@@ -1,4 +1,4 @@
-//! Requests to a backend over HTTP/2: many at once on few connections.
+//! Requests to a backend over HTTP/2: many at once on few connections. Each worker thread has its own connections.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -24,27 +24,32 @@ use crate::gate::net::pace::Pace;
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::{Timer, Way};
 
-/// Unread bytes of one response.
+/// Bytes of one response that the backend may send before the gate has read them.
 const STREAM_WINDOW: u32 = 64 * 1024;
 /// Concurrent requests on one connection, even if the backend permits more.
 const STREAMS_MAX: u32 = 100;
-/// Large enough that streams whose clients do not read use up their own windows only.
+/// The same for all responses of a connection: large enough that responses whose clients do not read block only
+/// themselves.
 const CONNECTION_WINDOW: u32 = STREAMS_MAX * STREAM_WINDOW;
-/// Unsent bytes of one stream.
+/// Unsent bytes of one request that the `h2` crate keeps.
 const SEND_BUFFER: usize = 64 * 1024;
 
 /// A connection to a backend, shared by the requests of one worker.
 #[derive(Clone)]
 pub(crate) struct H2Connection {
     sender: SendRequest<Bytes>,
+    /// Requests that have not ended.
     under_way: Rc<Cell<u32>>,
     ended: Rc<Cell<bool>>,
+    /// Whether it gets no more requests, although it is open.
     retired: Rc<Cell<bool>>,
+    /// The end of its last request, in milliseconds since the start of the worker; `u64::MAX` before the first one.
     used_ms: Rc<Cell<u64>>,
 }
 
 impl H2Connection {
-    /// Starts HTTP/2 on a socket. A task of its own transfers the frames until the connection ends.
+    /// Starts HTTP/2 on a socket. A task of its own transfers the frames until the connection ends. `patience`: the
+    /// longest wait for the backend to accept bytes.
     pub(crate) async fn begin(socket: Socket, patience: Duration) -> io::Result<Self> {
         let io = H2Io::new(Rc::new(socket), ReadBuffer::default(), patience);
         let handshake = Builder::new()
@@ -126,12 +131,16 @@ impl H2Connections {
     }
 }
 
-/// One request's stream.
+/// The response on one stream.
 pub(crate) struct H2Answer {
+    /// Resolves to the head of the final response; none afterwards.
     response: Option<ResponseFuture>,
+    /// The body, once the head was read.
     body: Option<StreamReader>,
     pace: Pace,
+    /// Whether it responds to a HEAD.
     to_head: bool,
+    /// Whether any head has come.
     begun: bool,
     /// The deadlines of this stream.
     pub(crate) timer: Rc<Timer>,
@@ -152,15 +161,18 @@ impl Drop for UnderWay {
     }
 }
 
-/// The request on one stream.
+/// The body of the request on one stream.
 pub(crate) struct H2Forward {
     stream: SendStream<Bytes>,
+    /// Whether the end was sent.
     ended: bool,
     timer: Rc<Timer>,
+    /// The longest wait for the backend to accept bytes.
     patience: Duration,
 }
 
-/// Sends the head of a request.
+/// Sends the head of a request. `ends`: it has no body. `to_head`: its method is HEAD. `pace`: the minimum rate of the
+/// response.
 pub(crate) async fn open(
     connection: &H2Connection,
     request: Request<()>,

@@ -1,4 +1,6 @@
-//! The health of one backend, by the results of its requests and by active checks.
+//! The health of one backend, by the results of its requests and by active checks. It decides whether requests may go
+//! to the backend. A backend that is *out* gets none, except for probes, and as the last resort if it accepts
+//! connections.
 //!
 //! Counting failed responses alone would let one client take a site down: a page that crashes its process fails
 //! whenever it is requested, while the rest of the site works. So failures are classified:
@@ -10,19 +12,22 @@
 //! - A failed *check* is the backend's own statement. [`CHECK_FAILURES_MAX`] in a row take it out until a check
 //!   succeeds. It is still used if there is no other backend.
 //!
-//! A backend that is out is probed by one request after a backoff, on a new connection. If the probe fails, the backoff
-//! doubles. A backend that could not be connected to is up as soon as a connection is made, so that no client controls
-//! for how long others are refused: a probe may be an upload that stalls. If responses failed, a response is needed,
-//! and only a complete request is a probe.
+//! A backend that is out is probed by one request of a client after a backoff, on a new connection. If the probe fails,
+//! the backoff doubles. A backend that could not be connected to is up as soon as a connection is made, so that no
+//! client controls for how long others are refused: a probe may be an upload that stalls. If responses failed, a
+//! response is needed, and only a complete request is a probe.
 //!
-//! Transitions of [`Outage`]:
+//! Transitions of [`Outage`], by its cause. Failed checks are counted apart from it.
 //!
 //! | from | event | to |
 //! |---|---|---|
 //! | none | enough connect failures | `Connect` |
 //! | none | enough failed answers, another backend is up | `Answers` |
 //! | `Connect` | a connection is made | none |
-//! | `Connect`, `Answers` | the probe fails in the same way | the same, with twice the backoff |
+//! | `Connect` | the probe cannot connect | `Connect`, with twice the backoff |
+//! | `Answers` | the probe gets no answer | `Answers`, with twice the backoff |
+//! | `Answers` | the probe cannot connect | `Connect`, with twice the backoff |
+//! | `Answers` | enough connect failures of requests that came as the last resort | `Connect`, with the same backoff |
 //! | `Connect`, `Answers` | any answer, or a check that succeeds | none |
 
 use std::net::IpAddr;
@@ -44,7 +49,7 @@ const PROBE_MAX: Duration = Duration::from_secs(10);
 /// A request to which a backend did not respond.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FailedRequest {
-    /// The hash of the route.
+    /// The hash of the route: method, and path without identifiers.
     pub(crate) route: u64,
     /// The address of the client.
     pub(crate) client: IpAddr,
@@ -63,19 +68,24 @@ impl FailedRequest {
 /// The state of one backend. Times are since any fixed moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Health {
+    /// Failures to connect in a row.
     connect_failures: u32,
-    /// Up to [`SPREAD_MIN`] different routes and clients of failed requests.
+    /// Up to [`SPREAD_MIN`] different routes of requests without a response, as hashes.
     failed_routes: Vec<u64>,
+    /// The same for clients, as [`FailedRequest::client_key`].
     failed_clients: Vec<u64>,
+    /// Failed checks in a row.
     check_failures: u32,
+    /// Why and until when the backend is out; none if it is not, except because of failed checks.
     outage: Option<Outage>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Outage {
     cause: OutageCause,
+    /// The time from the last failure to the next probe.
     backoff: Duration,
-    /// The time of the next probe.
+    /// The time of the next probe. While one is in flight, the time at which it is given up.
     probe_at: Duration,
     /// Whether a probe is in flight.
     is_probing: bool,
@@ -83,7 +93,9 @@ struct Outage {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OutageCause {
+    /// No connection could be made.
     Connect,
+    /// Requests got no response.
     Answers,
 }
 
@@ -111,8 +123,8 @@ impl Health {
         self.check_failures >= CHECK_FAILURES_MAX
     }
 
-    /// Whether a request may go to the backend; while a probe is due, only one may. `is_complete`: its client cannot
-    /// delay the response.
+    /// Whether a request may go to the backend. During an outage, only one may, once the backoff is over: the probe.
+    /// `is_complete`: the request has arrived as a whole, so that its client cannot delay the response.
     pub(crate) fn admit(&mut self, is_complete: bool, now: Duration) -> bool {
         match &mut self.outage {
             Some(outage) if now < outage.probe_at => false,
@@ -179,7 +191,7 @@ impl Health {
     }
 
     /// The backend accepted the connection and did not respond. Returns the backoff if it is out from now on, or for
-    /// longer.
+    /// longer. `has_other`: another backend is up.
     pub(crate) fn answer_failed(&mut self, asked: FailedRequest, has_other: bool, now: Duration) -> Option<Duration> {
         let failed = [(&mut self.failed_routes, asked.route), (&mut self.failed_clients, asked.client_key())];
         let is_spread = failed.map(|(known, value)| {
@@ -210,6 +222,7 @@ impl Health {
         (!was_failing && self.is_failing_checks()).then_some(false)
     }
 
+    /// Starts an outage, or its next backoff, which is returned.
     fn take_out(&mut self, cause: OutageCause, backoff: Duration, now: Duration) -> Option<Duration> {
         self.outage = Some(Outage { cause, backoff, probe_at: now + backoff, is_probing: false });
         Some(backoff)

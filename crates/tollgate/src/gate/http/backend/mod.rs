@@ -1,4 +1,8 @@
-//! The backends: selection, health and connections.
+//! The backends, the servers that the gate protects: selection, health and connections.
+//!
+//! A request selects a backend twice: [`Backends::pick`] when it enters the queue of a backend, and
+//! [`Backends::choose`] when it is sent, because the picked backend may be down by then. A backend that is down gets
+//! one request as a probe after a backoff (see [`health`]).
 
 pub(crate) mod connect;
 pub(crate) mod h1;
@@ -27,12 +31,13 @@ pub(crate) struct Backend {
     pub(crate) queue: Arc<Queue>,
     in_flight: AtomicU32,
     health: parking_lot::Mutex<Health>,
-    /// Whether the health is not perfect: read without the lock by every request.
+    /// Whether a failure is counted in `health`. Every request reads it, without the lock.
     ailing: AtomicBool,
+    /// The zero of the times in `health`.
     began: Instant,
 }
 
-/// Estimated times below this, in nanoseconds, count as equal.
+/// Estimated times below this, in nanoseconds, count as equal: 8 ms.
 const ALIKE_NS: u64 = 8_000_000;
 /// One request in this many goes to the backend with the smallest load instead of the fastest one.
 const EXPLORE_EVERY: usize = 16;
@@ -41,6 +46,7 @@ const EXPLORE_EVERY: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Backends {
     all: Vec<Arc<Backend>>,
+    /// The number of selections; it rotates the order of the backends.
     turn: AtomicUsize,
 }
 
@@ -48,7 +54,7 @@ pub(crate) struct Backends {
 #[derive(Debug)]
 pub(crate) struct BackendSlot {
     pub(crate) backend: Arc<Backend>,
-    /// Its probe, if the backend was down.
+    /// The id of the probe ([`Health::probe`]), if this request is one.
     probe: Option<Duration>,
 }
 
@@ -85,7 +91,8 @@ impl Backends {
 
     /// The picked backend, if it is up and not the one to avoid. Otherwise the one with the fewest requests in flight,
     /// of those that are up. Equals take turns. If none is up, a reachable one gets the request: it may fail, but
-    /// without a backend the request fails for certain. `is_complete`: the whole request is here.
+    /// without a backend the request fails for certain. `avoid`: the id of a backend that has just failed.
+    /// `is_complete`: the whole request has arrived.
     pub(crate) fn choose(
         &self,
         picked: Option<&Arc<Backend>>,
@@ -109,7 +116,8 @@ impl Backends {
         self.choose_among(avoid, |backend| backend.admit(is_complete)).or_else(last_resort)
     }
 
-    /// The best backend that `admit` permits: another request may have become its probe first.
+    /// The best backend that `admit` ([`Backend::admit`]) permits. A backend that is due for a probe does not permit a
+    /// request if another one became the probe first.
     fn choose_among(
         &self,
         avoid: Option<u64>,
@@ -125,7 +133,8 @@ impl Backends {
         }
     }
 
-    /// Of the backends that are up, the one with the fewest requests in flight.
+    /// Of the backends that are up, the one with the fewest requests in flight. `lost`: the ids of those that did not
+    /// permit the request.
     fn best(&self, avoid: Option<u64>, lost: &[u64]) -> Result<&Arc<Backend>, AllDown> {
         let count = self.all.len();
         let turn = if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
@@ -147,7 +156,7 @@ impl Backends {
         self.all.iter().any(|backend| backend.is_up().is_ok() || backend.is_reachable())
     }
 
-    /// Updates the health of a backend that failed to respond to a request.
+    /// Updates the health of a backend that failed to respond to the request `asked`.
     pub(crate) fn answer_failed(&self, backend: &Backend, why: &str, asked: FailedRequest) {
         let has_other = self.has_other(backend.id);
         let out = backend.with_health(|health, now| health.answer_failed(asked, has_other, now));
@@ -206,7 +215,7 @@ impl Backend {
         self.recover(Health::succeeded);
     }
 
-    /// Updates the health after a success. `act` returns whether the backend was out until now.
+    /// Updates the health after a success. `act` returns whether the backend was down until now.
     fn recover(&self, act: fn(&mut Health) -> bool) {
         if self.if_ailing(|health, _| act(health)) == Some(true) {
             tracing::info!(backend = %self.url, "backend is up again");
@@ -219,7 +228,7 @@ impl Backend {
         self.log_outage(out, why);
     }
 
-    /// Records the result of an active check; `why` is the reason of a failure.
+    /// Records the result of an active check. The error is the reason of a failure.
     pub(crate) fn checked(&self, result: Result<(), &str>) {
         if result.is_ok() && !self.ailing.load(Ordering::Relaxed) {
             return;
@@ -234,6 +243,7 @@ impl Backend {
         }
     }
 
+    /// Logs that the backend is down, if there is a backoff.
     fn log_outage(&self, backoff: Option<Duration>, why: &str) {
         if let Some(backoff) = backoff {
             tracing::warn!(backend = %self.url, backoff_ms = backoff.as_millis() as u64, why, "backend is down");
@@ -255,16 +265,18 @@ impl Backend {
         self.if_ailing(|health, _| health.is_reachable()).unwrap_or(true)
     }
 
-    /// Permits a request, as a probe if it is one.
+    /// Whether a request may go to this backend: `None` if not, `Some(Some(id))` if it is the probe `id`, `Some(None)`
+    /// if it is an ordinary request.
     fn admit(&self, is_complete: bool) -> Option<Option<Duration>> {
         self.if_ailing(|health, now| health.admit(is_complete, now).then(|| health.probe())).unwrap_or(Some(None))
     }
 
-    /// The result of `act`; none without taking the lock if the health is perfect.
+    /// The result of `act` on the health; none, without taking the lock, if no failure is counted.
     fn if_ailing<T>(&self, act: impl FnOnce(&mut Health, Duration) -> T) -> Option<T> {
         self.ailing.load(Ordering::Relaxed).then(|| self.with_health(act))
     }
 
+    /// The result of `act` on the health and the current time.
     fn with_health<T>(&self, act: impl FnOnce(&mut Health, Duration) -> T) -> T {
         let mut health = self.health.lock();
         let outcome = act(&mut health, self.began.elapsed());

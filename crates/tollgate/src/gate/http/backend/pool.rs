@@ -1,5 +1,5 @@
-//! Idle connections to backends. Each worker has its own, so that no lock is needed and the events of a connection wake
-//! the thread that uses it.
+//! Idle HTTP/1.1 connections to backends, kept for further requests. Each worker thread has its own, so that no lock is
+//! needed and the events of a connection wake the thread that uses it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,6 +11,7 @@ use super::h1::H1Connection;
 
 struct IdleConnection {
     connection: H1Connection,
+    /// The end of its last request, in milliseconds since the start of the worker.
     since_ms: u64,
 }
 
@@ -32,11 +33,11 @@ pub(crate) enum Wanted {
     New,
 }
 
-/// The age up to which a connection counts as recent, in milliseconds.
+/// The idle time up to which a connection counts as recent, in milliseconds.
 const RECENT_MS: u64 = 1000;
 
 impl Pool {
-    /// The most recently used connection that is still open.
+    /// The most recently used connection that is still open, if it is recent enough for the request.
     pub(crate) fn take(&self, backend: u64, wanted: Wanted, now_ms: u64) -> Option<H1Connection> {
         if wanted == Wanted::New {
             return None;
@@ -55,7 +56,7 @@ impl Pool {
         None
     }
 
-    /// Keeps a connection for the next request.
+    /// Keeps a connection for the next request, unless the backend has `bound` idle ones.
     pub(crate) fn give(&self, backend: u64, connection: H1Connection, bound: usize, now_ms: u64) {
         let mut by_backend = self.by_backend.borrow_mut();
         let idle = by_backend.entry(backend).or_default();

@@ -1,4 +1,4 @@
-//! The backends of each site, selected by the host of a request.
+//! The backends of each site (hosts that share backends and rules), selected by the host of a request.
 
 use std::sync::Arc;
 
@@ -14,10 +14,11 @@ pub(crate) struct SiteBackends {
     /// Each backend once; several sites may share one.
     pub(crate) all: Vec<Arc<Backend>>,
     sites: Vec<SiteGroup>,
-    /// The backends for the hosts of no site.
+    /// The backends of the gate, for hosts that belong to no site; may be empty.
     others: Backends,
 }
 
+/// The hosts of one site, and their backends.
 #[derive(Debug)]
 struct SiteGroup {
     hosts: Vec<HostPattern>,
@@ -25,7 +26,7 @@ struct SiteGroup {
 }
 
 impl SiteBackends {
-    /// The backends of `settings`, with their queues. Unchanged ones are kept.
+    /// The backends of `settings`, with their queues. Those that were in `before` are kept, with their health.
     pub(crate) fn new(
         settings: &Settings,
         before: Option<&Self>,
@@ -50,7 +51,7 @@ impl SiteBackends {
         site.map_or(&self.others, |site| &self.sites[site].backends)
     }
 
-    /// Whether no backend is for this host, although there are sites.
+    /// Whether there are sites, but no backend for this host.
     pub(crate) fn is_unknown(&self, host: Option<&[u8]>) -> bool {
         !self.sites.is_empty() && self.of(host).len() == 0
     }

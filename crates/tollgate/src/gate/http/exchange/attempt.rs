@@ -1,4 +1,5 @@
-//! One attempt to have a request served by one backend.
+//! One attempt to have a request served by one backend: opens a connection, writes the head, streams both bodies, and
+//! updates the health of the backend. `Exchange::forward` makes further attempts where that is safe.
 
 use std::io;
 
@@ -31,12 +32,12 @@ pub(super) enum AttemptEnd {
     /// The backend failed.
     BackendFailed {
         error: PeerError,
-        /// Whether the backend has sent any byte.
+        /// Whether the backend has sent any byte of a response.
         has_begun: bool,
         /// Whether the client has been sent a part of the response.
         is_cut: bool,
     },
-    /// The connection takes no more requests. The backend has received nothing.
+    /// The connection took no more requests. The backend has received nothing, so another attempt is safe.
     Unsent,
 }
 
@@ -88,7 +89,7 @@ impl Upstream {
         Ok(Self::H1(H1Connection { socket, buffer: ReadBuffer::default(), used: false }))
     }
 
-    /// Whether the backend may have closed it before it gets the request.
+    /// Whether it has been used before, so that the backend may be closing it.
     pub(super) fn was_used(&self) -> bool {
         match self {
             Self::H1(connection) => connection.used,
@@ -144,8 +145,8 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
             return cut_short(PeerError::Malformed("the request cannot be expressed in HTTP/2"));
         };
         if request.expects_continue() {
-            // Few backends send a 100 over HTTP/2, where a body costs nothing to hold back. The request was admitted,
-            // so the gate sends it.
+            // Few backends send a 100 over HTTP/2, where flow control can hold a body back. The request was admitted,
+            // so the gate sends the 100.
             response.clear();
             response.status = 100;
             if let Err(error) = reply.interim(response).await {
@@ -175,14 +176,14 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
             // The connection may be dead, so it gets no further requests.
             connection.retire();
         }
-        // A reset stream concerns the request, not the health of the backend, which is there to reset it.
+        // A reset stream shows nothing about the health of the backend, but the end of a new connection does.
         self.judge(slot, &end, was_used || !connection.has_ended());
         end
     }
 
-    /// Updates the health of the backend after a failure. `was_used`: on a connection that the backend may close at any
-    /// time, so that its end is no failure. A response that breaks off is none either: it shows that the backend
-    /// responds.
+    /// Counts a failure to respond for the health of the backend. If nothing came on a connection that `was_used`, that
+    /// is no failure, because the backend may close such a connection at any time. A response that breaks off is none
+    /// either, because it shows that the backend responds.
     fn judge(&self, slot: &BackendSlot, end: &AttemptEnd, was_used: bool) {
         let AttemptEnd::BackendFailed { error, has_begun, is_cut: false } = end else { return };
         if *error == PeerError::Gone && !has_begun && was_used {

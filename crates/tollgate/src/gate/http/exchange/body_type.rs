@@ -1,4 +1,5 @@
-//! The declared type of a body, as far as it matters for rules by a JSON value.
+//! The declared type of a request's body, for rules whose keys are values of a JSON body: `Exchange::read_json` decides
+//! by it how long to wait for the body, and whether its values are ambiguous.
 
 use tollgate_wire::http1::Fields;
 
@@ -7,11 +8,11 @@ use tollgate_wire::http1::Fields;
 pub(super) enum BodyType {
     /// A form, or several parts.
     Form,
-    /// JSON. Its client sends all of it before it expects a response.
+    /// JSON. Its client sends all of it before it expects a response, so the gate may wait for all of it.
     Json,
     /// Any other type, or none. Many backends parse such a body as JSON whatever its type.
     Other,
-    /// Several types, of which backends may use any.
+    /// Several fields with a type, of which backends may use any.
     Several,
 }
 
@@ -25,7 +26,7 @@ impl BodyType {
         let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
         let is_multipart = media_type.get(..10).is_some_and(|start| start.eq_ignore_ascii_case(b"multipart/"));
         let is_form = is_multipart || media_type.eq_ignore_ascii_case(b"application/x-www-form-urlencoded");
-        // A comma may separate two types, as in a field that a proxy has joined.
+        // A proxy may have joined two types with a comma, so this is neither a form nor JSON for certain.
         if content_type.contains(&b',') {
             return Self::Other;
         }

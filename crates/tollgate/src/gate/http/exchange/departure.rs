@@ -1,4 +1,4 @@
-//! Waits that end when the client leaves.
+//! Waits of a request, such as in the queue, that end early when its client leaves.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -7,8 +7,8 @@ use std::task::Poll;
 use crate::gate::http::body::PeerError;
 use crate::gate::http::halves::ClientBody;
 
-/// Waits on behalf of a client. Fails when the client leaves. `wait` is pinned by the caller, because a future that is
-/// passed by value is copied with all memory that it may ever need.
+/// The result of `wait`, or an error when the client leaves first. `wait` is pinned by the caller, because a future
+/// that is passed by value is copied, with all memory that it may ever need.
 pub(super) async fn unless_departed<T>(
     mut wait: Pin<&mut impl Future<Output = T>>,
     body: &mut impl ClientBody,

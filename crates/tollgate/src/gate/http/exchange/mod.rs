@@ -9,8 +9,8 @@
 //! | [`read_json`](Exchange::read_json) | reads a small body before the decision, if rules use values of its JSON |
 //! | [`decide`](Exchange::decide) | asks the rules, which may hold or refuse the request |
 //! | [`buffer_body`](Exchange::buffer_body) | reads a small body, so that a stalled client holds no permit |
-//! | [`queue`](Exchange::queue) | waits for an upload slot and a permit, then checks budgets again |
-//! | [`begin_forwarding`](Exchange::begin_forwarding) | admits it, unless the client leaves responses unread |
+//! | [`queue`](Exchange::queue) | waits for an upload slot and a permit to use a backend, then checks budgets again |
+//! | [`begin_forwarding`](Exchange::begin_forwarding) | counts it; fails if the client leaves many responses unread |
 //! | [`forward`](Exchange::forward) | connects to a backend and streams both bodies; retries where that is safe |
 //! | [`settle`](Exchange::settle) | charges the measured cost and releases the permit |
 //! | [`finish`](Exchange::finish) | sends the client the rest of the response, or a response of the gate's own |
@@ -61,9 +61,9 @@ use attempt::{AttemptEnd, Upstream};
 use body_type::BodyType;
 use departure::unless_departed;
 
-/// Attempts on further connections for a request of which no backend has received anything.
+/// Further attempts for a request that was not sent, because its connection took no more requests.
 const UNSENT_RETRIES_MAX: u32 = 2;
-/// Backends that are tried for one request if connections fail.
+/// Backends that are tried for one request if no connection can be made.
 const BACKENDS_TRIED_MAX: usize = 3;
 /// An estimate of the memory of a waiting request's task and buffers, in bytes.
 const WAITING_TASK_BYTES: u64 = 4096;
@@ -82,7 +82,7 @@ pub(crate) enum After {
     Tunnel(Box<H1Connection>, BackendSlot),
 }
 
-/// How an exchange ended before its settlement, and what the client is still to be sent.
+/// How the phases before the settlement ended. It determines what the client is still sent.
 enum End {
     /// The backend has sent its whole response. The client may not have read all of it.
     Answered {
@@ -145,13 +145,13 @@ pub(crate) struct Exchange<'a, B, R> {
     client: IpAddr,
     /// The arrival of the request, later by the time in which the gate waited for its body.
     since: Moment,
-    /// Set when the rules have admitted the request.
+    /// The request's permit and charges; set when the rules have admitted it.
     ticket: Option<Ticket>,
-    /// Whether all of the body is here, once the gate has tried to read it.
+    /// Whether all of the body has arrived; none until the gate has tried to read it.
     is_whole: Option<bool>,
     /// The values of a JSON body that rules use, by pointer.
     json: Vec<(String, Vec<u8>)>,
-    /// The part of the response that the client has not read; set when the request is forwarded.
+    /// Buffers the part of the response that the client has not read; set when the request is forwarded.
     overflow: Option<Overflow<'a>>,
     trace: Option<Trace>,
     access_record: Option<AccessRecord>,
@@ -242,9 +242,10 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         backends.of(host_of(&self.inbound.request.authority))
     }
 
-    /// Looks up the values of a JSON body that rules use. Only then is the body read before the decision. A body that
-    /// cannot be read, or that backends may read in different ways, has the value that all such bodies share. A form
-    /// has no value unless its body is valid JSON.
+    /// Looks up the values of a JSON body that rules use. Only if there are such rules is the body read before the
+    /// decision. A body that cannot be read, or that backends may read in different ways, has the value
+    /// [`AMBIGUOUS`](json_body::AMBIGUOUS), which all such bodies share. A form has no value unless its body is valid
+    /// JSON.
     async fn read_json(&mut self) -> Result<(), End> {
         let admission = &self.inbound.worker.shared.admission;
         if self.body.has_ended() || admission.rules_now().inputs.json_pointers.is_empty() {
@@ -271,7 +272,8 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         Ok(())
     }
 
-    /// Asks for a small body, or JSON of unknown length, on behalf of the backend, which does not get the `Expect`.
+    /// Sends the 100 that a client expects before it sends a small body, or JSON of unknown length. The backend then
+    /// does not get the `Expect`.
     async fn send_continue(&mut self, body_type: BodyType) -> Result<(), End> {
         let Inbound { request, response, .. } = &mut self.inbound;
         let is_small = match request.length {
@@ -295,9 +297,10 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         or_departure(admitted, self.body).await?.map_err(End::Refused)
     }
 
-    /// Returns whether all of the body is here. A client that asks for a 100 gets it from the backend, which has to see
-    /// the request first. The gate waits once: a second call returns the result of the first. With `is_awaited`, a body
-    /// without a known length is awaited like one with a known length.
+    /// Reads a small body, and returns whether all of it has arrived. The body of a client that expects a 100 is not
+    /// read: the backend sends the 100, and has to see the request first. The gate waits once: a second call returns
+    /// the result of the first. With `is_awaited`, a body without a known length is awaited like one with a known
+    /// length.
     async fn buffer_body(&mut self, is_awaited: bool) -> Result<bool, End> {
         if self.body.has_ended() {
             return Ok(true);
@@ -329,7 +332,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         }
     }
 
-    /// Returns the backend whose queue granted the permit.
+    /// Returns the backend whose queue granted the permit; none if the site has no backends.
     async fn queue(&mut self, is_whole: bool) -> Result<Option<Arc<Backend>>, End> {
         let Inbound { worker, peer, request, .. } = &self.inbound;
         let (admission, log) = (&worker.shared.admission, &worker.engagements);
@@ -364,7 +367,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         let request = &mut *self.inbound.request;
         let ticket = self.ticket.as_mut().expect("the rules have admitted the request");
         let mut account = shared.stats.admitted(self.client, user_agent(request), self.since);
-        trace::goes(&mut self.trace, ticket, &mut account, request);
+        trace::forwarded(&mut self.trace, ticket, &mut account, request);
         if let Some(record) = &mut self.access_record {
             record.admitted(ticket, account.wait);
         }
@@ -520,7 +523,7 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         self.fail((status, "the backend cannot be reached"), 1, Some(error), Some(slot))
     }
 
-    /// The backend failed. `is_cut`: after a part of its response was sent to the client.
+    /// The backend failed. `is_cut`: a part of its response was already sent to the client.
     fn backend_failed(&self, error: PeerError, is_cut: bool, slot: &BackendSlot) -> End {
         self.inbound.worker.counters.count(WorkerCounter::BackendFailed);
         if is_cut {

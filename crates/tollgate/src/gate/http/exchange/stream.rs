@@ -1,4 +1,4 @@
-//! Streams a request to a backend, and its response to the client.
+//! Streams a request to a backend, and its response to the client, on one connection to the backend.
 //!
 //! Both directions are futures of one task: the rest of the request goes out while the response comes in. The response
 //! is buffered only while its client reads too slowly ([`download`](mod@download)).
@@ -31,17 +31,18 @@ use crate::settings::Gate as Settings;
 pub(super) struct Stream<'s, 'a, B, R> {
     pub(super) inbound: &'s mut Inbound<'a>,
     pub(super) backend: &'s Backend,
-    /// The deadlines of the backend.
+    /// The deadlines of the connection, or stream, to the backend.
     pub(super) timer: &'s Timer,
     pub(super) body: &'s mut B,
     pub(super) reply: &'s mut R,
     pub(super) ticket: &'s mut Ticket,
-    /// The part of the response that the client has not read.
+    /// Buffers the part of the response that the client has not read.
     pub(super) overflow: &'s mut Overflow<'a>,
 }
 
 impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
-    /// Streams until the backend has sent its whole response, or one side fails.
+    /// Streams until the backend has sent its whole response, or one side fails. `answer` reads from the backend,
+    /// `sink` writes to it.
     pub(super) async fn run(self, answer: &mut impl BackendAnswer, sink: &mut impl Forward) -> AttemptEnd {
         let Self { inbound, backend, timer, body, reply, ticket, overflow } = self;
         let Inbound { worker, settings, request, response, keep, .. } = inbound;
@@ -82,13 +83,13 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
                 ticket.answers(response.status, has_media_type(response, b"application/grpc"));
                 ticket.reported(report::take(&mut response.fields, &settings.toll));
                 ticket.reported_load(report::take_load(&mut response.fields, settings.bands.header.as_deref()));
-                ticket.tell(&mut response.fields);
+                ticket.write_limit_headers(&mut response.fields);
             }
             let keep = *keep && is_uploaded.get() && !worker.is_draining();
             reply.begin(response, keep).map_err(SideError::Client)?;
             has_begun.set(true);
             if has_media_type(response, b"text/event-stream") {
-                // It lasts as long as its client likes, and is no work at the backend: it is settled here.
+                // It lasts as long as its client likes, and takes little work at the backend, so it is settled now.
                 is_endless.set(true);
                 shared.borrow_mut().done(Outcome::Answered);
             }
@@ -119,7 +120,7 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
                 let outcome = if is_complete {
                     read_unheard(answer, response, ticket, backend, settings).await
                 } else if sink.break_off().await {
-                    // The backend knows that the request will not be complete. The gate waits for what it does about
+                    // The backend sees the end of the incomplete request. The gate waits until it has responded to
                     // that.
                     read_unheard(answer, response, ticket, backend, settings).await;
                     Outcome::CutShort
@@ -183,8 +184,8 @@ async fn race<T>(
     mut download: Pin<&mut impl Future<Output = Result<T, SideError>>>,
     mut upload: Pin<&mut impl Future<Output = SideError>>,
 ) -> Result<T, SideError> {
-    // The request goes out before its response is read. Afterwards a response that is there counts before a client that
-    // has left.
+    // The first poll is of the upload, so that the request is sent before its response is read. Afterwards the download
+    // is polled first: a response that is complete counts, even if the client has left.
     if let Poll::Ready(error) = poll_fn(|cx| Poll::Ready(upload.as_mut().poll(cx))).await {
         return Err(error);
     }

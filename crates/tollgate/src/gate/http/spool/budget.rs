@@ -1,4 +1,5 @@
-//! Limits on buffered bytes: in memory, in the spool file, and per client.
+//! Limits on the bytes of responses that are buffered for slow clients: in memory, in the spool file, and per client.
+//! It only counts; the bytes are elsewhere. The settings `gate.buffer` have the limits.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,14 +10,14 @@ use parking_lot::Mutex;
 use super::BLOCK_BYTES;
 use crate::settings::ResponseBuffer as Settings;
 
-/// Where a block is.
+/// The place where a block of a response is buffered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Store {
     Memory,
     Spool,
 }
 
-/// The part of the memory that may be used.
+/// The part of the memory, of all responses together, that a block may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Share {
     /// The first half. The other half is for [`Share::Staging`], so that downloads can still reach the spool when the
@@ -25,19 +26,21 @@ pub(super) enum Share {
     /// All of it: for the few blocks that a download needs to go through the spool, and for the last piece of a
     /// response.
     Staging,
-    /// Without a limit, for the block that is read back from the spool: a response has one.
+    /// Without a limit: for the block that is read back from the spool, of which a response has one, and for the end of
+    /// a response.
     Unbounded,
 }
 
-/// One client may use a quarter of the memory, so that the others have room to reach the spool.
+/// One client may use the memory divided by this: a quarter, so that the others have room to reach the spool.
 const MEMORY_PARTS: u64 = 4;
-/// The minimum for one client, if there is that much: room for a few downloads that go through the spool.
+/// The limit for one client is not lower than this, in bytes: room for a few downloads that go through the spool.
 const CLIENT_MEMORY_MIN: u64 = 8 * BLOCK_BYTES as u64;
 
-/// Stalled responses of one client above which its further requests are refused. Each uses up to 84 KiB outside the
-/// budget: a buffer of the connection to the backend, and the task.
+/// The number of stalled responses of one client at which its further requests are refused. A stalled response has no
+/// room for its rest, so that its backend waits. Each uses up to 84 KiB outside the budget: a buffer of the connection
+/// to the backend, and the task.
 const STALLED_PER_ADDRESS_MAX: usize = 64;
-/// Stalled responses in total above which clients that have some get no more.
+/// The number of stalled responses in total at which clients that have some get no more.
 const STALLED_MAX: usize = 512;
 
 /// The limits and the bytes in use.
@@ -48,9 +51,9 @@ pub(crate) struct SpoolBudget {
     per_address_max: AtomicU64,
     /// The bytes in each [`Store`].
     used: [AtomicU64; 2],
-    /// Responses without room for their rest, so that their backends wait.
+    /// The number of stalled responses.
     stalled: AtomicUsize,
-    /// The buffered bytes of each client that has any.
+    /// The clients with buffered bytes or stalled responses.
     by_address: Mutex<HashMap<IpAddr, ClientBuffers>>,
 }
 
@@ -82,7 +85,7 @@ impl SpoolBudget {
         self.per_address_max.store(settings.per_address_bytes_max, Ordering::Relaxed);
     }
 
-    /// The bytes in memory and in the spool.
+    /// The bytes in memory, and those in the spool.
     pub(crate) fn used(&self) -> (u64, u64) {
         let [memory, spool] = &self.used;
         (memory.load(Ordering::Relaxed), spool.load(Ordering::Relaxed))

@@ -1,4 +1,4 @@
-//! The spool file, and the thread that reads and writes it.
+//! The spool file, and the thread that reads and writes it. The file buffers responses whose clients read slowly.
 //!
 //! A worker serves many connections on one thread, so it must not wait for a disk. All workers share one helper thread
 //! and one unlinked file, which disappears with the process. The file consists of slots of one block each. Jobs are
@@ -42,11 +42,12 @@ pub(super) struct Disk {
 
 struct DiskState {
     dir: PathBuf,
-    /// Whether the file could be created and the last block written.
+    /// Whether the file exists, and no job has failed since it was last opened.
     is_usable: AtomicBool,
+    /// Blocks that wait to be written.
     writes: AtomicUsize,
     began: Instant,
-    /// Unfinished jobs.
+    /// Jobs that have not ended.
     jobs: AtomicUsize,
     /// The time when the last job ended, or the first waiting one was queued, in milliseconds after `began`.
     progressed_ms: AtomicU64,
@@ -61,9 +62,13 @@ struct FileSlots {
     next: Slot,
 }
 
+/// A job for the helper thread. The sender gets its result.
 enum Job {
+    /// Writes a block to a slot, unless the block was dropped. The result is whether it was written.
     Write(Slot, Weak<Vec<u8>>, oneshot::Sender<bool>),
+    /// Reads this many bytes from a slot.
     Read(Slot, usize, oneshot::Sender<io::Result<Vec<u8>>>),
+    /// Truncates the file, because no slot is in use.
     Trim,
 }
 
@@ -85,7 +90,7 @@ impl Disk {
         Ok(Self { jobs, slots: Mutex::default(), state })
     }
 
-    /// Whether blocks can be written, as far as is known.
+    /// Whether blocks can be written, as far as is known, and the disk is not stuck.
     pub(super) fn is_usable(&self) -> bool {
         self.state.is_usable.load(Ordering::Relaxed) && !self.is_stuck()
     }
@@ -103,10 +108,10 @@ impl Disk {
 
     /// Queues a job for the helper thread, if there is one.
     fn give(&self, job: Job) -> bool {
-        self.state.given();
+        self.state.count_queued();
         let is_given = self.jobs.send(job).is_ok();
         if !is_given {
-            self.state.ended();
+            self.state.count_ended();
         }
         is_given
     }
@@ -130,8 +135,7 @@ impl Disk {
         }
     }
 
-    /// Starts to write a block. Refuses if too many are waiting. A block that is dropped before its turn is not
-    /// written.
+    /// Starts to write a block. None if too many are waiting. A block that is dropped before its turn is not written.
     pub(super) fn write(&self, slot: Slot, block: &Arc<Vec<u8>>) -> Option<oneshot::Receiver<bool>> {
         if self.state.writes.fetch_add(1, Ordering::Relaxed) < WRITES_MAX {
             let (done, written) = oneshot::channel();
@@ -143,7 +147,7 @@ impl Disk {
         None
     }
 
-    /// Starts to read a block of so many bytes.
+    /// Starts to read a block of this many bytes.
     pub(super) fn read(&self, slot: Slot, bytes: usize) -> oneshot::Receiver<io::Result<Vec<u8>>> {
         let (done, read) = oneshot::channel();
         // If the thread has ended, `done` is dropped, and the reader sees that.
@@ -157,8 +161,8 @@ impl DiskState {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// A job is queued.
-    fn given(&self) {
+    /// Counts a job that is queued.
+    fn count_queued(&self) {
         // In this order: a new job must not look late.
         if self.jobs.load(Ordering::Relaxed) == 0 {
             self.progressed_ms.store(self.now_ms(), Ordering::Release);
@@ -166,13 +170,13 @@ impl DiskState {
         self.jobs.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A job has ended.
-    fn ended(&self) {
+    /// Counts a job that has ended.
+    fn count_ended(&self) {
         self.progressed_ms.store(self.now_ms(), Ordering::Release);
         self.jobs.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Logs an error, once until blocks have been written for a while.
+    /// Logs an error, once until `has_logged` is reset.
     fn log(&self, error: &dyn std::fmt::Display) {
         if !self.has_logged.swap(true, Ordering::Relaxed) {
             let dir = Path::display(&self.dir);
@@ -199,23 +203,24 @@ impl DiskWorker {
                 None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match job {
-                Ok(job) => self.end(|worker| worker.work(job)),
+                Ok(job) => self.perform(|worker| worker.work(job)),
                 Err(RecvTimeoutError::Timeout) => self.reopen(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
+    /// Opens the file, as a job.
     fn reopen(&mut self) {
-        self.state.given();
-        self.end(Self::open);
+        self.state.count_queued();
+        self.perform(Self::open);
     }
 
-    /// Does one job.
-    fn end(&mut self, job: impl FnOnce(&mut Self)) {
+    /// Does one job that was counted, and counts its end. A job that takes too long counts as an error.
+    fn perform(&mut self, job: impl FnOnce(&mut Self)) {
         let began = Instant::now();
         job(self);
-        self.state.ended();
+        self.state.count_ended();
         if began.elapsed() > STUCK_AFTER {
             self.failed_at = Some(Instant::now());
         }
@@ -269,8 +274,8 @@ impl DiskWorker {
         self.file.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// A block was written. On a full disk some writes succeed, so the next error is logged only after a while without
-    /// one.
+    /// A block was written. On a full disk some writes still succeed, so errors are logged again only after a time of
+    /// twice [`RETRY`] without one.
     fn succeeded(&mut self) {
         if self.failed_at.is_none_or(|failed_at| failed_at.elapsed() > 2 * RETRY) {
             self.failed_at = None;

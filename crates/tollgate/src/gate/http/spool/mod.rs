@@ -6,8 +6,8 @@
 //!
 //! An [`Overflow`] is a queue of blocks for one response. It has no memory until the client's socket is full. The first
 //! blocks are in memory. When the response has [`MEMORY_BLOCKS_MAX`] of them, or the memory for all responses is used
-//! up, full blocks go to the spool file ([`disk`]), and come back one at a time as the client reads. Limits are in
-//! [`budget`]. When they are reached, there is no room, and the backend waits.
+//! up, full blocks are moved to the spool file ([`disk`]), and come back one at a time as the client reads. Limits are
+//! in [`budget`]. When they are reached, there is no room, and the backend waits.
 
 mod budget;
 mod disk;
@@ -29,13 +29,13 @@ use crate::settings::ResponseBuffer as Settings;
 use budget::{Share, SpoolBudget};
 use disk::{Disk, STUCK_AFTER, Slot};
 
-/// The size of a block. One read of a backend's socket is at most as large.
+/// The size of a block in bytes. One read of a backend's socket is at most as large.
 pub(crate) const BLOCK_BYTES: usize = 64 * 1024;
 /// Blocks of one response in memory, if the spool can be used: 1 MiB.
 const MEMORY_BLOCKS_MAX: usize = 16;
 /// Blocks that a response needs in memory to go through the spool: the one that is sent and the one that is filled.
 const STAGING_BLOCKS: usize = 2;
-/// The last piece of a response is charged in steps of this size.
+/// The last piece of a response is charged in steps of this many bytes.
 const LAST_PIECE_STEP_BYTES: usize = 4 * 1024;
 /// The longest wait for a block of the spool. Then the response breaks off: nothing else has its bytes.
 const READ_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -51,7 +51,8 @@ impl Buffers {
         Ok(Self { budget: SpoolBudget::new(settings), disk: Disk::new(settings.dir.clone())? })
     }
 
-    /// Takes a block of the memory for other parts of responses. Without a client only the total limit applies.
+    /// Takes a block of the memory for response bytes that are not in an [`Overflow`] (`h2_unsent`). Without a client
+    /// only the total limit applies.
     pub(crate) fn borrow(&self, client: Option<IpAddr>) -> bool {
         self.budget.take_memory(client, Share::Half, BLOCK_BYTES)
     }
@@ -77,13 +78,15 @@ pub(crate) struct Overflow<'a> {
     task_bytes: usize,
     /// Whether that memory is in the budget.
     is_task_charged: bool,
+    /// The write of the block that is [`Block::Writing`]; there is at most one.
     writing: Option<oneshot::Receiver<bool>>,
+    /// The read of the first block, which is [`Block::Spooled`].
     reading: Option<oneshot::Receiver<io::Result<Vec<u8>>>>,
     /// Wakes the task if the disk does not finish the write.
     write_deadline: Deadline,
     /// The same for the read.
     read_deadline: Deadline,
-    /// Whether it accepts nothing more. Its content is still sent.
+    /// Whether it accepts nothing more, except for the last piece. Set for responses that may not be buffered.
     pub(crate) is_closed: bool,
     /// Whether there was no room at some time, so that the gate stopped reading from the backend.
     pub(crate) was_full: bool,
@@ -91,6 +94,8 @@ pub(crate) struct Overflow<'a> {
     is_stalled: bool,
 }
 
+/// A block of a response, by the place where it is. Transitions:
+///
 /// | from | to |
 /// |---|---|
 /// | `Memory`, full and last | `Writing` |
@@ -104,7 +109,7 @@ enum Block {
 
 struct MemoryBlock {
     data: Vec<u8>,
-    /// Its bytes in the budget.
+    /// Its size, as it is counted in the budget.
     charged: usize,
 }
 
@@ -120,7 +125,7 @@ impl MemoryBlock {
 }
 
 impl<'a> Overflow<'a> {
-    /// An empty buffer. `task_bytes` count while it is not empty.
+    /// An empty buffer. `task_bytes`, the memory of the request's task, is charged while it is not empty.
     pub(crate) fn new(buffers: &'a Buffers, client: IpAddr, task_bytes: usize) -> Self {
         Self {
             buffers,
@@ -146,7 +151,7 @@ impl<'a> Overflow<'a> {
         self.blocks.is_empty()
     }
 
-    /// There is no room, so the gate waits for the client. A wait for the disk does not count.
+    /// Records that there is no room, so that the gate waits for the client. A wait for the disk does not count.
     pub(crate) fn note_full(&mut self) {
         if !self.waits_for_disk() {
             self.was_full = true;
@@ -187,7 +192,7 @@ impl<'a> Overflow<'a> {
         self.append_pieces(&mut data, Share::Unbounded);
     }
 
-    /// Fills the last block, if it is in memory.
+    /// Fills the free space of the last block, if it is in memory.
     fn fill_last(&mut self, data: &mut &[u8]) {
         if let Some(Block::Memory(last)) = self.blocks.back_mut() {
             let (now, later) = data.split_at(data.len().min(last.charged - last.data.len()));
@@ -196,7 +201,7 @@ impl<'a> Overflow<'a> {
         }
     }
 
-    /// Adds blocks that are no larger than necessary.
+    /// Adds blocks that are no larger than necessary, as far as the budget permits.
     fn append_pieces(&mut self, data: &mut &[u8], share: Share) {
         while !data.is_empty() {
             let (now, later) = data.split_at(data.len().min(BLOCK_BYTES));
@@ -209,7 +214,7 @@ impl<'a> Overflow<'a> {
         }
     }
 
-    /// Counts a block of memory, and the task with the first one.
+    /// Takes memory for a block from the budget, and for the task with the first one.
     fn take_memory(&mut self, share: Share, bytes: usize) -> bool {
         let task_bytes = if self.is_task_charged { 0 } else { self.task_bytes };
         if !self.buffers.budget.take_memory(Some(self.client), share, bytes + task_bytes) {
@@ -269,15 +274,17 @@ impl<'a> Overflow<'a> {
         }
     }
 
+    /// Adds an empty block in memory. Returns false if there is no room, and starts to move the last block to the
+    /// spool.
     fn add_block(&mut self) -> bool {
         if let Some(spare) = self.spare.take() {
             self.blocks.push_back(Block::Memory(MemoryBlock::whole(spare)));
             return true;
         }
-        let is_small = self.memory_blocks < MEMORY_BLOCKS_MAX || !self.buffers.disk.is_usable();
+        let may_grow = self.memory_blocks < MEMORY_BLOCKS_MAX || !self.buffers.disk.is_usable();
         let is_staging = self.memory_blocks < STAGING_BLOCKS;
         if (is_staging && self.take_memory(Share::Staging, BLOCK_BYTES))
-            || (is_small && self.writing.is_none() && self.take_memory(Share::Half, BLOCK_BYTES))
+            || (may_grow && self.writing.is_none() && self.take_memory(Share::Half, BLOCK_BYTES))
         {
             self.blocks.push_back(Block::Memory(MemoryBlock::whole(Vec::with_capacity(BLOCK_BYTES))));
             return true;
@@ -313,6 +320,7 @@ impl<'a> Overflow<'a> {
         false
     }
 
+    /// Ready when no block is being written. If the disk failed or is stuck, the block is in memory again.
     fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), PeerError>> {
         let Some(writing) = &mut self.writing else { return Poll::Ready(Ok(())) };
         let is_written = match Pin::new(writing).poll(cx) {
@@ -344,6 +352,7 @@ impl<'a> Overflow<'a> {
         Poll::Ready(Ok(()))
     }
 
+    /// Reads the first block back from the spool.
     fn poll_read(&mut self, slot: Slot, cx: &mut Context<'_>) -> Poll<Result<(), PeerError>> {
         let reading = self.reading.get_or_insert_with(|| self.buffers.disk.read(slot, BLOCK_BYTES));
         let Poll::Ready(read) = Pin::new(reading).poll(cx) else {

@@ -5,7 +5,8 @@
 //! -> Output
 //! ```
 //!
-//! A worker appends each line to its own chunk, and passes the chunk to the writer when it is full and at every tick.
+//! A worker appends each line to its own chunk. It passes the chunk to the writer when it is full, and at every tick of
+//! the worker (100 ms).
 
 mod output;
 mod writer;
@@ -20,10 +21,10 @@ pub(crate) use writer::{LogCounts, LogWriter};
 use crate::settings::LogFormat;
 use writer::Chunk;
 
-/// A chunk of this size is passed on before the tick.
+/// A chunk of at least this size is passed on before the tick.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// The access log of one worker.
+/// The access log of one worker; none if it is off.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerLog(RefCell<Option<OpenLog>>);
 
@@ -53,7 +54,7 @@ impl WorkerLog {
         }
     }
 
-    /// Passes the lines on, and uses `writer` from now on.
+    /// Passes the lines on to the current writer, and uses `writer` from now on, which a reload may have replaced.
     pub(crate) fn tick(&self, writer: Option<&Arc<LogWriter>>) {
         let mut open = self.0.borrow_mut();
         if let Some(OpenLog { writer, chunk }) = &mut *open {

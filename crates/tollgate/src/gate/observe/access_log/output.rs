@@ -1,4 +1,5 @@
-//! The destinations of an access log. Only the thread of the log writes to them, so each may block.
+//! The destinations of an access log: a file, stdout, or syslog. Only the thread of the log ([`super::writer`]) writes
+//! to them, so each may block.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -60,7 +61,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes whole lines. Returns the number of lost ones, and the error.
+    /// Writes `count` whole lines. Returns the number of lost ones with the error, if any were lost.
     pub(super) fn write(&mut self, lines: &[u8], count: u64) -> Result<(), Lost> {
         let all_lost = |error| Lost { lines: count, error };
         match self {
@@ -147,6 +148,7 @@ fn each_line(lines: &[u8], mut send: impl FnMut(&[u8]) -> io::Result<usize>) -> 
 /// A syslog message (RFC 3164). Daemons of the same machine expect no host.
 struct SyslogMessage {
     bytes: Vec<u8>,
+    /// The length of the part before the line, which is the same for all lines of a chunk.
     head: usize,
 }
 
@@ -158,6 +160,7 @@ impl SyslogMessage {
         Self { head: head.len(), bytes: head.into_bytes() }
     }
 
+    /// The message with this line.
     fn of(&mut self, line: &[u8]) -> &[u8] {
         self.bytes.truncate(self.head);
         self.bytes.extend_from_slice(line);

@@ -1,4 +1,5 @@
-//! The thread that writes an access log. Workers pass chunks of whole lines to its queue.
+//! The thread that writes an access log. Workers pass chunks of whole lines to its bounded queue, and lines that do not
+//! fit are dropped, so that a destination that hangs delays no request.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ const LAST_WRITE_MAX: Duration = Duration::from_secs(2);
 /// The interval of reports about dropped lines in the log of the gate.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
-/// Counters over the life of the gate, whatever the settings.
+/// Counters over the life of the gate. A reload that replaces the writer does not reset them.
 #[derive(Debug, Default)]
 pub(crate) struct LogCounts {
     /// Lines written.
@@ -31,7 +32,7 @@ pub(super) struct Chunk {
     pub(super) lines: u64,
 }
 
-/// The access log under one version of the settings.
+/// The access log with one set of settings. A reload that changes them opens another one.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
     pub(crate) settings: Settings,
@@ -63,7 +64,7 @@ impl LogWriter {
         self.queue.reopen();
     }
 
-    /// Writes the last lines, and waits a short time for that.
+    /// Writes the last lines, and waits for that up to [`LAST_WRITE_MAX`].
     pub(crate) fn end(&self) {
         self.queue.close();
         if let Err(lines) = self.queue.finish(LAST_WRITE_MAX) {
@@ -72,13 +73,14 @@ impl LogWriter {
     }
 }
 
-/// The thread ends when it has written the rest.
+/// Closes the queue. The thread ends when it has written the rest.
 impl Drop for LogWriter {
     fn drop(&mut self) {
         self.queue.close();
     }
 }
 
+/// The thread.
 fn run(queue: &LineQueue, mut output: Output, counts: &LogCounts) {
     let (mut report, mut chunk) =
         (DropReport { reported: counts.dropped.load(Ordering::Relaxed), at: None }, Vec::new());
@@ -101,12 +103,14 @@ fn run(queue: &LineQueue, mut output: Output, counts: &LogCounts) {
 
 /// Reports dropped lines in the log of the gate: at once, and then at most once a minute.
 struct DropReport {
+    /// The number of dropped lines at the last report.
     reported: u64,
+    /// The time of the last report.
     at: Option<Instant>,
 }
 
 impl DropReport {
-    /// Whether a report is due, and the number of lines that it is about.
+    /// The number of lines to report; none if no report is due.
     fn due(&mut self, dropped: u64, now: Instant) -> Option<u64> {
         let lines = dropped - self.reported;
         if lines == 0 || self.at.is_some_and(|at| now.duration_since(at) < REPORT_EVERY) {
