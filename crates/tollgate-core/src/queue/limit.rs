@@ -169,8 +169,6 @@ pub(super) struct InFlightLimit {
     /// Whether the backend's machine was last seen to have CPU time to spare.
     is_idle: bool,
     wave: Wave,
-    /// The smallest number in flight of late: the regression cannot tell candidates below it apart.
-    crowd_min: u64,
     trial_at: Option<Moment>,
     trial_after: Span,
     /// How many more waves try another number, in turns with the number itself, and whether that is a larger one.
@@ -200,7 +198,6 @@ impl InFlightLimit {
             is_roomy: false,
             is_idle: false,
             wave: Wave { since: now, ..Wave::default() },
-            crowd_min: start.as_256ths(),
             trial_at: None,
             trial_after: TRIAL_AFTER_MIN,
             tries: 0,
@@ -318,9 +315,6 @@ impl InFlightLimit {
             if !is_new && stay.wall <= now.since(self.set_at) {
                 self.near.add(x, y);
             }
-            let crowd = stay.crowd.as_256ths();
-            self.crowd_min =
-                if crowd < self.crowd_min { crowd } else { self.crowd_min + (crowd - self.crowd_min) / 64 };
         }
         self.wave.ends += 1;
         self.wave.telling_ends += u32::from(is_telling);
@@ -330,9 +324,6 @@ impl InFlightLimit {
         let is_own = stay.wall <= now.since(self.wave.since);
         let is_fast = stay.wall.times(2) <= shortest.times(3);
         self.wave.fast_ends += u32::from(is_own && is_fast);
-        if self.is_idle && !self.is_contended {
-            self.grow_if_idle(now);
-        }
         if self.wave.older <= self.wave.older_at_start / 4
             && now.since(self.wave.since) >= self.wave.least
             && self.wave.telling_ends >= self.knee.samples_needed()
@@ -390,7 +381,9 @@ impl InFlightLimit {
             return;
         }
         let lasts = now.since(self.wave.since);
-        let is_idle = is_idle && self.was_pressed(now) && !self.is_contended;
+        // A machine that was idle before requests came says nothing.
+        let is_pressed = self.wave.pressed_at.is_some_and(|at| now.since(at) >= IDLE_MIN);
+        let is_idle = is_idle && is_pressed && !self.is_contended;
         if is_idle && !self.is_clear {
             self.grow_if_idle(now);
         } else if is_idle && now.since(self.idle_since) >= IDLE_MAX {
@@ -404,14 +397,9 @@ impl InFlightLimit {
         }
     }
 
-    /// A machine that was idle before requests came says nothing.
-    fn was_pressed(&self, now: Moment) -> bool {
-        self.wave.pressed_at.is_some_and(|at| now.since(at) >= IDLE_MIN)
-    }
-
-    /// Lets the limit grow if the backend's machine is idle and nothing speaks against it.
+    /// Lets the limit grow if nothing speaks against it, because the backend's machine is idle.
     fn grow_if_idle(&mut self, now: Moment) {
-        if !self.is_clear && self.was_pressed(now) && (!self.has_grown_idle || self.serves_all_at_once(now)) {
+        if !self.has_grown_idle || self.serves_all_at_once(now) {
             self.has_grown_idle = true;
             self.set(self.in_force.as_256ths() * GROWTH_MAX, now);
         }
@@ -434,10 +422,7 @@ impl InFlightLimit {
     }
 
     fn end_wave(&mut self, dominant: Option<Price>, now: Moment) {
-        let mut finding = self.knee.finding(self.found);
-        if finding == Finding::Roomy && self.near.follows(ONLY_SHARE) == Follows::Yes {
-            finding = Finding::Unclear;
-        }
+        let finding = self.knee.finding(self.found);
         let (trial, tried) = (core::mem::take(&mut self.trial), self.in_force);
         self.in_force = if self.is_clear { self.filled() } else { self.found };
         self.is_roomy = finding == Finding::Roomy;
@@ -465,7 +450,7 @@ impl InFlightLimit {
         let most = self.found.as_256ths().saturating_mul(GROWTH_MAX);
         self.is_clear = true;
         (self.tries, self.tries_more) = (TRIES, false);
-        self.set(number.as_256ths().min(most).max(self.least()), now);
+        self.set(number.as_256ths().min(most).max(Load::ONE.as_256ths()), now);
     }
 
     /// Compares the number with half of it or twice as much, in turns, until it is certain which is better: the smaller
@@ -498,7 +483,8 @@ impl InFlightLimit {
     }
 
     fn try_another(&mut self, now: Moment) {
-        let half = (self.found.as_256ths() / 2).max(self.least());
+        // Half of one request is one request.
+        let half = (self.found.as_256ths() / 2).max(Load::ONE.as_256ths());
         if self.tries == 0 || !self.tries_more && half >= self.found.as_256ths() {
             return self.next_wave(now);
         }
@@ -506,11 +492,6 @@ impl InFlightLimit {
         let twice = self.in_force.as_256ths() * 2;
         let (trial, number) = if self.tries_more { (Trial::Twice, twice) } else { (Trial::Half, half) };
         self.attempt(trial, number, now);
-    }
-
-    /// The regression cannot tell numbers below the smallest in flight of late apart.
-    fn least(&self) -> u64 {
-        self.crowd_min.min(Load::ONE.as_256ths())
     }
 
     fn is_trial_due(&mut self, now: Moment) -> bool {
