@@ -97,8 +97,8 @@ export function keyPage(parameters) {
 
   const refresh = newest(() => get("key", { class: cls, key }), (detail) => {
     const { bucket, episode, flags } = detail;
-    rules.show(detail.rules ?? [], detail.cut ? "No rule has throttled this key." : "No rule has this class.");
-    refusals.show(detail.refusals ?? [], "No refusal in the last 24 hours.");
+    rules.show(detail.rules ?? [], detail.cut ? "No rule has throttled this key." : "No rule depends on this key alone.");
+    refusals.show(detail.refusals ?? [], "No recorded refusal in the last 24 hours.");
     queue.textContent = detail.queue ? queueInWords(detail.queue) : "";
     queue.hidden = !detail.queue;
     cut.hidden = !detail.cut;
