@@ -222,7 +222,8 @@ pub(crate) fn write_trailers(trailers: &Fields) -> HeaderMap {
     map
 }
 
-/// Adds a field, or drops it if its name or value is invalid. Callers leave out hop-by-hop fields, which HTTP/2 forbids.
+/// Adds a field, or drops it if its name or value is invalid. Callers leave out hop-by-hop fields, which HTTP/2
+/// forbids.
 fn append(headers: &mut HeaderMap, name: &[u8], value: &[u8]) {
     let (Ok(name), Ok(value)) =
         (HeaderName::from_bytes(name), HeaderValue::from_maybe_shared(Bytes::copy_from_slice(value)))

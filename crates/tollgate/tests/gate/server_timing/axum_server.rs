@@ -44,7 +44,8 @@ pub(super) fn start(is_reporting: bool) -> std::net::SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     listener.set_nonblocking(true).unwrap();
-    let mut site = axum::Router::new().route("/burn", axum::routing::get(burn)).route("/wait", axum::routing::get(wait));
+    let mut site =
+        axum::Router::new().route("/burn", axum::routing::get(burn)).route("/wait", axum::routing::get(wait));
     if is_reporting {
         site = site.layer(axum::middleware::from_fn(server_timing));
     }

@@ -120,8 +120,8 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
                     ticket.held_up();
                 }
                 overflow.clear();
-                // The backend works on after its client has left or failed. The request is charged until the backend has
-                // finished. The upload has ended, so it does not count as stalled any more.
+                // The backend works on after its client has left or failed. The request is charged until the backend
+                // has finished. The upload has ended, so it does not count as stalled any more.
                 ticket.sent();
                 let outcome = if is_uploaded {
                     read_unheard(answer, response, ticket, backend, settings).await
