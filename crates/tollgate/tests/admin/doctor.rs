@@ -224,7 +224,10 @@ fn the_page_of_one_caller_is_printed_once() {
     let (code, page, errors) = run(&["doctor", "--key", "tester"]);
     assert!(code != Some(0) && page.is_empty() && errors.contains("--class user-agent"), "{code:?} {page}{errors}");
     let (code, agent, _) = run(&["doctor", "--key", "tester", "--class", "user-agent"]);
-    assert!(code == Some(0) && agent.starts_with("tester  user-agent\n\nno rule depends on this key alone; "), "{agent}");
+    assert!(
+        code == Some(0) && agent.starts_with("tester  user-agent\n\nno rule depends on this key alone; "),
+        "{agent}"
+    );
     let (code, network, _) = run(&["doctor", "--key", "203.0.113.0/24", "--class", "ip/24", "--json"]);
     let network: Value = serde_json::from_str(&network).unwrap();
     assert_eq!((code, &network["refusals"][0]["count"]), (Some(0), &json!(3)));
