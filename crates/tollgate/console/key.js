@@ -97,7 +97,8 @@ export function keyPage(parameters) {
 
   const refresh = newest(() => get("key", { class: cls, key }), (detail) => {
     const { bucket, episode, flags } = detail;
-    rules.show(detail.rules ?? [], detail.cut ? "No rule has throttled this key." : "No rule depends on this key alone.");
+    const unruled = detail.cut ? "No rule has throttled this key." : "No rule depends on this key alone.";
+    rules.show(detail.rules ?? [], unruled);
     refusals.show(detail.refusals ?? [], "No recorded refusal in the last 24 hours.");
     queue.textContent = detail.queue ? queueInWords(detail.queue) : "";
     queue.hidden = !detail.queue;
