@@ -1,5 +1,5 @@
-//! Memory for exchanges (requests with their responses) of HTTP/1 and HTTP/2 clients, reused from one to the next, so that
-//! most requests allocate nothing. Each worker thread keeps up to 64 unused ones.
+//! Memory for exchanges (requests with their responses) of HTTP/1 and HTTP/2 clients, reused from one to the next, so
+//! that most requests allocate nothing. Each worker thread keeps up to 64 unused ones.
 
 use tollgate_wire::http1::chunked::Decoder;
 use tollgate_wire::http1::{RequestHead, ResponseHead};
