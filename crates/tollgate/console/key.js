@@ -114,7 +114,7 @@ export function keyPage(parameters) {
       ["Would be refused", bucket?.would_refuse ? format.count(bucket.would_refuse) : null],
       ["CPU time", bucket && format.span(bucket.cpu_ms)], ["First seen", bucket && format.date(bucket.first_seen)],
       ["Last seen", bucket && format.ago(bucket.last_seen)],
-      ["Refused in the last hour", episode && format.count(episode.rejected)],
+      ["Refused recently", episode && format.count(episode.rejected)],
       ["First refusal", episode && format.date(episode.first_at)],
       ["Flagged", flags?.[0] && !flags[0].cleared_at ? format.date(flags[0].flagged_at) : null],
       ["Last flag cleared", flags?.[0]?.cleared_at ? clearedInWords(flags[0]) : null],

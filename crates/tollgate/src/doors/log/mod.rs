@@ -28,8 +28,7 @@ use crate::settings::DoorLog;
 const PIECES_MAX: usize = 16;
 /// A UDP datagram cannot be larger.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
-/// Maximum number of lines of the file that are processed before other work of the thread has its turn, and of lines of
-/// one syslog message. Further lines of a message are ignored.
+/// Maximum number of lines that are processed before other work of the thread has its turn.
 const LINES_AT_ONCE_MAX: usize = 256;
 
 /// The sources of log lines. The address for syslog messages is bound; nothing is read yet.
@@ -81,9 +80,8 @@ async fn receive(socket: tokio::net::UdpSocket, senders: NetworkSet, station: Rc
                     station.count(Count::LogLineIgnored);
                     continue;
                 }
-                for line in datagram[..bytes].split(|byte| matches!(byte, b'\n' | 0)).take(LINES_AT_ONCE_MAX) {
-                    settle(&station, &mut parser, line);
-                }
+                let lines = datagram[..bytes].split(|byte| matches!(byte, b'\n' | 0));
+                settle_lines(&station, &mut parser, lines).await;
             }
             Err(error) => {
                 tracing::debug!(%error, "a syslog message cannot be received");
@@ -97,11 +95,15 @@ async fn receive(socket: tokio::net::UdpSocket, senders: NetworkSet, station: Rc
 async fn settle_pieces(mut pieces: mpsc::Receiver<Vec<u8>>, station: Rc<Station>) {
     let mut parser = Parser::new();
     while let Some(piece) = pieces.recv().await {
-        for (index, line) in piece.split(|byte| *byte == b'\n').enumerate() {
-            settle(&station, &mut parser, line);
-            if index % LINES_AT_ONCE_MAX == LINES_AT_ONCE_MAX - 1 {
-                tokio::task::yield_now().await;
-            }
+        settle_lines(&station, &mut parser, piece.split(|byte| *byte == b'\n')).await;
+    }
+}
+
+async fn settle_lines(station: &Station, parser: &mut Parser, lines: impl Iterator<Item = &[u8]>) {
+    for (index, line) in lines.enumerate() {
+        settle(station, parser, line);
+        if index % LINES_AT_ONCE_MAX == LINES_AT_ONCE_MAX - 1 {
+            tokio::task::yield_now().await;
         }
     }
 }

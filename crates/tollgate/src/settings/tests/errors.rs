@@ -443,6 +443,8 @@ fn invalid_links_to_masters_are_errors() {
     check(&master(key), &[("7:7", "write `key_file` in `[link]`")]);
     check(&master("domains = [\"x\"]"), &[("6:3", "no master keeps `default/r`")]);
     check(&master("[[link.master]]"), &[("7:1", "write the `domains` of one")]);
+    let sharded = "[[link.master]]\n[[link.master]]\ndomains = [\"x\"]";
+    check(&master(sharded), &[("7:1", "write the `domains` of one")]);
     check(&master("domains = [\"x\", \"x\"]\n[[link.master]]"), &[("7:17", "another master keeps this domain")]);
 }
 
