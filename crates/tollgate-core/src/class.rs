@@ -32,11 +32,12 @@ pub(crate) enum Part {
     Query(String),
     /// A value in a JSON body, by JSON pointer.
     Json(String),
-    /// The route of the path: the path without identifiers.
+    /// The route: the path with `:id` for segments that are identifiers, such as numbers.
     Path,
     Host,
     Method,
-    /// An identifier that a gatekeeper, the caller of a door or the caller of the library supplies.
+    /// The attribute `identifier`, which the application of a gatekeeper, the caller of a door or the caller of the
+    /// library supplies.
     Identifier,
     /// An entry of an Envoy descriptor, or another attribute that the caller of a door sends.
     Descriptor(String),
@@ -47,17 +48,23 @@ pub(crate) enum Part {
 pub enum ClassError {
     /// No class has this name.
     Unknown(String),
-    /// An address prefix that is too long or has no IPv6 half.
+    /// An address prefix that is not a number, is too long, or has no IPv6 half.
     Prefix(String),
-    /// A header, cookie, query or descriptor without a name, or a JSON pointer that does not begin with a slash.
+    /// A header, cookie, query or descriptor without a name, or `json:` without a JSON pointer, which begins with a
+    /// slash.
     Nameless(String),
 }
 
 impl fmt::Display for ClassError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown(text) => write!(formatter, "no class is called {text:?}, such as ip/32 or header:NAME"),
+            Self::Unknown(text) => {
+                write!(formatter, "no class is called {text:?}: write a class such as ip/32 or header:NAME")
+            }
             Self::Prefix(text) => write!(formatter, "{text:?} has an invalid prefix length"),
+            Self::Nameless(text) if text.starts_with("json:") => {
+                write!(formatter, "{text:?} needs a JSON pointer after the colon, such as json:/user/id")
+            }
             Self::Nameless(text) => write!(formatter, "{text:?} needs a name after the colon"),
         }
     }
@@ -65,18 +72,18 @@ impl fmt::Display for ClassError {
 
 impl core::error::Error for ClassError {}
 
-/// The classes without a parameter, for suggestions in error messages.
+/// The classes without a name of their own, and the usual prefixes of `ip`, for suggestions in error messages.
 pub const PLAIN_CLASSES: [&str; 8] = ["ip/32", "ip/24", "ip/16", "user-agent", "path", "host", "method", "identifier"];
 
 impl Class {
-    /// Parses `ip/24`, `header:x-api-key`, or several classes joined by `+` such as `method+path`.
+    /// Parses `ip/24`, `header:x-api-key`, or several classes joined by `+` such as `method+path`. Names have no `+`.
     pub fn parse(text: &str) -> Result<Self, ClassError> {
         let parts = text.split('+').map(|part| Part::parse(part.trim())).collect::<Result<_, _>>()?;
         Ok(Self { parts })
     }
 
     /// Writes the key of `request` to `sink`. Returns `false` if the request has no such key; the rule then
-    /// does not apply.
+    /// does not apply, and the content of `sink` is meaningless.
     #[inline]
     pub fn write_key(&self, request: &impl Request, sink: &mut impl KeySink) -> bool {
         self.parts.iter().all(|part| {
@@ -87,9 +94,10 @@ impl Class {
     }
 
     /// Writes the key that `identifier` names to `sink`, as [`write_key`](Self::write_key) does for a request.
-    /// Returns `false` if it names no key of this class. Messages between gates and masters name a key by its
-    /// identifier: an address or network as text, any other part verbatim. Several parts are joined by `|`; each `|`
-    /// and `\` within a part is escaped with `\`.
+    /// Returns `false` if it names no key of this class; the content of `sink` is then meaningless. Messages between
+    /// gates and masters name a key by its identifier, which is not the class `identifier`: an address or network as
+    /// text, any other part verbatim. Several parts are joined by `|`; each `|` and `\` within a part is escaped with
+    /// `\`.
     pub fn write_identified(&self, identifier: &[u8], sink: &mut impl KeySink) -> bool {
         if let [part] = self.parts.as_slice() {
             let present = part.write_identified(identifier, false, sink);
@@ -118,26 +126,26 @@ impl Class {
         self.parts.iter().all(|part| other.parts.iter().any(|known| covers(part, known)))
     }
 
-    /// Whether keys have several parts.
+    /// Whether keys have several parts, so that their identifiers are escaped.
     pub fn is_joined(&self) -> bool {
         self.parts.len() > 1
     }
 }
 
 /// Separates the parts of an identifier.
-pub const PART_BAR: u8 = b'|';
+pub const PART_SEPARATOR: u8 = b'|';
 /// Escapes a separator or itself within a part.
 pub const PART_ESCAPE: u8 = b'\\';
 
 /// The first part of an identifier, still escaped, and the rest after the separator.
 fn split_part(identifier: &[u8]) -> (&[u8], Option<&[u8]>) {
     let mut is_escaped = false;
-    let bar = identifier.iter().position(|&byte| {
-        let is_bar = byte == PART_BAR && !is_escaped;
+    let separator = identifier.iter().position(|&byte| {
+        let is_separator = byte == PART_SEPARATOR && !is_escaped;
         is_escaped = byte == PART_ESCAPE && !is_escaped;
-        is_bar
+        is_separator
     });
-    bar.map_or((identifier, None), |at| (&identifier[..at], Some(&identifier[at + 1..])))
+    separator.map_or((identifier, None), |at| (&identifier[..at], Some(&identifier[at + 1..])))
 }
 
 impl fmt::Display for Class {
@@ -159,7 +167,7 @@ impl Part {
             name => Ok(name.to_string()),
         };
         match text.split_once(':') {
-            // `header:host` is the class `host`, which ignores case and port.
+            // `header:host` is the class `host`, which ignores case, port and trailing dots.
             Some(("header", name)) if name.eq_ignore_ascii_case("host") => return Ok(Self::Host),
             Some(("header", name)) => return named(name).map(|name| Self::Header(name.to_ascii_lowercase())),
             Some(("cookie", name)) => return named(name).map(Self::Cookie),
@@ -182,8 +190,8 @@ impl Part {
         })
     }
 
-    /// `32`, `24` and `16` bits of IPv4 imply 64, 56 and 48 bits of IPv6. Other pairs are written in full, such as
-    /// `ip/20,52`.
+    /// `32`, `24` and `16` bits of IPv4 imply 64, 56 and 48 bits of IPv6, which are usual sizes of
+    /// assignments. Other pairs are written in full, such as `ip/20,52`.
     fn parse_ip(prefixes: &str) -> Option<Self> {
         let (v4, v6) = match prefixes {
             "32" => (32, 64),
@@ -206,7 +214,8 @@ impl Part {
                 sink.network(Network::of(client, if client.is_ipv4() { *v4 } else { *v6 }));
                 return true;
             }
-            // Clients without the header share one key, so that omitting it does not bypass the rule.
+            // Clients without the header share one key, so that omitting it does not bypass the rule. With the class
+            // `header:user-agent`, they have no key.
             Self::UserAgent => Some(request.header("user-agent").unwrap_or_default()),
             Self::Header(name) => request.header(name),
             Self::Cookie(name) => {
@@ -340,6 +349,7 @@ mod tests {
         assert_eq!(Class::parse("ip/33"), Err(ClassError::Prefix("ip/33".to_string())));
         assert_eq!(Class::parse("ip/24,129"), Err(ClassError::Prefix("ip/24,129".to_string())));
         assert_eq!(Class::parse("header:"), Err(ClassError::Nameless("header:".to_string())));
+        assert!(Class::parse("json:user").unwrap_err().to_string().contains("a JSON pointer after the colon"));
         assert_eq!(Class::parse("user_agent"), Err(ClassError::Unknown("user_agent".to_string())));
         assert_eq!(Class::parse(""), Err(ClassError::Unknown(String::new())));
     }

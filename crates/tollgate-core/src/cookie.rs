@@ -34,10 +34,10 @@ pub(crate) fn write_value(value: &[u8], sink: &mut impl KeySink) {
     }
 }
 
-/// The value as servers that decode it read it; `None` if all servers read it alike. A quoted value with backslashes is
-/// returned as it is.
+/// The value as servers that decode it read it; `None` if all servers read it alike. [`AMBIGUOUS`] for a quoted value
+/// with backslashes.
 pub(crate) fn other_reading(value: &[u8]) -> Option<Vec<u8>> {
-    (!is_plain(value)).then(|| unquoted(value).map_or_else(|| value.to_vec(), |value| decoded(value).collect()))
+    (!is_plain(value)).then(|| unquoted(value).map_or_else(|| AMBIGUOUS.to_vec(), |value| decoded(value).collect()))
 }
 
 /// Whether a value has no escape and no quote, so that all servers read it alike.

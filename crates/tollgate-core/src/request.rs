@@ -74,8 +74,7 @@ pub trait Request {
 
     /// The target without its query.
     fn path(&self) -> &[u8] {
-        let target = self.target();
-        target.iter().position(|&byte| byte == b'?').map_or(target, |end| &target[..end])
+        path_of(self.target())
     }
 
     /// The path that names the route. It is the same for all spellings of a path.
@@ -86,6 +85,15 @@ pub trait Request {
     /// The cookie of this name.
     fn cookie(&self, name: &str) -> Option<&[u8]> {
         find_cookie(self.header("cookie")?, name)
+    }
+}
+
+/// The path of a target. That of a target without a path, such as `?a=b`, is `/`.
+pub fn path_of(target: &[u8]) -> &[u8] {
+    match target.iter().position(|&byte| byte == b'?') {
+        None => target,
+        Some(0) => b"/",
+        Some(end) => &target[..end],
     }
 }
 

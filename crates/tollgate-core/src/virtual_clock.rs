@@ -278,7 +278,10 @@ impl VirtualClock {
 
     /// Adds the work that the requests in service do in `elapsed` nanoseconds.
     fn work_for(&mut self, elapsed: u64) {
-        self.alone = self.alone.wrapping_add(elapsed.wrapping_mul(ALONE) / self.in_service.0.max(1));
+        let load = self.in_service.0.max(1);
+        let alone =
+            elapsed.checked_mul(ALONE).map_or_else(|| (elapsed / load).wrapping_mul(ALONE), |parts| parts / load);
+        self.alone = self.alone.wrapping_add(alone);
         self.full_nanos = self.full_nanos.wrapping_add(elapsed.wrapping_mul(self.computing.0));
         let busy = (u128::from(self.in_service.0) * 1000).min(u128::from(self.cores.0) * u128::from(REQUEST));
         let within_reach = i128::from(elapsed) * busy as i128;
@@ -446,6 +449,13 @@ mod tests {
         let worked = clock.end(worker, Moment::from_millis(170)).toll;
         assert_eq!(worked, Span::from_millis(160));
         assert_eq!(clock.end(sleeper, Moment::from_millis(170)).toll, Span::from_millis(10));
+    }
+
+    #[test]
+    fn a_request_that_is_alone_for_hours_has_no_crowd() {
+        let mut clock = VirtualClock::new(Cores::whole(1));
+        let start = clock.start(Load::ONE, Moment::ZERO);
+        assert_eq!(clock.end(start, Moment::from_millis(20 * 3_600_000)).crowd, Load::ONE);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use std::io::{self, Write};
 
 use arrayvec::ArrayVec;
-use tollgate_core::class::{Class, KeySink, PART_BAR, PART_ESCAPE};
+use tollgate_core::class::{Class, KeySink, PART_ESCAPE, PART_SEPARATOR};
 use tollgate_core::network::Network;
 use tollgate_core::request::Request;
 use tollgate_wire::smockron::IDENTIFIER_BYTES_MAX;
@@ -117,7 +117,7 @@ impl<F: FnOnce() -> Box<Name>> Sink<F> {
     /// Writes the `|` before a part, if another part has ended.
     fn begin(&mut self) {
         if core::mem::take(&mut self.is_between) {
-            self.put(&[PART_BAR]);
+            self.put(&[PART_SEPARATOR]);
         }
     }
 }
@@ -141,7 +141,7 @@ impl<F: FnOnce() -> Box<Name>> KeySink for Sink<F> {
             return self.put(bytes);
         }
         for &byte in bytes {
-            if matches!(byte, PART_BAR | PART_ESCAPE) {
+            if matches!(byte, PART_SEPARATOR | PART_ESCAPE) {
                 self.put(&[PART_ESCAPE]);
             }
             self.put(&[byte]);

@@ -155,7 +155,7 @@ impl Limiter {
 
     /// Decides by the rules whose index `among` accepts, as if there were no others.
     #[inline]
-    pub(crate) fn decide_among(
+    pub fn decide_among(
         &self,
         among: impl Fn(usize) -> bool,
         request: &impl Request,

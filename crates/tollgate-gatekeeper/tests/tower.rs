@@ -67,7 +67,17 @@ async fn a_caller_over_the_limit_is_refused_with_retry_after() {
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(refused.headers()["retry-after"], "30");
     assert_eq!(ask(&layer, from("203.0.113.8")).await.status(), StatusCode::OK);
-    assert!(!ask(&layer.headers(false), from("203.0.113.9")).await.headers().contains_key("ratelimit"));
+}
+
+#[tokio::test]
+async fn without_rate_limit_headers_a_refusal_keeps_retry_after() {
+    let layer = layer(rule("ip/32", bucket(1), Span::ZERO)).headers(false);
+    for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+        let response = ask(&layer, from("203.0.113.7")).await;
+        assert_eq!(response.status(), status);
+        assert_eq!(response.headers().contains_key("retry-after"), status != StatusCode::OK);
+        assert!(!response.headers().keys().any(|name| name.as_str().contains("ratelimit")), "{response:?}");
+    }
 }
 
 #[tokio::test]

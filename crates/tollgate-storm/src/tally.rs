@@ -9,7 +9,7 @@ use std::{
 };
 
 /// The time after which a person gives up: on the page, counted from the planned start of the view, and then again on
-/// its assets, counted from the page. A failure counts as this long.
+/// its assets, counted from the page. A failed page counts as this long.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The reason of a failed page view.

@@ -1,4 +1,5 @@
-//! HTTP/1.1 clients that send arbitrary bytes and parse responses strictly: a malformed response fails the test.
+//! An HTTP/1.1 client for tests that send arbitrary bytes. It parses responses strictly: a malformed one fails the
+//! test, and one that is cut short is `None`.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -15,10 +16,12 @@ pub struct Response {
     /// Names in lower case.
     pub fields: Fields,
     pub body: Vec<u8>,
+    /// Names in lower case.
     pub trailers: Fields,
 }
 
 impl Response {
+    /// The first value of a field. The name must be in lower case.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|field| field.0 == name).map(|field| field.1.as_str())
     }
@@ -34,12 +37,13 @@ pub fn roundtrip(mut stream: TcpStream, bytes: &[u8]) -> Response {
     read_response(&mut BufReader::new(stream)).unwrap()
 }
 
-/// Reads one final response; `None` if the connection ended.
+/// Reads one final response to a request other than a HEAD; `None` if the connection ends before its end.
 pub fn read_response(reader: &mut impl BufRead) -> Option<Response> {
     read_response_to(reader, false)
 }
 
-/// Reads one final response; `to_head`: the request was a HEAD, so the response has no body.
+/// Reads one final response; `None` if the connection ends before its end. With `to_head`, the request was a HEAD, so
+/// the response has no body.
 pub fn read_response_to(reader: &mut impl BufRead, to_head: bool) -> Option<Response> {
     loop {
         let response = read_any_response(reader, to_head)?;
@@ -49,10 +53,11 @@ pub fn read_response_to(reader: &mut impl BufRead, to_head: bool) -> Option<Resp
     }
 }
 
-/// Reads one response, which may be an interim one (1xx).
+/// Reads one response, which may be an interim one (1xx); `None` if the connection ends before its end.
 pub fn read_any_response(reader: &mut impl BufRead, to_head: bool) -> Option<Response> {
     let line = read_line(reader)?;
-    let status = line.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    let status = line.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
+    let status = status.unwrap_or_else(|| panic!("not a status line: {line:?}"));
     let mut fields = read_fields(reader, read_line)?;
     lower_names(&mut fields);
     let mut response = Response { status, fields, body: Vec::new(), trailers: Vec::new() };
@@ -72,7 +77,7 @@ pub fn read_any_response(reader: &mut impl BufRead, to_head: bool) -> Option<Res
         (None, None) => {
             reader.read_to_end(&mut response.body).ok()?;
         }
-        both => panic!("an ambiguous response: {both:?}"),
+        framing => panic!("a response with another framing, or with two: {framing:?}"),
     }
     Some(response)
 }
@@ -81,7 +86,7 @@ fn read_line(reader: &mut impl BufRead) -> Option<String> {
     let mut line = String::new();
     match reader.read_line(&mut line) {
         Ok(0) => None,
-        Ok(_) => Some(line.strip_suffix("\r\n").unwrap_or_else(|| panic!("cut short: {line:?}")).to_owned()),
+        Ok(_) => Some(line.strip_suffix("\r\n").unwrap_or_else(|| panic!("a line without CRLF: {line:?}")).to_owned()),
         Err(error) if error.kind() == ErrorKind::ConnectionReset => None,
         Err(error) => panic!("no answer: {error}"),
     }
@@ -122,13 +127,13 @@ pub(super) fn read_chunks<R: BufRead>(
     }
 }
 
-/// Reads all responses until the connection ends.
+/// Reads all responses until the connection ends. None may be that of a HEAD.
 pub fn all_responses(stream: TcpStream) -> Vec<Response> {
     let mut reader = BufReader::new(stream);
     std::iter::from_fn(|| read_response(&mut reader)).collect()
 }
 
-/// Whether the peer closes the connection without sending more.
+/// Whether the peer closes the connection without sending more, before the read timeout.
 pub fn is_closed(mut stream: &TcpStream) -> bool {
     let mut byte = [0];
     match stream.read(&mut byte) {
@@ -138,12 +143,12 @@ pub fn is_closed(mut stream: &TcpStream) -> bool {
     }
 }
 
-/// Connects from this loopback address, so that the gate sees a separate client.
+/// Connects from this IPv4 loopback address, so that the gate sees a separate client.
 pub fn connect_from(address: IpAddr, to: SocketAddr) -> TcpStream {
     socket_from(address, to, |_| Ok(()))
 }
 
-/// Connects from this address with a socket that `prepare` has configured.
+/// Connects from this IPv4 address with a socket that `prepare` has configured.
 pub fn socket_from(
     address: IpAddr,
     to: SocketAddr,

@@ -7,9 +7,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The maximum length of a version 1 header with its line end, in bytes, by the specification.
 const V1_BYTES_MAX: usize = 107;
-/// The maximum length of a version 2 header after its first 16 bytes, in bytes. The field allows 65535, but real
-/// headers have addresses and a few hundred bytes of extensions.
-const V2_BYTES_MAX: usize = 4096;
+/// The maximum length of a header, in bytes: one of version 2, with its first 16 bytes. The length field of version 2
+/// allows 65535 more, but real headers have addresses and a few hundred bytes of extensions.
+pub const HEADER_BYTES_MAX: usize = 16 + 4096;
 const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
 /// The origin of a connection.
@@ -83,7 +83,7 @@ fn parse_v2(bytes: &[u8]) -> Result<Option<(usize, Source)>, InvalidHeader> {
     let Some(fixed) = bytes.first_chunk::<16>() else { return Ok(None) };
     let (command, family) = (fixed[12], fixed[13]);
     let after = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
-    if after > V2_BYTES_MAX || command >> 4 != 2 {
+    if 16 + after > HEADER_BYTES_MAX || command >> 4 != 2 {
         return Err(InvalidHeader);
     }
     let Some(body) = bytes.get(16..16 + after) else { return Ok(None) };

@@ -17,9 +17,9 @@ export function episodes() {
   const total = h("p", { class: "lead" });
 
   const refresh = newest(() => get("episodes", { top: 200, search: found.field.value }), (answer) => {
-    total.textContent = `${format.count(answer.total)} ${answer.total === 1 ? "key" : "keys"} in the last hour`;
+    total.textContent = `${format.count(answer.total)} ${answer.total === 1 ? "key" : "keys"}`;
     list.show(answer.episodes.map((row) => ({ ...row, last_at: undefined, last: format.ago(row.last_at) })),
-      found.field.value ? "No key matches." : "No refusals in the last hour.");
+      found.field.value ? "No key matches." : "No recent refusals.");
   });
 
   return {
@@ -27,7 +27,8 @@ export function episodes() {
     async begin(main) {
       const loaded = refresh();
       put(main,
-        title("Episodes", "Refused keys, with counts and times. An episode ends one hour after its last refusal."),
+        title("Episodes", "Refused keys, with counts and times. An episode ends one hour after its last refusal, " +
+          "or after flag_window if that is longer."),
         h("div", { class: "bar" }, found.node, total), h("section", { class: "card" }, list.node));
       await loaded;
     },

@@ -39,7 +39,7 @@ export function explain(parameters) {
       const verdict = h("div", { class: "verdict", id: "verdict" },
         h("span", { class: `pill ${decided.decision}` }, decided.decision), inWords(decided));
       const refusals = refusalsTable();
-      refusals.show(decided.refusals ?? [], "No refusal of this client in the last 24 hours.");
+      refusals.show(decided.refusals ?? [], "No recorded refusal of this client in the last 24 hours.");
       put(answer, h("section", { class: "card" },
         h("header", {}, verdict, decided.site && h("p", {}, `Site: ${decided.site}.`),
           decided.queue && h("p", {}, queueInWords(decided.queue))), rules.node),

@@ -97,8 +97,9 @@ export function keyPage(parameters) {
 
   const refresh = newest(() => get("key", { class: cls, key }), (detail) => {
     const { bucket, episode, flags } = detail;
-    rules.show(detail.rules ?? [], detail.cut ? "No rule has throttled this key." : "No rule has this class.");
-    refusals.show(detail.refusals ?? [], "No refusal in the last 24 hours.");
+    const unruled = detail.cut ? "No rule has throttled this key." : "No rule depends on this key alone.";
+    rules.show(detail.rules ?? [], unruled);
+    refusals.show(detail.refusals ?? [], "No recorded refusal in the last 24 hours.");
     queue.textContent = detail.queue ? queueInWords(detail.queue) : "";
     queue.hidden = !detail.queue;
     cut.hidden = !detail.cut;
@@ -113,7 +114,7 @@ export function keyPage(parameters) {
       ["Would be refused", bucket?.would_refuse ? format.count(bucket.would_refuse) : null],
       ["CPU time", bucket && format.span(bucket.cpu_ms)], ["First seen", bucket && format.date(bucket.first_seen)],
       ["Last seen", bucket && format.ago(bucket.last_seen)],
-      ["Refused in the last hour", episode && format.count(episode.rejected)],
+      ["Refused recently", episode && format.count(episode.rejected)],
       ["First refusal", episode && format.date(episode.first_at)],
       ["Flagged", flags?.[0] && !flags[0].cleared_at ? format.date(flags[0].flagged_at) : null],
       ["Last flag cleared", flags?.[0]?.cleared_at ? clearedInWords(flags[0]) : null],

@@ -70,8 +70,8 @@ impl AdminClient {
             }
             None => std::env::var(TOKEN_VARIABLE).ok().map(Zeroizing::new),
         };
-        if token.as_ref().is_some_and(|token| token.contains(char::is_control)) {
-            return Err(wrong("the token must not contain spaces".to_owned()));
+        if token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
+            return Err(wrong("the token must be one word in ASCII".to_owned()));
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed(format!("cannot start: {error}")))?;
@@ -172,6 +172,18 @@ mod tests {
         }
         for admin in ["ftp://x", "http://", "https://", "http://a b", "http://a/b", "http://u@h"] {
             assert!(client(admin).is_err_and(|wrong| wrong.is_wrong), "{admin}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_no_header_can_carry_is_rejected() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        for (token, is_valid) in [("a-token\n", true), ("two words", false), ("a\u{1}b", false), ("t\u{f6}ken", false)]
+        {
+            std::fs::write(&path, token).unwrap();
+            let options = AdminOptions { admin: "127.0.0.1".to_owned(), token_file: Some(path.clone()) };
+            assert_eq!(AdminClient::new(&options).is_ok(), is_valid, "{token:?}");
         }
     }
 

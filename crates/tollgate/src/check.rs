@@ -119,13 +119,16 @@ fn note_of_observing_rules(settings: &Settings) -> Option<String> {
     (!names.is_empty()).then(|| format!("{subject}{named} only {verb}: {effect}"))
 }
 
-/// Files without which a gate does not start: its certificates and keys, and the tokens of the admin address and doors.
+/// Files without which a gate does not start: its certificates and keys, the tokens of the admin address and doors, the
+/// TLS files of doors, and the secret of the webhook.
 fn needed_files(settings: &Settings) -> impl Iterator<Item = &Path> {
     let pairs = settings.gate.iter().flat_map(|gate| gate.all_tls());
     let certificates = pairs.flat_map(|pair| [&*pair.chain, &*pair.key]);
     let admin = settings.admin.iter().flat_map(token_files).map(|(_, file)| file);
     let doors = settings.doors.iter().filter_map(|doors| doors.token_file.as_deref());
-    certificates.chain(admin).chain(doors)
+    let tls = settings.doors.iter().flat_map(|doors| doors.open()).filter_map(|(_, door)| door.tls.as_ref());
+    let tls = tls.flat_map(|tls| [Some(&*tls.chain), Some(&*tls.key), tls.client_ca.as_deref()]).flatten();
+    certificates.chain(admin).chain(doors).chain(tls).chain(settings.watch.webhook_secret_file.as_deref())
 }
 
 fn is_for_root_alone(file: &Path) -> bool {

@@ -27,6 +27,8 @@ struct LineQueueState {
     lines: u64,
     /// Size of the chunk that is being written, in bytes.
     bytes_in_write: usize,
+    /// The number of lines in the chunk that is being written.
+    lines_in_write: u64,
     /// Whether the writer must open the output again, for log rotation.
     is_reopen_due: bool,
     /// Whether the writer ends when `bytes` is empty.
@@ -50,6 +52,7 @@ impl LineQueue {
             bytes: Vec::new(),
             lines: 0,
             bytes_in_write: 0,
+            lines_in_write: 0,
             is_reopen_due: false,
             is_closed: false,
             has_ended: false,
@@ -77,7 +80,7 @@ impl LineQueue {
         chunk.clear();
         chunk.shrink_to(SPARE_BYTES_MAX);
         let mut state = self.state.lock();
-        state.bytes_in_write = 0;
+        (state.bytes_in_write, state.lines_in_write) = (0, 0);
         self.changed.notify_all();
         loop {
             if std::mem::take(&mut state.is_reopen_due) {
@@ -86,7 +89,8 @@ impl LineQueue {
             if !state.bytes.is_empty() {
                 std::mem::swap(&mut state.bytes, chunk);
                 state.bytes_in_write = chunk.len();
-                return Some(WriterTask::Write(std::mem::take(&mut state.lines)));
+                state.lines_in_write = std::mem::take(&mut state.lines);
+                return Some(WriterTask::Write(state.lines_in_write));
             }
             if state.is_closed {
                 state.has_ended = true;
@@ -110,7 +114,7 @@ impl LineQueue {
     }
 
     /// Waits until all lines are written and, if the queue is closed, the writer has ended. If that takes longer than
-    /// `timeout`, returns the number of lines that the writer has not taken; the chunk being written is not counted.
+    /// `timeout`, returns the number of lines that are not written. Part of the chunk being written may be, but counts.
     pub(crate) fn finish(&self, timeout: Duration) -> Result<(), u64> {
         let is_busy = |state: &mut LineQueueState| match state.is_closed {
             true => !state.has_ended,
@@ -118,6 +122,6 @@ impl LineQueue {
         };
         let mut state = self.state.lock();
         let waited = self.changed.wait_while_for(&mut state, is_busy, timeout);
-        if waited.timed_out() { Err(state.lines) } else { Ok(()) }
+        if waited.timed_out() { Err(state.lines + state.lines_in_write) } else { Ok(()) }
     }
 }

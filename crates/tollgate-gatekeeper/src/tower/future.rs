@@ -19,7 +19,7 @@ pin_project! {
         pub(super) state: State<S, S::Future, B, R>,
         // Settles or refunds the charges when it is dropped; `None` for a refused request.
         pub(super) guard: Option<RequestGuard>,
-        // The decision, if the service's response is to have its rate-limit headers.
+        // The decision, if the response is to have its rate-limit headers.
         pub(super) sent_decision: Option<Decision>,
     }
 }

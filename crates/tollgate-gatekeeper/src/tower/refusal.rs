@@ -23,16 +23,12 @@ pub(super) fn grpc_of(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(CONTENT_TYPE).filter(|kind| grpc::is_grpc(kind.as_bytes())).cloned()
 }
 
-/// The response to a refused request: status 429, or a gRPC status if `grpc` is the content type of the request.
-pub(super) fn refusal<B: Default>(
-    keeper: &Keeper,
-    decision: &Decision,
-    now: Moment,
-    grpc: Option<HeaderValue>,
-) -> Response<B> {
+/// The response to a refused request, with `Retry-After` and without rate-limit headers: status 429, or a gRPC status
+/// if `grpc` is the content type of the request.
+pub(super) fn refusal<B: Default>(verdict: Verdict, now: Moment, grpc: Option<HeaderValue>) -> Response<B> {
     let mut response = Response::new(B::default());
-    let waits = decision.verdict != Verdict::RefuseForGood;
-    let seconds = waits.then(|| decision.verdict.retry_after(now).as_millis_ceil().div_ceil(1000));
+    let waits = verdict != Verdict::RefuseForGood;
+    let seconds = waits.then(|| verdict.retry_after(now).as_millis_ceil().div_ceil(1000));
     match grpc {
         Some(content_type) => {
             let headers = response.headers_mut();
@@ -44,11 +40,9 @@ pub(super) fn refusal<B: Default>(
         }
         None => *response.status_mut() = StatusCode::TOO_MANY_REQUESTS,
     }
-    let headers = response.headers_mut();
     if let Some(seconds) = seconds {
-        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
-    add_headers(keeper, decision, headers);
     response
 }
 

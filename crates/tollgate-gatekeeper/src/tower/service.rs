@@ -12,7 +12,7 @@ use tower_service::Service;
 
 use super::future::{KeeperFuture, State};
 use super::keeper::Keeper;
-use super::refusal::{grpc_of, refusal};
+use super::refusal::{add_headers, grpc_of, refusal};
 use super::view::{Extractors, RequestView, View, unify};
 
 /// Applies a [`Keeper`] to services.
@@ -22,7 +22,7 @@ pub struct KeeperLayer {
     keeper: Keeper,
     extractors: Extractors,
     held_max: u32,
-    /// Whether responses of the service get rate-limit headers.
+    /// Whether responses get rate-limit headers.
     headers: bool,
 }
 
@@ -63,7 +63,7 @@ impl KeeperLayer {
         self
     }
 
-    /// Sets whether responses of the service get rate-limit headers. Refusals always have them.
+    /// Sets whether responses get rate-limit headers. Without them, refusals still have `Retry-After`.
     pub fn headers(mut self, headers: bool) -> Self {
         self.headers = headers;
         self
@@ -116,8 +116,11 @@ where
                 (State::Held { sleep: Box::pin(sleep(wait.into())), held: Some((ready, request)) }, Some(guard))
             }
             _ => {
-                let response =
-                    refusal(&self.layer.keeper, &decision, self.layer.keeper.now(), grpc_of(request.headers()));
+                let keeper = &self.layer.keeper;
+                let mut response = refusal(decision.verdict, keeper.now(), grpc_of(request.headers()));
+                if let Some(decision) = &sent_decision {
+                    add_headers(keeper, decision, response.headers_mut());
+                }
                 (State::Refused { response: Some(response) }, None)
             }
         };

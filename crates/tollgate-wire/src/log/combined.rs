@@ -42,7 +42,7 @@ pub(super) fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Requ
             scratch.add_named(List::Headers, name, value, line.len())?;
         }
     }
-    (draft.cost, draft.is_measured) = appended(&mut cursor, scratch)?;
+    appended(&mut cursor, scratch, &mut draft)?;
     draft.finish(line, scratch, Expected::BracketedTime)
 }
 
@@ -125,17 +125,17 @@ enum Certainty {
     Unit,
 }
 
-/// Parses the fields after the user agent: the duration or cost, at any position, and forwarded addresses in the first
-/// one. Returns the cost or duration, and whether it is a cost that a gate measured.
-fn appended(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<(Option<Span>, bool), LineError> {
+/// Parses the fields after the user agent: the duration and the cost, at any position, and forwarded addresses in the
+/// first one.
+fn appended(cursor: &mut Cursor<'_>, scratch: &mut Scratch, draft: &mut Draft) -> Result<(), LineError> {
     let mut best: Option<(Certainty, Span)> = None;
-    let (mut words, mut measured) = (0, None);
+    let mut words = 0;
     while let Some(text) = cursor.next_field(scratch) {
         words += 1;
         let word = scratch.bytes(text, cursor.line);
         if let Some(cost) = word.strip_prefix(b"cost=") {
             // Only a gate writes this. `cost=-` is a request that did not reach a backend.
-            measured = Some(seconds(cost));
+            (draft.cost, draft.is_measured) = (seconds(cost), true);
             continue;
         }
         if word.starts_with(b"ticket=") {
@@ -153,10 +153,8 @@ fn appended(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<(Option<Sp
             scratch.add_named(List::Headers, "x-forwarded-for", text, cursor.line.len())?;
         }
     }
-    if let Some(cost) = measured {
-        return Ok((cost, true));
-    }
-    Ok((best.filter(|best| best.0 > Certainty::LoneNumber || words == 1).map(|best| best.1), false))
+    draft.duration = best.filter(|best| best.0 > Certainty::LoneNumber || words == 1).map(|best| best.1);
+    Ok(())
 }
 
 /// The duration in a field, if it may be one.

@@ -30,8 +30,10 @@ enum Meaning {
     Status,
     /// The size of the response body.
     BodyBytes,
-    /// The cost of the request: a duration at the backend, or a total one.
-    Cost(u8, Unit),
+    /// The cost in milliseconds that a gate has measured and written to its own log.
+    MeasuredCost,
+    /// The duration of the request at the backend, or in total.
+    Duration(u8, Unit),
     /// The ticket that a door of a gate returned when the proxy that wrote this log asked it about the request.
     Ticket,
     /// A header with this name.
@@ -53,12 +55,12 @@ enum Unit {
     Ambiguous,
 }
 
-/// The rank of a cost that a gate has measured and written to its own log. It wins over all others.
-const COST_OF_GATE: u8 = 3;
-
 /// The meaning of a field. `path` is its name, after the names of the objects that contain it, joined by dots.
 fn meaning(path: &[u8]) -> Option<Meaning> {
-    use Meaning::{BodyBytes, Client, Cost, Header, Headers, Inside, Method, Request, Status, Target, Ticket, Time};
+    use Meaning::{
+        BodyBytes, Client, Duration, Header, Headers, Inside, MeasuredCost, Method, Request, Status, Target, Ticket,
+        Time,
+    };
     Some(match path {
         b"StartUTC" | b"start_time" => Time(3),
         b"StartLocal" | b"time_iso8601" | b"msec" | b"ts" | b"timestamp" | b"@timestamp" | b"datetime" => Time(2),
@@ -90,14 +92,14 @@ fn meaning(path: &[u8]) -> Option<Meaning> {
         b"body_bytes" | b"body_bytes_sent" | b"bytes_sent" | b"size" | b"DownstreamContentSize" => BodyBytes,
         b"httpRequest.responseSize" | b"http.response.body.bytes" | b"http.response.bytes" => BodyBytes,
 
-        b"cost_ms" => Cost(COST_OF_GATE, Unit::Millis),
-        b"OriginDuration" => Cost(2, Unit::Nanos),
-        b"upstream_response_time" => Cost(2, Unit::Seconds),
-        b"upstream_service_time" => Cost(2, Unit::Millis),
-        b"request_time" | b"httpRequest.latency" => Cost(1, Unit::Seconds),
-        b"Duration" | b"event.duration" => Cost(1, Unit::Nanos),
-        b"responseTime" => Cost(1, Unit::Millis),
-        b"duration" | b"latency" | b"elapsed" | b"response_time" => Cost(1, Unit::Ambiguous),
+        b"cost_ms" => MeasuredCost,
+        b"OriginDuration" => Duration(2, Unit::Nanos),
+        b"upstream_response_time" => Duration(2, Unit::Seconds),
+        b"upstream_service_time" => Duration(2, Unit::Millis),
+        b"request_time" | b"httpRequest.latency" => Duration(1, Unit::Seconds),
+        b"Duration" | b"event.duration" => Duration(1, Unit::Nanos),
+        b"responseTime" => Duration(1, Unit::Millis),
+        b"duration" | b"latency" | b"elapsed" | b"response_time" => Duration(1, Unit::Ambiguous),
 
         b"user_agent" | b"userAgent" | b"agent" | b"user_agent.original" | b"httpRequest.userAgent" => {
             Header("user-agent")
@@ -111,12 +113,12 @@ fn meaning(path: &[u8]) -> Option<Meaning> {
         b"http" | b"http.request" | b"http.response" | b"source" | b"event" | b"httpRequest" | b"req" | b"res" => {
             Inside
         }
-        _ => return cost_with_unit(path),
+        _ => return duration_with_unit(path),
     })
 }
 
 /// `duration_ms`, `request_time_us` and similar.
-fn cost_with_unit(path: &[u8]) -> Option<Meaning> {
+fn duration_with_unit(path: &[u8]) -> Option<Meaning> {
     let underscore = path.iter().rposition(|byte| *byte == b'_')?;
     let unit = match &path[underscore + 1..] {
         b"s" | b"sec" | b"secs" | b"seconds" => Unit::Seconds,
@@ -129,7 +131,7 @@ fn cost_with_unit(path: &[u8]) -> Option<Meaning> {
         &path[..underscore],
         b"duration" | b"latency" | b"elapsed" | b"response_time" | b"request_time" | b"time_taken"
     );
-    known.then_some(Meaning::Cost(1, unit))
+    known.then_some(Meaning::Duration(1, unit))
 }
 
 /// Parses one line.
@@ -152,7 +154,7 @@ struct Findings {
     time_rank: u8,
     client_rank: u8,
     target_rank: u8,
-    cost_rank: u8,
+    duration_rank: u8,
     time_error: Option<LineError>,
 }
 
@@ -183,9 +185,9 @@ impl Findings {
     fn field(&mut self, meaning: Meaning, scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<(), LineError> {
         let column = scanner.at;
         let Some(scalar) = scalar(scanner, scratch)? else {
-            if let Meaning::Cost(COST_OF_GATE, _) = meaning {
+            if let Meaning::MeasuredCost = meaning {
                 // A gate writes `null` for a request that did not reach a backend. Its duration is not its cost.
-                (self.draft.cost, self.cost_rank, self.draft.is_measured) = (None, COST_OF_GATE, true);
+                self.draft.is_measured = true;
             }
             return Ok(());
         };
@@ -208,11 +210,14 @@ impl Findings {
                 self.draft.status = whole(scalar, line, scratch).and_then(|status| u16::try_from(status).ok());
             }
             (Meaning::BodyBytes, scalar) => self.draft.body_bytes = whole(scalar, line, scratch),
-            (Meaning::Cost(rank, unit), scalar) if rank > self.cost_rank => {
-                if let Some(cost) = cost(scalar, unit, line, scratch) {
-                    self.draft.cost = Some(cost);
-                    self.draft.is_measured = rank == COST_OF_GATE;
-                    self.cost_rank = rank;
+            (Meaning::MeasuredCost, scalar) => {
+                self.draft.cost = duration(scalar, Unit::Millis, line, scratch);
+                self.draft.is_measured = self.draft.cost.is_some();
+            }
+            (Meaning::Duration(rank, unit), scalar) if rank > self.duration_rank => {
+                if let Some(duration) = duration(scalar, unit, line, scratch) {
+                    self.draft.duration = Some(duration);
+                    self.duration_rank = rank;
                 }
             }
             (Meaning::Ticket, Scalar::Text(text)) => scratch.add_named(List::Attributes, "ticket", text, column)?,
@@ -281,7 +286,7 @@ fn whole(scalar: Scalar, line: &[u8], scratch: &Scratch) -> Option<u64> {
 
 /// The duration in `scalar`. `unit` applies unless a text has its own. nginx writes a text with one number of seconds
 /// per backend that it tried; their sum counts.
-fn cost(scalar: Scalar, unit: Unit, line: &[u8], scratch: &Scratch) -> Option<Span> {
+fn duration(scalar: Scalar, unit: Unit, line: &[u8], scratch: &Scratch) -> Option<Span> {
     let text = match scalar {
         Scalar::Number(number) => return unit.span(number),
         Scalar::Text(text) => scratch.bytes(text, line),

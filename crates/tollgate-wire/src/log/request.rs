@@ -53,6 +53,8 @@ pub struct Request<'a> {
     /// includes the time that the request waited for others. `true` without a cost is a request that did not reach a
     /// backend.
     pub is_measured: bool,
+    /// The duration of the request, if it is logged.
+    pub duration: Option<Span>,
     /// The size of the response body in bytes.
     pub body_bytes: Option<u64>,
     /// The status of the response.
@@ -150,8 +152,10 @@ pub(super) struct Draft {
     pub(super) client: Option<Text>,
     pub(super) method: Option<Text>,
     pub(super) target: Option<Text>,
+    /// The measured cost, if `is_measured`.
     pub(super) cost: Option<Span>,
     pub(super) is_measured: bool,
+    pub(super) duration: Option<Span>,
     pub(super) body_bytes: Option<u64>,
     pub(super) status: Option<u16>,
 }
@@ -184,8 +188,9 @@ impl Draft {
             normal_path: self.target.and_then(|_| scratch.normal_path()),
             headers: LineFields { line, decoded, texts: scratch.fields(List::Headers) },
             attributes: LineFields { line, decoded, texts: scratch.fields(List::Attributes) },
-            cost: self.cost,
+            cost: if self.is_measured { self.cost } else { self.duration },
             is_measured: self.is_measured,
+            duration: self.duration,
             body_bytes: self.body_bytes,
             status: self.status,
         })

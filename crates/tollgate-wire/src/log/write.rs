@@ -231,10 +231,11 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_is_read_back_and_not_the_duration() {
+    fn the_cost_and_the_duration_are_read_back() {
         for format in [Format::Combined, Format::Json] {
             read_back(format, &entry(), |request| {
                 assert_eq!(request.cost, Some(Span::from_nanos(12_345_000)), "{format:?}");
+                assert_eq!(request.duration.map(|span| span.as_nanos() / 1_000_000), Some(1234), "{format:?}");
                 assert_eq!(request.client, Client::Address("203.0.113.7".parse().unwrap()));
                 assert_eq!((request.method, request.target), (Some(&b"GET"[..]), Some(&b"/a?b=c"[..])));
                 assert_eq!(request.status, Some(200));

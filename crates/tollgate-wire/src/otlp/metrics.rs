@@ -1,4 +1,5 @@
-//! Encodes metrics, which were parsed from the text of `/metrics`, as an OTLP export.
+//! Encodes metrics, which were parsed from the text of `/metrics`, as an OTLP export: the message
+//! `ExportMetricsServiceRequest` of `opentelemetry-proto`.
 
 use super::protobuf::Writer;
 use super::{Sender, Value, write_attribute};
@@ -19,6 +20,7 @@ pub fn write_metrics(sender: &Sender, families: &[Family<'_>], start_ns: u64, no
 fn write_family(metric: &mut Writer<'_>, family: &Family<'_>, start_ns: u64, now_ns: u64) {
     metric.bytes(1, family.name.as_bytes());
     metric.bytes(2, family.help.as_bytes());
+    // The unit is the end of the name.
     if family.name.ends_with("_seconds") {
         metric.bytes(3, b"s");
     } else if family.name.ends_with("_ms") {
@@ -46,8 +48,10 @@ fn write_family(metric: &mut Writer<'_>, family: &Family<'_>, start_ns: u64, now
                 histogram.message(1, |point| {
                     point.fixed(2, start_ns);
                     point.fixed(3, now_ns);
+                    // The count and the sum of all values.
                     point.fixed(4, series.buckets.last().map_or(0, |(_, count)| *count));
                     point.double(5, series.value);
+                    // Buckets are cumulative in OpenMetrics, but not in OTLP.
                     let mut before = 0;
                     let counts = series.buckets.iter().map(|(_, count)| {
                         let here = count.saturating_sub(before);

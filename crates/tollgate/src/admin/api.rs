@@ -158,7 +158,7 @@ pub(super) async fn buckets(State(console): ConsoleState, query: QueryResult<Lis
     Ok(Json(json!({ "class": class, "classes": console.monitored.classes(), "buckets": buckets })))
 }
 
-/// `GET /api/v1/episodes`: uninterrupted periods in which a key is refused, the latest first.
+/// `GET /api/v1/episodes`: the keys that were refused within the retention time, the latest first.
 pub(super) async fn episodes(State(console): ConsoleState, query: QueryResult<ListFilter>) -> JsonResult {
     let filter = parse_query(query)?;
     let mut episodes = console.run_on_watch(Watch::episodes).await?;

@@ -67,12 +67,15 @@ pub(super) async fn clear(
     query: QueryResult<ClearQuery>,
     body: Body,
 ) -> JsonResult {
-    let (parameters, object) = (parse_query(query)?, body.object()?);
+    let (parameters, mut object) = (parse_query(query)?, body.object()?);
+    for (field, text) in [("name", parameters.name), ("note", parameters.note)] {
+        object.0.entry(field).or_insert(text.into());
+    }
     let account = canonical_key(account.into()).into_owned();
     let authentication = identity.authentication();
-    let name = object.text("name", 100)?.map(str::to_owned).or(parameters.name).unwrap_or(identity.name);
-    let note = object.text("note", 1000)?.map(str::to_owned).or(parameters.note).unwrap_or_default();
-    if note.trim().is_empty() || note.chars().count() > 1000 || name.chars().count() > 100 {
+    let name = object.text("name", 100)?.map_or(identity.name, str::to_owned);
+    let note = object.text("note", 1000)?.unwrap_or_default().to_owned();
+    if note.trim().is_empty() {
         return Err(AdminProblem::bad(
             "`note` is missing: send the reason as `{\"note\": \"...\"}`, for the next operator who looks at this account",
         ));

@@ -18,10 +18,11 @@ use super::picture::{StormSample, StormSnapshot};
 use super::screen::Screen;
 use super::summary::HalfResult;
 
-/// Interval at which counters are read and the screen is redrawn.
+/// The pause between two updates, in which counters are read and the screen is redrawn.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Runs the storm, with a gate or without, and draws it on `screen`. The site runs on the CPU core `site_core`.
+/// Runs the storm, with a gate or without, and draws it on `screen` under `title`. The site runs on the CPU core
+/// `site_core`, apart from the gate and the load if the machine has several cores.
 pub(super) fn play(
     title: &str,
     has_gate: bool,
@@ -39,8 +40,8 @@ pub(super) fn play(
         move || play_storm(plan, target, start, tally)
     });
     let samples = show_progress(title, site, plan, &tally, start, screen)?;
-    load.join().map_err(|_| io::Error::other("the load broke"))??;
-    Ok(HalfResult::of(plan, &tally.views(), &storm_of(&samples, plan)))
+    load.join().map_err(|_| io::Error::other("the thread of the load panicked"))??;
+    Ok(HalfResult::of(plan, &tally.views(), &crawled_reading(&samples, plan)))
 }
 
 /// Starts this binary with these arguments, and waits until it accepts connections on `address`.
@@ -52,12 +53,13 @@ fn start(args: &[&str], address: SocketAddr) -> io::Result<Child> {
 fn start_gate(site: SocketAddr) -> io::Result<(SocketAddr, Option<Child>)> {
     let listen = free_address()?;
     let (backend, listen_at) = (format!("http://{site}"), listen.to_string());
-    // The admin address uses a free port. Nothing is kept, because this gate is not started again.
+    // Any free port for the admin address. With port 0, the gate has no directory for its state, which nobody needs.
     let child = start(&["gate", "--backend", &backend, "--listen", &listen_at, "--admin", "127.0.0.1:0"], listen)?;
     Ok((listen, Some(child)))
 }
 
-/// Sends the requests of the plan to `target` until the plan ends. Requests that still wait then count as not served.
+/// Sends the requests of the plan to `target` until the plan ends. Page views that are unfinished then are not in
+/// `tally`, and count as not served.
 fn play_storm(plan: Arc<Plan>, target: SocketAddr, start: Instant, tally: Arc<Tally>) -> io::Result<()> {
     let target = Arc::new(Target::new(target));
     let end = tokio::time::Instant::from_std(start + plan.phases.end_at());
@@ -67,7 +69,7 @@ fn play_storm(plan: Arc<Plan>, target: SocketAddr, start: Instant, tally: Arc<Ta
     Ok(())
 }
 
-/// Reads the counters of the site and draws the screen at every tick until the plan ends. Returns the samples.
+/// Reads the counters of the site and draws the screen, again and again until the plan ends. Returns the samples.
 fn show_progress(
     title: &str,
     site: SocketAddr,
@@ -89,9 +91,9 @@ fn show_progress(
     Ok(samples)
 }
 
-/// The change of the site's counters while the crawler was there, from the samples nearest to its arrival and
-/// departure.
-fn storm_of(samples: &[StormSample], plan: &Plan) -> Reading {
+/// The change of the site's counters while the crawler was active, from the samples nearest to its arrival and
+/// departure; zero without samples.
+fn crawled_reading(samples: &[StormSample], plan: &Plan) -> Reading {
     let nearest = |moment: Duration| samples.iter().min_by_key(|sample| sample.at.abs_diff(moment));
     match (nearest(plan.phases.storm_at()), nearest(plan.phases.recovery_at())) {
         (Some(before), Some(after)) => after.reading.since(&before.reading),

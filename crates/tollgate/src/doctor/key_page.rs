@@ -1,5 +1,5 @@
-//! The page of one key: the decisions of the rules of its class, its totals, and its recent refusals. The live view
-//! shows it after Enter, and `tollgate doctor --key` prints it.
+//! The page of one key: the decisions of the rules whose key follows from it, its totals, and its recent refusals. The
+//! live view shows it after Enter, and `tollgate doctor --key` prints it.
 
 use std::collections::BTreeSet;
 
@@ -8,6 +8,11 @@ use serde_json::Value;
 use super::view::shown;
 use crate::colours::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW, without_colours};
 use crate::terminal_text::{self, cut};
+
+/// The column of the second line of a rule: after its name.
+const RULE_INDENT: usize = 21;
+/// The column of the second line of a refusal: after its time and count.
+const REFUSAL_INDENT: usize = 30;
 
 /// The page, in lines of at most `width` columns. `detail` is the answer of `/api/v1/key`, if it has arrived.
 pub(super) fn lines(key: &str, class: &str, detail: Option<&Value>, width: usize) -> Vec<String> {
@@ -32,11 +37,16 @@ pub(super) fn text(key: &str, class: &str, detail: &Value) -> String {
     without_colours(lines(key, class, Some(detail), usize::MAX))
 }
 
-/// The decision and the state of each rule of the key's class. A rule has a second line if the terminal is narrow.
+/// The decision about the next request, and the state, of each rule whose key follows from this one, regardless of
+/// `when` and `unless`. For an address, these include the rules of its networks. A rule has a second line if the
+/// terminal is narrow.
+///
+/// `left` is the remaining quota: requests, or milliseconds of CPU time for a budget. `level` is the escalation level.
+/// `next` is the time until one more request fits, `full` the time until the whole quota is available.
 fn rules(detail: &Value, width: usize) -> Vec<String> {
     let rules = detail["rules"].as_array().map_or(&[][..], Vec::as_slice);
     if rules.is_empty() {
-        return vec![format!("no rule has this class; {}", without_rules(detail))];
+        return vec![format!("no rule depends on this key alone; {}", without_rules(detail))];
     }
     let line = |rule: &Value| {
         let text = |name: &str| terminal_text::escape(rule[name].as_str().unwrap_or("-"));
@@ -54,12 +64,12 @@ fn rules(detail: &Value, width: usize) -> Vec<String> {
             shown(&rule["level"]),
         );
         let times = format!("next in {} ms, full in {} ms", shown(&rule["reset_ms"]), shown(&rule["clear_ms"]));
-        one_or_two_lines(&format!("{state} "), &times, 21, width)
+        one_or_two_lines(&format!("{state} "), &times, RULE_INDENT, width)
     };
     rules.iter().flat_map(line).collect()
 }
 
-/// The explanation if no rule has the class of the page: which rules of other classes have refused the client.
+/// The explanation if the key of no rule follows from this one: which rules have refused the client.
 fn without_rules(detail: &Value) -> String {
     let refusals = detail["refusals"].as_array().into_iter().flatten();
     let rules =
@@ -73,8 +83,8 @@ fn without_rules(detail: &Value) -> String {
 
 /// The counts of the key since it was first seen.
 fn totals(detail: &Value) -> Vec<String> {
-    let bucket = &detail["bucket"];
-    if !bucket.is_object() {
+    let totals = &detail["bucket"];
+    if !totals.is_object() {
         return vec![String::new(), "not seen: the gate has no record of requests with this key".to_owned()];
     }
     let rows = [
@@ -87,18 +97,19 @@ fn totals(detail: &Value) -> Vec<String> {
     ];
     // Counted only by a gate or a rule in observe mode.
     let observed = [("would be held", "would_hold"), ("would be refused", "would_refuse")];
-    let observed = observed.into_iter().filter(|(_, name)| bucket[*name].as_u64().unwrap_or(0) > 0);
+    let observed = observed.into_iter().filter(|(_, name)| totals[*name].as_u64().unwrap_or(0) > 0);
     let (counts, rest) = rows.split_at(3);
     let rows = counts.iter().copied().chain(observed).chain(rest.iter().copied());
-    let rows = rows.map(|(label, name)| format!("{label:>16}  {}", shown(&bucket[name])));
+    let rows = rows.map(|(label, name)| format!("{label:>16}  {}", shown(&totals[name])));
     std::iter::once(String::new()).chain(rows).collect()
 }
 
-/// The recent refusals. `page_key` is the key of the page.
+/// The recorded refusals of the last 24 hours. The gate keeps a limited number of them, in memory. `page_key` is the
+/// key of the page.
 fn refusals(page_key: &str, detail: &Value, width: usize) -> Vec<String> {
     let refusals = detail["refusals"].as_array().map_or(&[][..], Vec::as_slice);
     if refusals.is_empty() {
-        return vec!["no refusal in the last 24 hours".to_owned()];
+        return vec!["no recorded refusal in the last 24 hours".to_owned()];
     }
     let line = |refusal: &Value| {
         let by = refusal["rule"]
@@ -110,7 +121,8 @@ fn refusals(page_key: &str, detail: &Value, width: usize) -> Vec<String> {
             (Some("would-refuse"), _) => format!("{} (only observed)", shown(&refusal["reason"])),
             _ => shown(&refusal["reason"]),
         };
-        // The page of a network lists the refusals of its addresses.
+        // The page of a network lists the refusals of its addresses, and that of an address also those under other
+        // keys of the client.
         let of = match refusal["key"].as_str() {
             Some(key) if key != page_key => format!("{}, ", terminal_text::escape(key)),
             _ => String::new(),
@@ -119,7 +131,7 @@ fn refusals(page_key: &str, detail: &Value, width: usize) -> Vec<String> {
         let last_at: String = shown(&refusal["last_at"]).chars().take(19).collect();
         let event = format!("{last_at}  {:>5} x  {of}{by}: {reason},", shown(&refusal["count"]));
         let limit = format!("{}, retry after {} ms", usage(refusal), shown(&refusal["retry_after_ms"]));
-        one_or_two_lines(&event, &limit, 30, width)
+        one_or_two_lines(&event, &limit, REFUSAL_INDENT, width)
     };
     std::iter::once(format!("{DIM}recent refusals, the latest first (UTC){PLAIN}"))
         .chain(refusals.iter().flat_map(line))
@@ -222,10 +234,11 @@ mod tests {
             refusal(json!("trial"), "would-refuse"),
         ]);
         assert!(
-            refused.contains("\nno rule has this class; other rules that have refused it: crawlers\n"),
+            refused.contains("\nno rule depends on this key alone; other rules that have refused it: crawlers\n"),
             "{refused}"
         );
-        let others = "\nno rule has this class; the fair queue applies, and rules of other classes if there are any\n";
+        let others = "\nno rule depends on this key alone; the fair queue applies, and rules of other classes if there \
+                      are any\n";
         for refusals in [&[][..], &[refusal(json!("trial"), "would-refuse")]] {
             assert!(page(refusals).contains(others), "{}", page(refusals));
         }

@@ -1,22 +1,23 @@
-//! A row of the doctor's table, parsed from the response of `/api/v1/buckets`. Missing fields count as 0.
+//! A row of the doctor's table, parsed from the response of `/api/v1/buckets`. Missing numbers count as 0.
 
 use serde_json::Value;
 
 use crate::terminal_text;
 
-/// Most characters of a key that are shown. Rust's formatting does not support a width above 65,535.
+/// The maximum number of characters of a key that are shown, besides the dots of a shortened one. It is far below
+/// 65,535, the largest width that Rust's formatting supports.
 const TITLE_CHARS_MAX: usize = 1000;
 
-/// Cost and refusals of one key. The help screen (`columns.rs`) explains the numbers.
+/// Cost and refusals of one key. The help screen (`columns.rs`) has the periods of the numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct KeyRow {
-    /// The key for API requests.
+    /// The key as in the API.
     pub(super) key: String,
-    /// The key as shown.
+    /// The key as shown: escaped and shortened, `(none)` if it is empty.
     pub(super) title: String,
-    /// Average wait of its requests, in seconds.
+    /// Average time that its latest requests waited at the gate, in seconds. Refused ones do not count.
     pub(super) wait_secs: f64,
-    /// CPU time of the backend, in seconds per second.
+    /// CPU time of the backend for its requests, in seconds per second.
     pub(super) cpu: f64,
     /// `cpu` as a part of all cores of the backend, from 0 to 1.
     pub(super) share: f64,
@@ -25,17 +26,18 @@ pub(super) struct KeyRow {
     pub(super) held: u64,
     /// The same for refused requests.
     pub(super) refused: u64,
-    /// If the gate enforces: requests that rules in observe mode would have held or refused, or the gate when it was in
-    /// observe mode. Otherwise 0.
+    /// Requests that were not held or refused only because a rule, or earlier the gate, was in observe mode. 0 while
+    /// the gate is in observe mode, because `held` and `refused` have them.
     pub(super) observed: u64,
-    /// Remaining quota of its strictest rule.
+    /// The lowest remaining quota of its rules: in requests, or in milliseconds of CPU time for a budget. None if it
+    /// has no quota.
     pub(super) left: Option<u64>,
     /// Time since its last request, in seconds.
     pub(super) last_secs: f64,
 }
 
 impl KeyRow {
-    /// The rows of an API response. `mode` is that of the gate, from its status.
+    /// The rows of the list `buckets` of an API response. `mode` is that of the gate, from its status.
     pub(super) fn all(buckets: &Value, mode: &Value) -> Vec<Self> {
         let is_observing = mode == "observe";
         buckets.as_array().into_iter().flatten().map(|bucket| Self::of(bucket, is_observing)).collect()

@@ -17,13 +17,12 @@ impl StopSignal {
     pub(super) fn listen() -> io::Result<Self> {
         let (receiver, sender) = UnixStream::pair()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-        let mut signals = {
+        let [terminate, hang_up, interrupt] = {
             let _inside = runtime.enter();
             [SignalKind::terminate(), SignalKind::hangup(), SignalKind::interrupt()].map(signal)
         };
+        let (mut terminate, mut hang_up, mut interrupt) = (terminate?, hang_up?, interrupt?);
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-            let [terminate, hang_up, interrupt] = &mut signals;
-            let (Ok(terminate), Ok(hang_up), Ok(interrupt)) = (terminate, hang_up, interrupt) else { return };
             runtime.block_on(async {
                 tokio::select! {
                     _ = terminate.recv() => {}

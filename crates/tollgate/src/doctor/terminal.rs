@@ -1,4 +1,4 @@
-//! Switches the terminal to the live view and back, draws and reads keys.
+//! Switches the terminal of `tollgate doctor` to the live view and back, draws frames, and reads keys.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -9,8 +9,10 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 use super::keyboard::{KeyPress, keys};
 use super::stop_signal::StopSignal;
 
-/// Least columns and rows that are drawn; a smaller terminal shows a part of them.
+/// The least columns and rows for which the view is drawn. A smaller terminal cuts the view off.
 const SMALLEST: (usize, usize) = (20, 5);
+/// The columns and rows of a terminal that does not report its size.
+const USUAL: (usize, usize) = (80, 24);
 
 /// The terminal in the state for the live view; restored when dropped.
 pub(super) struct Terminal {
@@ -30,13 +32,13 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Current size in columns and rows.
+    /// The size to draw for, in columns and rows. Read it before each frame: a resize is not reported.
     pub(super) fn size(&self) -> (usize, usize) {
-        let size = tcgetwinsize(io::stdout()).map_or((80, 24), |size| (size.ws_col.into(), size.ws_row.into()));
-        (size.0.max(SMALLEST.0), size.1.max(SMALLEST.1))
+        let (columns, rows) = tcgetwinsize(io::stdout()).map_or((0, 0), |size| (size.ws_col, size.ws_row));
+        drawn_size(columns, rows)
     }
 
-    /// Draws lines from the top.
+    /// Draws lines from the top, and clears the rest of the screen. The lines must fit [`Self::size`].
     pub(super) fn draw(&mut self, lines: &[String]) -> io::Result<()> {
         let mut frame = b"\x1b[H".to_vec();
         for (index, line) in lines.iter().enumerate() {
@@ -50,15 +52,17 @@ impl Terminal {
         write(&frame)
     }
 
-    /// Waits for key presses, at most `wait`. A signal and the end of the input count as Ctrl-C.
+    /// Waits for key presses, at most `wait`. A stop signal (SIGTERM, SIGHUP or SIGINT) and the end of the input count
+    /// as Ctrl-C.
     pub(super) fn keys(&self, wait: Duration, stop_signal: &StopSignal) -> io::Result<Vec<KeyPress>> {
         let stdin = io::stdin();
         let mut polled = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(stop_signal, PollFlags::IN)];
+        // The bound keeps the cast lossless.
         let wait = Timespec { tv_sec: wait.as_secs().min(60) as i64, tv_nsec: wait.subsec_nanos().into() };
         match poll(&mut polled, Some(&wait)) {
             Ok(0) => return Ok(Vec::new()),
             Ok(_) => {}
-            // The terminal was resized: redraw.
+            // A signal was handled. If it was a stop signal, the next call returns it.
             Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
         }
@@ -67,7 +71,6 @@ impl Terminal {
         }
         let mut bytes = [0; 256];
         let length = stdin.lock().read(&mut bytes)?;
-        // End of input.
         if length == 0 { Ok(vec![KeyPress::Interrupt]) } else { Ok(keys(&bytes[..length])) }
     }
 }
@@ -79,8 +82,27 @@ impl Drop for Terminal {
     }
 }
 
+/// The size to draw for on a terminal that reports this one. A serial console reports 0.
+fn drawn_size(columns: u16, rows: u16) -> (usize, usize) {
+    match (columns, rows) {
+        (0, _) | (_, 0) => USUAL,
+        _ => (SMALLEST.0.max(columns.into()), SMALLEST.1.max(rows.into())),
+    }
+}
+
 fn write(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
     out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_without_a_size_is_drawn_as_a_usual_one() {
+        assert_eq!((drawn_size(0, 0), drawn_size(120, 0)), (USUAL, USUAL));
+        assert_eq!((drawn_size(132, 43), drawn_size(10, 43)), ((132, 43), (SMALLEST.0, 43)));
+    }
 }

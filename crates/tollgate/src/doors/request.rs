@@ -8,7 +8,7 @@ use tollgate_core::class::KeySink;
 use tollgate_core::network::Network;
 use tollgate_core::path::NormalPath;
 use tollgate_core::query::write_parameter;
-use tollgate_core::request::{Request, host_of};
+use tollgate_core::request::{Request, host_of, path_of};
 
 /// A request that another process serves, with the attributes that the caller sends.
 pub(super) struct DescribedRequest<'a> {
@@ -41,7 +41,7 @@ impl<'a> DescribedRequest<'a> {
         };
         let path = find("path").map(|path| path_and_query(path.as_bytes()));
         let target = path.or(key.map(str::as_bytes)).unwrap_or_default();
-        let normal_path = NormalPath::of(without_query(target));
+        let normal_path = NormalPath::of(path_of(target));
         Ok(Self { rule, key, attributes, client, target, normal_path })
     }
 
@@ -51,7 +51,7 @@ impl<'a> DescribedRequest<'a> {
         let find = |name: &str| attributes.iter().find(|(known, _)| known == name).map(|(_, value)| &**value);
         let client = find("client").or(find("ip")).or(find("remote_address")).and_then(address);
         let target = find("path").map(|path| path_and_query(path.as_bytes())).unwrap_or_default();
-        let normal_path = NormalPath::of(without_query(target));
+        let normal_path = NormalPath::of(path_of(target));
         Self { rule: None, key: None, attributes, client, target, normal_path }
     }
 
@@ -82,15 +82,7 @@ pub(super) fn path_and_query(target: &[u8]) -> &[u8] {
         return target;
     }
     let rest = &target[scheme + 3..];
-    match rest.iter().position(|byte| matches!(byte, b'/' | b'?')) {
-        Some(at) if rest[at] == b'/' => &rest[at..],
-        // `http://host?query` has the path `/`.
-        _ => b"/",
-    }
-}
-
-fn without_query(target: &[u8]) -> &[u8] {
-    target.split(|byte| *byte == b'?').next().unwrap_or_default()
+    rest.iter().position(|byte| matches!(byte, b'/' | b'?')).map_or(b"/", |at| &rest[at..])
 }
 
 /// An address, or the first address of a network.
@@ -198,7 +190,7 @@ mod tests {
             ("http://site.example/login?a=b", "/login?a=b"),
             ("HTTPS://[::1]:8443/login#x", "/login"),
             ("http://site.example", "/"),
-            ("http://site.example?a=/b", "/"),
+            ("http://site.example?a=/b", "?a=/b"),
             ("/to?url=http://site.example/login", "/to?url=http://site.example/login"),
             ("", ""),
         ] {
@@ -215,6 +207,12 @@ mod tests {
             for request in requests {
                 assert_eq!((request.target(), request.canonical_path()), (&b"/login"[..], &b"/login"[..]), "{path}");
             }
+        }
+        for path in ["http://site.example?a=/b", "?a=/b"] {
+            let given: [(Cow<'_, str>, Cow<'_, str>); 1] = [("path".into(), path.into())];
+            let request = DescribedRequest::new(None, None, &given).unwrap();
+            assert_eq!((request.path(), request.canonical_path()), (&b"/"[..], &b"/"[..]), "{path}");
+            assert!(request.write_query("a", &mut crate::gate::KeyText::default()), "{path}");
         }
         let request = DescribedRequest::new(None, Some("user#1"), &[]).unwrap();
         assert_eq!(request.target(), b"user#1", "a key is not a path");

@@ -136,7 +136,10 @@ fn rule(name: &str, domain: &DomainText, imported: &mut Imported) -> Result<(), 
     let burst = match burst.parse::<u64>() {
         Ok(burst) => burst,
         // A duration is the number of requests that the rate allows in it.
-        Err(_) => (duration_ms(burst)? * count / period_ms).max(1),
+        Err(_) => {
+            let product = duration_ms(burst)?.checked_mul(count).ok_or("`rate` times `burst` is too large")?;
+            (product / period_ms).max(1)
+        }
     };
     let toml = &mut imported.toml;
     let table = if name == "default" { "[[rule]]" } else { "[[domain.rule]]" };
@@ -253,6 +256,7 @@ mod tests {
             ("domains: {a: {rate: 1/s}}", "has no `burst`"),
             ("domains: {a: {burst: 1}}", "neither `rate` nor `interval`"),
             ("domains: {a: {rate: 0/s, burst: 1}}", "a rate of 0"),
+            ("domains: {a: {rate: 18446744073709551615/s, burst: 2s}}", "is too large"),
             ("server: {listen: zmq.example}\ndomains: {a: {rate: 1/s, burst: 1}}", "is a host name"),
         ] {
             let errors = translate(text).unwrap_err();

@@ -213,8 +213,8 @@ impl TextPage {
         }
         let episodes: u64 = throttled.iter().map(|caller| caller.episodes).sum();
         if episodes > 0 {
-            let words = format!("{} of refusals. An episode ends after an hour of calm.", plural(episodes, "episode"));
-            self.prose(&words);
+            let end = "An episode ends after an hour without a refusal, or after `flag_window` if that is longer.";
+            self.prose(&format!("{} of refusals. {end}", plural(episodes, "episode")));
         }
     }
 

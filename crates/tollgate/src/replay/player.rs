@@ -2,7 +2,7 @@
 //!
 //! Time begins with the first line, and so does warm-up. It never goes back: a line with an earlier time than the line
 //! before is processed at the current time. An admitted request is in flight for its recorded duration, or for its cost
-//! if the line has a measured cost or none. This is tracked only if a rule limits requests in flight.
+//! if the line has none. This is tracked only if a rule limits requests in flight.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -108,7 +108,7 @@ impl Player {
     /// Returns the decision about a request, at the time of its line. `cost` is the one that is charged.
     #[inline]
     pub(super) fn play(&mut self, request: &RecordedRequest<'_>, cost: Span) -> Decision {
-        let duration = request.line.cost.unwrap_or(cost);
+        let duration = request.line.duration.unwrap_or(cost);
         self.advance(request.line.at);
         let is_flagged = self.accounts.as_mut().is_some_and(|accounts| accounts.is_flagged(request, self.now));
         let mut request = *request;

@@ -1,5 +1,5 @@
 //! The keys with the highest cost in a replayed log, for several classes at once: addresses, networks, user agents and
-//! paths. The report shows them, and the suggested rules are computed from them.
+//! paths. The report shows them, and the suggested rule is computed from those of clients.
 
 use tollgate_core::class::Class;
 use tollgate_core::time::{Moment, Span};
@@ -9,12 +9,12 @@ use super::heavy_hitters::HeavyHitters;
 use super::key_name::{KeyName, key_hash};
 use super::recorded_request::RecordedRequest;
 
-/// The classes: addresses and networks from the narrowest to the widest, then the others.
+/// The classes of the lists: addresses and networks from the narrowest to the widest, then the others.
 pub(super) const CLASSES: [&str; 5] = ["ip/32", "ip/24", "ip/16", "user-agent", "path"];
-/// The number of sets in each list, of eight keys each ([`HeavyHitters`]). A key with more than a few thousandths of
-/// the total cost cannot be missed.
+/// The number of sets in each list, of eight keys each ([`HeavyHitters`]). A key with more than an eighth of the cost
+/// of its set is never missed. One with more than a few thousandths of the total cost is very rarely missed.
 const SETS: usize = 64;
-/// The period for peaks.
+/// The length of the minutes in which peaks and active periods are counted. They begin at multiples of it.
 pub(super) const PEAK_SPAN: Span = Span::from_secs(60);
 
 /// The heaviest keys of each class.
@@ -22,30 +22,34 @@ pub(super) struct Talkers {
     lists: [(Class, HeavyHitters<Spending>); CLASSES.len()],
 }
 
-/// The requests of one key and their cost.
+/// The requests of one key and their cost, since the key entered the list. A key that entered late, or again, has had
+/// more.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spending {
     /// The number of its requests.
     pub(super) requests: u64,
     /// Their cost.
     pub(super) cost: Span,
-    /// The cost of its admitted requests in its busiest minute.
+    /// The highest cost of its requests in one minute, without refused ones.
     pub(super) peak_cost: Span,
-    /// The number of its admitted requests in its busiest minute.
+    /// The highest number of its requests in one minute, without refused ones.
     pub(super) peak_requests: u64,
     /// The number of its requests that were held or refused, or would have been in observe mode.
     pub(super) throttled: u64,
-    /// The number of its active periods, which end after [`CALM_MINUTES`] without a request.
+    /// The number of its active periods. A period ends after [`CALM_MINUTES`] without a request.
     pub(super) stretches: u64,
-    /// The total duration of these periods, in minutes.
+    /// The total duration of these periods, in minutes, with the first and the last minute of each.
     pub(super) stretch_minutes: u64,
     /// The minute of its latest request, counted from 1; 0 before the first request.
     minute: u64,
+    /// The cost of its requests in that minute, without refused ones.
     minute_cost: Span,
+    /// Their number.
     minute_requests: u64,
 }
 
-/// The number of minutes without a request that ends an active period.
+/// The number of minutes after the latest request at which an active period ends: a request that is more minutes later
+/// begins another one.
 const CALM_MINUTES: u64 = 5;
 
 impl Talkers {
@@ -54,7 +58,7 @@ impl Talkers {
         Self { lists: CLASSES.map(list) }
     }
 
-    /// Counts a request.
+    /// Counts a request in each class of which it has a key. `done` is the effect of the decision on it.
     #[inline]
     pub(super) fn add(&mut self, request: &RecordedRequest<'_>, cost: Span, done: &Done, now: Moment) {
         // In a log without costs, every request weighs the same.
@@ -67,8 +71,8 @@ impl Talkers {
     }
 
     /// The heaviest keys of the class with this index in [`CLASSES`], the heaviest first.
-    pub(super) fn heaviest(&self, place: usize) -> Vec<(&KeyName, &Spending)> {
-        self.lists[place].1.heaviest().into_iter().map(|(_, hitter)| (&hitter.name, &hitter.fact)).collect()
+    pub(super) fn heaviest(&self, class: usize) -> Vec<(&KeyName, &Spending)> {
+        self.lists[class].1.heaviest().into_iter().map(|(_, hitter)| (&hitter.name, &hitter.fact)).collect()
     }
 }
 

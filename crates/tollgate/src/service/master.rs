@@ -294,13 +294,10 @@ fn domains(domains: &[settings::Domain]) -> Result<Vec<Domain>, String> {
     for domain in domains {
         for settings in &domain.rules {
             let rule = &settings.rule;
-            let name = if rule.class == identifier {
-                settings.wire_domain.clone().unwrap_or_else(|| domain.name.clone())
-            } else if settings.state == settings::StateLocation::Master {
-                settings.domain_at_master(&domain.name)
-            } else {
+            if rule.class != identifier && settings.state != settings::StateLocation::Master {
                 continue;
-            };
+            }
+            let name = settings.domain_at_master(&domain.name);
             if !matches!(rule.limit, Limit::Rate(_) | Limit::Budget(_)) {
                 wrong.push(format!("rule {}: a master supports only `rate` and `budget`", rule.name));
             }

@@ -134,9 +134,8 @@ fn refuse_doubles(masters: &LinkedMasters, errors: &mut ErrorCollector) {
             errors.report(&name.span, "another master keeps this domain: write it once");
         }
     }
-    if masters.iter().filter(|master| master.value.domains.is_none()).count() > 1 {
-        let last = &masters[masters.len() - 1];
-        errors.report(&last.span, "two masters would keep the same rules: write the `domains` of one");
+    if let Some(second) = masters.iter().filter(|master| master.value.domains.is_none()).nth(1) {
+        errors.report(&second.span, "two masters would keep the same rules: write the `domains` of one");
     }
 }
 

@@ -54,7 +54,7 @@ impl Priority {
         std::iter::once(&self.when).chain(&self.unless)
     }
 
-    /// Whether it depends on the flag of the request's account.
+    /// Whether it depends on whether the account of the request (`watch.account_class`) is flagged.
     pub(crate) fn looks_at_flags(&self) -> bool {
         self.conditions().any(|condition| condition.flagged.is_some())
     }
@@ -68,15 +68,15 @@ const WEIGHT_MILLI: RangeInclusive<u32> = 100..=100_000;
 
 table! {
     /// The weight of matching requests in the queue. The first priority that applies to a request is used; a request
-    /// without one has weight 1. Requests of each priority are charged to an account of their own, so a client that has
-    /// used up its share with searches still has its whole share for checkouts. A priority has `weight` or `exempt =
-    /// true`. Rules apply to all requests, whatever their priority.
+    /// without one has weight 1. A client has a share of its own for each priority, so a client that has used up its
+    /// share with searches still has its whole share for checkouts. A priority has `weight` or `exempt = true`. Rules
+    /// apply to all requests, whatever their priority.
     struct PriorityTable {
         /// The name of the priority, unique in the file.
         name: Name = required,
         /// The priority applies to requests that match this condition. With `exempt` or a weight above 1, a request
-        /// must match in every way in which a backend may interpret its path. Default: every request that no earlier
-        /// priority applies to.
+        /// must match in every way in which a backend may interpret its path. Required with `exempt`. Default: every
+        /// request that no earlier priority applies to.
         when: ConditionTable,
         /// The priority does not apply to requests that match this condition, or one of a list of conditions.
         unless: OneOrMany<ConditionTable>,
@@ -107,8 +107,10 @@ impl Located<PriorityTable> {
         let (span, table) = (self.span, self.value);
         let when = table.when.map(|when| when.value.resolve(context, errors)).unwrap_or_default();
         let unless = ConditionTable::resolve_all(table.unless, context, errors);
-        if precedence == Some(Precedence::Exempt) && when.is_empty() && !table.written.has("when") {
-            let message = "exempt without `when` would exempt every request, and the queue would have no effect: \
+        // A condition is also empty if its keys are invalid, which is reported already.
+        let has_no_condition = when.is_empty() && (!table.written.has("when") || errors.is_empty());
+        if precedence == Some(Precedence::Exempt) && has_no_condition {
+            let message = "`exempt` needs a condition in `when`, because the queue does not limit exempt requests: \
                            write `when = { path = \"/healthz\" }`";
             errors.missing(&span, message);
         }
@@ -126,7 +128,9 @@ impl Located<PriorityTable> {
             (Some(weight), false) => Some(Precedence::Weight(weight.value)),
             (None, true) => Some(Precedence::Exempt),
             (None, false) => {
-                if !written.has("weight") {
+                // An invalid value has the default and the position of the table, and is reported already.
+                let is_invalid = written.has("exempt") && exempt.span == self.span;
+                if !written.has("weight") && !is_invalid {
                     errors.missing(&self.span, "a priority needs `weight = 4` or `exempt = true`: write one of them");
                 }
                 None

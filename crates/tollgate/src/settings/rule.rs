@@ -312,9 +312,14 @@ impl RuleTable {
 }
 
 impl RuleSettings {
-    /// The name of this rule at masters, given the name of its domain: `wire_domain`, or `DOMAIN/RULE`.
+    /// The name of this rule at masters, given the name of its domain: `wire_domain`, or else `DOMAIN` for the class
+    /// `identifier`, and `DOMAIN/RULE` for others.
     pub(crate) fn domain_at_master(&self, domain: &str) -> String {
-        self.wire_domain.clone().unwrap_or_else(|| format!("{domain}/{}", self.rule.name))
+        let default = || match self.rule.class.to_string() == "identifier" {
+            true => domain.to_owned(),
+            false => format!("{domain}/{}", self.rule.name),
+        };
+        self.wire_domain.clone().unwrap_or_else(default)
     }
 
     /// Reports a rule whose limit Redis or a master cannot keep. `state` is the position of the key `state`.

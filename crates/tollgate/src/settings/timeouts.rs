@@ -27,7 +27,7 @@ table! {
         /// The time without a byte in either direction after an upgrade, such as to a websocket.
         upgraded_idle: Duration = "\"10min\"",
         /// The time that a response is read after its client has disconnected, so that the backend finishes and the
-        /// cost is known.
+        /// cost is known. It is at least `response_head`.
         unheard: Duration = "\"30s\"",
         /// The time that requests in flight have to finish during a shutdown.
         drain: Duration = "\"30s\"",

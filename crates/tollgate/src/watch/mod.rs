@@ -1,6 +1,7 @@
 //! The watch of a process: records which keys are refused and which accounts are flagged, across restarts. An episode
-//! is an uninterrupted period in which a key is refused. A flag marks an account that was refused too often, until an
-//! operator clears it. The settings name the class whose keys are accounts.
+//! has the refusals of one key within the retention time: an hour, or `flag_window` if that is longer. A flag marks an
+//! account that was refused too often, until an operator clears it. The settings name the class whose keys are
+//! accounts.
 //!
 //! [`tollgate_core::watch`] decides when refusals become episodes and flags. This module feeds it with refusals from
 //! the threads of this process ([`Feed`]) and from reports of other programs ([`Watch::report`]), and persists the
@@ -255,7 +256,8 @@ impl Watch {
         self.lock().state.core.settings().account_class.to_string()
     }
 
-    /// Counts a report of another program once. When this returns `Ok`, the report is on disk.
+    /// Counts a report of another program once. When this returns `Ok`, the report is on disk, if the state
+    /// is persistent.
     pub(crate) fn report(&self, id: &str, entries: &[Entry<'_>]) -> Result<ReportOutcome, NotPersisted> {
         let now = self.calendar.now();
         let mut journaled = self.lock();

@@ -171,7 +171,8 @@ fn the_live_view_fits_every_terminal_while_it_is_resized() {
     terminal.shows("another class", |screen| has(screen, "203.0.113.0/24"));
     terminal.resize(40, 24);
     terminal.press("\r");
-    let screen = terminal.shows("a narrow page", |screen| screen.len() == 24 && has(screen, "no rule has this class"));
+    let is_narrow = |screen: &[String]| screen.len() == 24 && has(screen, "no rule depends on this key alone");
+    let screen = terminal.shows("a narrow page", is_narrow);
     assert!(fits(&screen, 40, 24), "{screen:#?}");
 }
 
@@ -217,13 +218,16 @@ fn the_page_of_one_caller_is_printed_once() {
         "{page}"
     );
     let (_, other, _) = run(&["doctor", "--key", "198.51.100.1"]);
-    assert!(other.ends_with("\nno refusal in the last 24 hours\n"), "{other}");
+    assert!(other.ends_with("\nno recorded refusal in the last 24 hours\n"), "{other}");
     let (_, unseen, _) = run(&["doctor", "--key", "9.9.9.9"]);
     assert!(unseen.contains("\nnot seen: ") && !other.contains("not seen"), "{unseen}{other}");
     let (code, page, errors) = run(&["doctor", "--key", "tester"]);
     assert!(code != Some(0) && page.is_empty() && errors.contains("--class user-agent"), "{code:?} {page}{errors}");
     let (code, agent, _) = run(&["doctor", "--key", "tester", "--class", "user-agent"]);
-    assert!(code == Some(0) && agent.starts_with("tester  user-agent\n\nno rule has this class; "), "{agent}");
+    assert!(
+        code == Some(0) && agent.starts_with("tester  user-agent\n\nno rule depends on this key alone; "),
+        "{agent}"
+    );
     let (code, network, _) = run(&["doctor", "--key", "203.0.113.0/24", "--class", "ip/24", "--json"]);
     let network: Value = serde_json::from_str(&network).unwrap();
     assert_eq!((code, &network["refusals"][0]["count"]), (Some(0), &json!(3)));

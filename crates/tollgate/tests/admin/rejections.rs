@@ -54,6 +54,22 @@ fn the_threshold_is_inclusive_and_a_report_counts_once() {
 }
 
 #[test]
+fn a_long_note_or_name_in_the_query_is_reported_as_such() {
+    let gate = Gate::start("");
+    assert_eq!(report(&gate, "r1", &[("user", "u1", 1000)]), 202);
+    let (note, name) = ("x".repeat(1001), "x".repeat(101));
+    for (query, problem) in [
+        (String::new(), "`note` is missing"),
+        (format!("note={note}"), "`note` is longer than 1000 characters"),
+        (format!("note=x&name={name}"), "`name` is longer than 100 characters"),
+    ] {
+        let answer = ask(gate.admin, "DELETE", &format!("/api/v1/flags/u1?{query}"), &[], "");
+        assert!(answer.status == 400 && answer.body.contains(problem), "{query}: {}", answer.body);
+    }
+    assert_eq!(ask(gate.admin, "DELETE", "/api/v1/flags/u1?note=x&name=me", &[], "").status, 200);
+}
+
+#[test]
 fn without_flags_refusals_are_shown_and_nobody_is_flagged() {
     let gate = Gate::start("[watch]\nflags = false\n");
     for (id, count) in [("r1", 1_000_000), ("r2", i64::MAX), ("r3", i64::MAX), ("r4", i64::MAX)] {

@@ -185,12 +185,15 @@ fn a_note_mentions_observe_mode() {
 fn a_note_names_the_files_of_certificates_and_tokens_that_do_not_exist() {
     let here = std::env::current_exe().unwrap();
     let tls = format!("[gate]\ntls = {{ cert = '{}', key = '/nowhere/privkey.pem' }}\n", here.display());
-    let text = format!("{tls}[admin]\ntoken_file = '/nowhere/token'\n");
+    let door = "listen = 8890, tls = { cert = '/nowhere/c', key = '/nowhere/k', client_ca = '/nowhere/ca' }";
+    let webhook = "[watch]\nwebhook = 'https://hooks.example/'\nwebhook_secret_file = '/nowhere/secret'\n";
+    let text = format!("{tls}[admin]\ntoken_file = '/nowhere/token'\n[doors]\nhttp = {{ {door} }}\n{webhook}");
     let (run, _) = check_file("certificates", text.as_bytes());
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     let notes: Vec<_> = run.stdout.lines().filter(|line| line.starts_with("note: ")).collect();
-    let note = |file| format!("note: {file} does not exist on this machine: a gate does not start without it");
-    assert_eq!(notes, [note("/nowhere/privkey.pem"), note("/nowhere/token")]);
+    let note = |file: String| format!("note: {file} does not exist on this machine: a gate does not start without it");
+    let files = ["privkey.pem", "token", "c", "k", "ca", "secret"];
+    assert_eq!(notes, files.map(|file| note(format!("/nowhere/{file}"))));
 }
 
 #[test]

@@ -194,6 +194,24 @@ fn a_request_is_in_flight_for_the_time_that_it_costs() {
 }
 
 #[test]
+fn a_request_in_the_log_of_a_gate_is_in_flight_for_its_duration() {
+    let rules = "[[rule]]\nname = \"one\"\nclass = \"ip/32\"\nin_flight = 1\n";
+    let json = |second: u8| {
+        format!(
+            "{{\"time\":\"2026-11-12T00:00:0{second}Z\",\"client\":\"203.0.113.7\",\"duration_ms\":3000,\"cost_ms\":10}}\n"
+        )
+    };
+    let combined = |second: u8| {
+        format!(
+            "203.0.113.7 - - [12/Nov/2026:00:00:0{second} +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"x\" rt=3.000 cost=0.010\n"
+        )
+    };
+    for log in [[0, 2, 3].map(json), [0, 2, 3].map(combined)] {
+        assert_eq!(words(&decisions("gate-log", rules, &log.concat())), ["admit", "refuse", "admit"]);
+    }
+}
+
+#[test]
 fn a_budget_is_charged_the_cost_and_holds_clients_in_debt() {
     let rules =
         "[gate]\ncores = 2\n[[rule]]\nname = \"cpu\"\nclass = \"ip/24\"\nbudget = { share = 0.5, burst = \"1s\" }\n";

@@ -21,7 +21,7 @@ fn a_flag_links_to_its_account_and_a_key_to_an_explained_request() {
     browser.click("td.key a");
     browser.shows("u 1\\xff");
     browser.says("1,234");
-    browser.says("No rule has this class.");
+    browser.says("No rule depends on this key alone.");
     axe::check(&browser, "a reported key");
 
     assert_eq!([gate.request("/", &[]).status, gate.request("/", &[]).status], [200, 429]);

@@ -84,6 +84,9 @@ fn syslog_messages_settle_the_requests_of_a_proxy() {
     send(json.as_bytes());
     eventually("it is settled", || doors.metric("tollgate_door_settled_total") == 2);
     assert_eq!(ask(door, "203.0.113.8").0, 429);
+    let (_, ticket) = ask(door, "203.0.113.9");
+    send(("x\n".repeat(1000) + &line("203.0.113.9", "9.000", &ticket)).as_bytes());
+    eventually("the last of many lines is settled", || doors.metric("tollgate_door_settled_total") == 3);
 }
 
 #[test]

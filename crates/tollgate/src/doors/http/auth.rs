@@ -14,7 +14,7 @@ use tollgate_core::form::AMBIGUOUS;
 use tollgate_core::inputs::{Inputs, find_cookie, is_ambiguous_cookie};
 use tollgate_core::network::unmapped;
 use tollgate_core::path::NormalPath;
-use tollgate_core::request::{Request, host_of};
+use tollgate_core::request::{Request, host_of, path_of};
 use tollgate_core::time::Span;
 use tollgate_gatekeeper::limit_status;
 use tollgate_wire::forwarded::client_by_x_forwarded_for;
@@ -217,9 +217,8 @@ impl<'a> ForwardedRequest<'a> {
             Proxy::Plain => fields.first(Name::XForwardedHost).or(own_host),
             Proxy::Nginx => own_host,
         };
-        let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
         let client = client(station, peer.ip(), fields);
-        Self { client, method, target, authority, fields, normal_path: NormalPath::of(path) }
+        Self { client, method, target, authority, fields, normal_path: NormalPath::of(path_of(target)) }
     }
 
     fn wants_html(&self) -> bool {

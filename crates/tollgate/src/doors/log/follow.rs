@@ -15,13 +15,15 @@ use super::partial_line::PartialLine;
 
 /// The interval at which the file is read.
 const POLL: Duration = Duration::from_millis(50);
-/// The interval at which the path is checked: whether a missing file exists now, or another one has replaced the file.
+/// The interval at which the path is checked, to find a file that was missing, or one that has replaced the followed
+/// one.
 const CHECK_PATH: Duration = Duration::from_millis(500);
-/// The size of one read, in bytes.
+/// The maximum size of one read, in bytes.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Sends complete lines that are appended to the file, several at a time, until the receiver is dropped. Lines that are
-/// in the file at the start are not sent: their requests ended before.
+/// Sends complete lines that are appended to the file, several at a time, until the receiver is dropped. Lines of a
+/// file that can be opened at the start are not sent, because their requests ended before. A file that is opened later,
+/// also after a failed read, is sent from its beginning; tickets that were settled before are unknown then.
 pub(super) fn follow(path: &Path, pieces: &mpsc::Sender<Vec<u8>>) {
     let mut followed = open(path, SeekFrom::End(0));
     let mut since_check = Duration::ZERO;
@@ -39,7 +41,7 @@ pub(super) fn follow(path: &Path, pieces: &mpsc::Sender<Vec<u8>>) {
         }
         since_check = Duration::ZERO;
         if followed.as_ref().is_none_or(|followed| followed.is_replaced(path)) {
-            // Lines written between the last read and the rotation.
+            // The old file may have lines that were written between the last read and the rotation.
             if let Some(followed) = &mut followed {
                 let _ = followed.read_to_end(pieces);
             }
@@ -56,13 +58,13 @@ struct FollowedFile {
     file: File,
     /// Distinguishes the file from one that has replaced it.
     inode: u64,
-    /// The number of bytes read, to detect that the file was truncated.
+    /// The offset of the next read, to detect that the file was truncated.
     position: u64,
     partial: PartialLine,
 }
 
 fn open(path: &Path, from: SeekFrom) -> Option<FollowedFile> {
-    // A fifo would block until a writer opens it.
+    // Only regular files: a fifo would block this thread until a writer opens it.
     std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let mut file = File::open(path).ok()?;
     let position = file.seek(from).ok()?;
@@ -71,13 +73,15 @@ fn open(path: &Path, from: SeekFrom) -> Option<FollowedFile> {
 }
 
 impl FollowedFile {
+    /// Whether the path leads to another file. If it leads to none, the old file is still followed.
     fn is_replaced(&self, path: &Path) -> bool {
         std::fs::metadata(path).is_ok_and(|metadata| metadata.ino() != self.inode)
     }
 
     /// Reads everything that was appended, and sends complete lines.
     fn read_to_end(&mut self, pieces: &mpsc::Sender<Vec<u8>>) -> io::Result<()> {
-        // The file was truncated.
+        // The file was truncated, and is read from its beginning. This is not noticed if it has already grown beyond
+        // the old offset.
         if self.file.metadata()?.len() < self.position {
             self.position = self.file.seek(SeekFrom::Start(0))?;
             self.partial = PartialLine::default();

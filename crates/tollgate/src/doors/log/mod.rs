@@ -1,10 +1,11 @@
-//! The log door: reads the cost of requests from the access log of a proxy that asks [`/v1/auth`](super::http).
+//! The log door: settles tickets from the access log of a proxy that asks [`/v1/auth`](super::http).
 //!
 //! A proxy that only asks before it forwards a request does not report its end. Most proxies can write the ticket of
-//! the request to their access log, though, so each line of the log settles one ticket. Lines arrive through a file
-//! that is followed ([`follow`]) or as syslog messages over UDP.
+//! the request to their access log, though, so each line of the log settles one ticket, with the cost or the duration
+//! that it has. Lines arrive through a file that is followed ([`follow`]) or as syslog messages over UDP.
 //!
-//! Tickets have names that cannot be guessed. A forged or damaged line therefore settles nothing, and is counted.
+//! Tickets have names that cannot be guessed, so a forged line settles nothing. A line that is read and has no known
+//! ticket is counted ([`Count::LogLineIgnored`]).
 
 mod follow;
 mod partial_line;
@@ -22,15 +23,15 @@ use super::metrics::Count;
 use super::station::Station;
 use crate::settings::DoorLog;
 
-/// Maximum number of pieces of the file, each of whole lines, that wait to be settled.
+/// Maximum number of pieces of the file, each of whole lines, that wait to be settled. While there are as many, the
+/// file is not read.
 const PIECES_MAX: usize = 16;
 /// A UDP datagram cannot be larger.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
-/// Maximum number of lines of the file that are processed before other work of the thread has its turn, and of lines of
-/// one syslog message. Further lines of a message are ignored.
+/// Maximum number of lines that are processed before other work of the thread has its turn.
 const LINES_AT_ONCE_MAX: usize = 256;
 
-/// The sources of log lines, bound and not read yet.
+/// The sources of log lines. The address for syslog messages is bound; nothing is read yet.
 pub(super) struct BoundLog {
     file: Option<PathBuf>,
     /// For syslog messages.
@@ -50,7 +51,7 @@ impl BoundLog {
         Ok(Self { file: settings.file.clone(), socket, senders: settings.from.iter().copied().collect() })
     }
 
-    /// Reads lines and settles their tickets, as tasks of the calling thread's runtime and one thread for the file.
+    /// Starts to read lines and settle their tickets, in tasks of the calling thread. Another thread reads the file.
     pub(super) fn read(self, station: &Rc<Station>) -> io::Result<()> {
         if let Some(socket) = self.socket {
             let socket = tokio::net::UdpSocket::from_std(socket)?;
@@ -75,12 +76,12 @@ async fn receive(socket: tokio::net::UdpSocket, senders: NetworkSet, station: Rc
             Ok((bytes, sender)) => {
                 let sender = unmapped(sender.ip());
                 if !(sender.is_loopback() || senders.contains(sender)) {
+                    // Counts as one line.
                     station.count(Count::LogLineIgnored);
                     continue;
                 }
-                for line in datagram[..bytes].split(|byte| matches!(byte, b'\n' | 0)).take(LINES_AT_ONCE_MAX) {
-                    settle(&station, &mut parser, line);
-                }
+                let lines = datagram[..bytes].split(|byte| matches!(byte, b'\n' | 0));
+                settle_lines(&station, &mut parser, lines).await;
             }
             Err(error) => {
                 tracing::debug!(%error, "a syslog message cannot be received");
@@ -94,16 +95,21 @@ async fn receive(socket: tokio::net::UdpSocket, senders: NetworkSet, station: Rc
 async fn settle_pieces(mut pieces: mpsc::Receiver<Vec<u8>>, station: Rc<Station>) {
     let mut parser = Parser::new();
     while let Some(piece) = pieces.recv().await {
-        for (index, line) in piece.split(|byte| *byte == b'\n').enumerate() {
-            settle(&station, &mut parser, line);
-            if index % LINES_AT_ONCE_MAX == LINES_AT_ONCE_MAX - 1 {
-                tokio::task::yield_now().await;
-            }
+        settle_lines(&station, &mut parser, piece.split(|byte| *byte == b'\n')).await;
+    }
+}
+
+async fn settle_lines(station: &Station, parser: &mut Parser, lines: impl Iterator<Item = &[u8]>) {
+    for (index, line) in lines.enumerate() {
+        settle(station, parser, line);
+        if index % LINES_AT_ONCE_MAX == LINES_AT_ONCE_MAX - 1 {
+            tokio::task::yield_now().await;
         }
     }
 }
 
-/// Settles the ticket of a line.
+/// Settles the ticket of a line. The time in the line is a measured cost or a duration; a line without one also settles
+/// its ticket ([`Station::settle_logged`]).
 fn settle(station: &Station, parser: &mut Parser, line: &[u8]) {
     let line = line.trim_ascii();
     if line.is_empty() {
@@ -116,7 +122,8 @@ fn settle(station: &Station, parser: &mut Parser, line: &[u8]) {
     station.count(if settled.is_some() { Count::Settled } else { Count::LogLineIgnored });
 }
 
-/// Parses a line: JSON if it ends with a brace, also behind a syslog header, and otherwise the combined log format.
+/// Parses a line, with or without a syslog header. A line that ends with a brace is JSON, others have the combined log
+/// format.
 fn parse<'a>(parser: &'a mut Parser, line: &'a [u8]) -> Option<Request<'a>> {
     let format = if line.ends_with(b"}") { Format::Json } else { Format::Combined };
     match parser.parse(format, line) {
@@ -125,7 +132,7 @@ fn parse<'a>(parser: &'a mut Parser, line: &'a [u8]) -> Option<Request<'a>> {
     }
 }
 
-/// The ticket in a line: an attribute, or the header in which the proxy got it.
+/// The ticket in a line: the attribute `ticket`, or the logged header `X-Tollgate-Ticket`, in which the proxy got it.
 fn ticket<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
     request.attributes.first(b"ticket").or_else(|| request.headers.first(b"x-tollgate-ticket"))
 }

@@ -268,9 +268,8 @@ impl Admission {
         }
         let request = &RequestView { is_flagged: rules.is_flagged(request, &self.flagged), ..*request };
         let now = self.clock.now();
-        let decision = rules.debt(request, ticket.reserved, self.load.band(), now)?;
-        let decision =
-            Some(self.exemptions.spare(&rules, request, decision, now)).filter(|d| d.verdict.is_refusal())?;
+        let is_exempt = |rule| self.exemptions.covers(&rules.limiter, request, rule, now);
+        let decision = rules.debt(request, ticket.reserved, is_exempt, self.load.band(), now)?;
         rules.count(&decision);
         if let Some(engagement) = by_rule(&rules, request, &decision, now) {
             log.record(&engagement, now);
@@ -398,12 +397,12 @@ impl Admission {
         let band = self.load.band();
         if rules.is_local(request) {
             let decided = rules.decide(request, toll, band, now);
-            return self.act(&rules, request, (route, toll.cpu), decided, (now, log), ticket);
+            return self.act(&rules, request, (route, toll), decided, (now, log), ticket);
         }
         let rules = Guard::into_inner(rules);
         // In a box, so that decisions from local state do not carry the memory for it.
         let decided = Box::pin(rules.ask(request, toll, band, &self.clock)).await;
-        self.act(&rules, request, (route, toll.cpu), decided, (self.clock.now(), log), ticket)
+        self.act(&rules, request, (route, toll), decided, (self.clock.now(), log), ticket)
     }
 
     /// Applies a decision of the rules: exemptions, a slot for a hold, the log, and the ticket or the refusal. A
@@ -412,12 +411,12 @@ impl Admission {
         self: &Arc<Self>,
         rules: &Arc<Rules>,
         request: &RequestView<'_>,
-        (route, reserved): (Option<RouteKey>, Span),
-        (mut decision, mut charge): (Decision, Charge),
+        (route, toll): (Option<RouteKey>, Toll),
+        decided: (Decision, Charge),
         (now, log): (Moment, &EngagementLog),
         ticket: &mut Option<Ticket>,
     ) -> Result<Option<HoldSlot<'_>>, Refusal> {
-        decision = self.exemptions.spare(rules, request, decision, now);
+        let (mut decision, mut charge) = self.exemptions.spare(&rules.limiter, request, toll, decided, now);
         let waiting = match decision.verdict {
             Verdict::Hold(until) => self.hold(rules, request, &decision, until.since(now)),
             _ => None,
@@ -438,7 +437,7 @@ impl Admission {
         *ticket = Some(Ticket {
             admission: self.clone(),
             decision,
-            reserved,
+            reserved: toll.cpu,
             charge: (!charge.is_empty()).then_some(charge),
             is_settled: false,
             generation: rules.generation,

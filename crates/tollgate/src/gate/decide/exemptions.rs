@@ -11,9 +11,10 @@ use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::request::Request;
 use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::limiter::Limiter;
 
 use super::key_text::KeyText;
-use super::rules::Rules;
+use super::remote_state::Charge;
 
 /// The largest number of exemptions.
 const EXEMPTIONS_MAX: usize = 1000;
@@ -63,24 +64,28 @@ impl Exemptions {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The decision about `request` after exemptions. If the key is exempt from the rule that decided, the strictest
-    /// other rule from which it is not exempt decides instead.
-    pub(crate) fn spare(&self, rules: &Rules, request: &impl Request, decision: Decision, now: Moment) -> Decision {
-        if decision.verdict == Verdict::Admit || self.count() == 0 || !self.covers(rules, request, &decision, now) {
-            return decision;
+    /// The decision of `limiter` about `request`, and its charge, after exemptions. If the key is exempt from the rule
+    /// that decided, the rules from which it is not exempt decide again and charge the request, all from local state.
+    pub(crate) fn spare(
+        &self,
+        limiter: &Limiter,
+        request: &impl Request,
+        toll: Toll,
+        (decision, charge): (Decision, Charge),
+        now: Moment,
+    ) -> (Decision, Charge) {
+        let is_spared = |rule| self.covers(limiter, request, rule, now);
+        if decision.verdict == Verdict::Admit || !decision.rule.is_some_and(is_spared) {
+            return (decision, charge);
         }
-        let mut spared = Decision { verdict: Verdict::Admit, ..decision };
-        for other in rules.limiter.explain(request, Toll::ONE, decision.band, now) {
-            if other.verdict != Verdict::Admit && !self.covers(rules, request, &other, now) {
-                spared.tighten(other);
-            }
-        }
-        spared
+        charge.refund(limiter, now);
+        let (decision, ticket) = limiter.decide_among(|rule| !is_spared(rule), request, toll, decision.band, now);
+        (decision, ticket.into())
     }
 
-    /// Whether the key is exempt from the rule that decided.
-    fn covers(&self, rules: &Rules, request: &impl Request, decision: &Decision, now: Moment) -> bool {
-        let Some(rule) = decision.rule.and_then(|index| rules.limiter.rule(index)) else { return false };
+    /// Whether the key of `request` is exempt from the rule with this index.
+    pub(crate) fn covers(&self, limiter: &Limiter, request: &impl Request, rule: usize, now: Moment) -> bool {
+        let Some(rule) = limiter.rule(rule).filter(|_| self.count() > 0) else { return false };
         let mut key = KeyText::default();
         rule.class.write_key(request, &mut key) && self.until(&rule.class.to_string(), key.as_bytes(), now).is_some()
     }
@@ -89,7 +94,46 @@ impl Exemptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate_core::band::Band;
     use tollgate_core::time::Span;
+    use tollgate_wire::http1::RequestHead;
+
+    use super::super::identify::RequestView;
+    use super::super::remote_state::RemoteState;
+    use super::super::rules::Rules;
+    use crate::settings::{Gate, Settings};
+
+    /// A gate with a rule that holds or refuses the second request of an exempt address, and an in-flight limit.
+    fn only_three_are_in_flight(hold: &str) {
+        let text = format!(
+            "[[rule]]\nname = 'spared'\nclass = 'ip/32'\nrate = {{ rate = '1/s', burst = 1 }}\nhold = '{hold}'\n\
+            [[rule]]\nname = 'slots'\nclass = 'ip/24'\nin_flight = 3\n"
+        );
+        let settings = Settings::parse("test.toml", &text).unwrap();
+        let hold = Gate::default().hold;
+        let rules = Rules::new(&settings.domains[0], RemoteState::default(), hold, None, Moment::ZERO).unwrap();
+        let mut head = RequestHead::default();
+        head.parse(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let view = RequestView::new("203.0.113.7".parse().unwrap(), &head);
+        let (exemptions, now) = (Exemptions::default(), Moment::from_millis(5000));
+        assert!(exemptions.grant("ip/32", b"203.0.113.7/32", now + Span::from_secs(60), now));
+        let ask = || {
+            let decided = rules.decide(&view, Toll::ONE, Band::Normal, now);
+            exemptions.spare(&rules.limiter, &view, Toll::ONE, decided, now)
+        };
+        let in_flight = [ask(), ask(), ask()];
+        assert!(in_flight.iter().all(|(decision, _)| decision.verdict == Verdict::Admit));
+        let (refused, _) = ask();
+        assert_eq!((refused.verdict.is_refusal(), refused.rule), (true, Some(1)));
+        in_flight.into_iter().for_each(|(_, charge)| charge.settle(&rules.limiter, Toll::ONE, now));
+        assert_eq!(ask().0.verdict, Verdict::Admit);
+    }
+
+    #[test]
+    fn an_exemption_from_one_rule_leaves_the_others_in_force() {
+        only_three_are_in_flight("0s");
+        only_three_are_in_flight("10s");
+    }
 
     #[test]
     fn exemptions_end_and_are_bounded() {

@@ -170,8 +170,15 @@ impl Rules {
     }
 
     /// The refusal by a budget whose key has come into debt since `request` was admitted. `reserved` is the charge of
-    /// the request itself, which does not count as debt.
-    pub(crate) fn debt(&self, request: &impl Request, reserved: Span, band: Band, now: Moment) -> Option<Decision> {
+    /// the request itself, which does not count as debt. `is_exempt` excludes rules, by index.
+    pub(crate) fn debt(
+        &self,
+        request: &impl Request,
+        reserved: Span,
+        is_exempt: impl Fn(usize) -> bool,
+        band: Band,
+        now: Moment,
+    ) -> Option<Decision> {
         let of_budget = |(index, rule): (usize, &Rule)| {
             let Limit::Budget(budget) = rule.limit else { return None };
             if !rule.applies(request) {
@@ -180,7 +187,8 @@ impl Rules {
             // A debt that is older than this request remains when the request itself is repaid.
             let repaid = now + budget.time_of(reserved);
             let decision_at = |at: Moment| self.limiter.explain_rule(index, request, band, at);
-            decision_at(repaid).filter(|decision| decision.verdict.is_refusal()).and_then(|_| decision_at(now))
+            let is_refused = |decision: &Decision| decision.verdict.is_refusal() && !is_exempt(index);
+            decision_at(repaid).filter(is_refused).and_then(|_| decision_at(now))
         };
         self.limiter.rules().enumerate().find_map(of_budget).filter(|decision| decision.verdict.is_refusal())
     }

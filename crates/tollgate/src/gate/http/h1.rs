@@ -150,7 +150,7 @@ async fn find_head(
             socket.timer.set(Way::In, settings.timeouts.head);
             is_timed = true;
         }
-        if !matches!(socket.read_rest(buffer).await, Ok(1..)) {
+        if !matches!(socket.read_compact(buffer).await, Ok(1..)) {
             return None;
         }
     }

@@ -111,11 +111,11 @@ impl<'a> BodyReader<'a> {
         self.buffer.consume(lent);
     }
 
-    /// Reads more of the body. With `is_small`, the buffer has no more memory than its bytes need while this waits.
+    /// Reads more of the body. With `is_small`, memory that the buffer hardly uses is freed while this waits.
     async fn fill(&mut self, is_small: bool) -> Result<usize, PeerError> {
         let (socket, began_ms) = (self.socket, self.socket.timer.now_ms());
         socket.timer.set(Way::In, self.meter.patience());
-        let length = if is_small { socket.read_rest(self.buffer).await? } else { socket.read(self.buffer).await? };
+        let length = if is_small { socket.read_compact(self.buffer).await? } else { socket.read(self.buffer).await? };
         self.meter.moved(length as u64, socket.timer.now_ms() - began_ms);
         Ok(length)
     }

@@ -14,7 +14,8 @@ use super::forward;
 use super::h2_connect;
 use crate::gate::decide::identify::ConnectionPeer;
 
-/// Reads the head of a client's HTTP/2 request, by the same rules as an HTTP/1.1 one.
+/// Reads the head of a client's HTTP/2 request, by the same rules as an HTTP/1.1 one. More than `fields_max` header
+/// fields are refused. The `h2` crate has limited the size of the head and refused connection-specific fields.
 pub(crate) fn read_request(
     request: &Request<RecvStream>,
     head: &mut RequestHead,
@@ -75,7 +76,8 @@ fn read_authority(uri: &Uri, headers: &HeaderMap, head: &mut RequestHead) -> Res
     Ok(())
 }
 
-/// The `Content-Length` of a message. The `h2` crate checks it too, but the end of a body must not depend on that.
+/// The `Content-Length` of a message. The gate compares the body with it (`Announced`), and does not rely on the `h2`
+/// crate, which compares them too.
 fn content_length_of(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
     let mut values = headers.get_all(http::header::CONTENT_LENGTH).iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -116,7 +118,8 @@ fn trimmed(value: &HeaderValue) -> &[u8] {
     value.as_bytes().trim_ascii()
 }
 
-/// Writes the head of a request for an HTTP/2 backend. None if HTTP/2 cannot express it.
+/// Writes the head of a request for an HTTP/2 backend. None if the `http` crate rejects the method, the host or the
+/// target; the request then fails.
 ///
 /// `backend` is its authority, for requests without a host; `secure`: it is connected by TLS; `scratch` is reused
 /// memory.
@@ -137,6 +140,7 @@ pub(crate) fn write_request(
     let mut request = Request::builder().method(&head.method[..]).uri(uri).body(()).ok()?;
     let headers = request.headers_mut();
     forward::forwarded_fields(head, peer, |name, value| {
+        // The gate has sent the 100 itself, because few backends send one over HTTP/2.
         if name != b"expect" {
             append(headers, name, value);
         }
@@ -166,6 +170,7 @@ pub(crate) fn read_response<B>(
         match Name::of(name.as_str().as_bytes()) {
             Name::ContentLength => {}
             known if is_hop_by_hop(known) => {}
+            // No rule reads the value, so trimming it, as HTTP/1.1 does, is safe. Refusing it would fail the request.
             _ => head.fields.push(name.as_str().as_bytes(), trimmed(value)),
         }
     }
@@ -182,7 +187,8 @@ pub(crate) fn read_response<B>(
     Ok(())
 }
 
-/// Writes the head of a response for an HTTP/2 client. None if HTTP/2 cannot express it.
+/// Writes the head of a response for an HTTP/2 client, without hop-by-hop fields. None if the status is not from 100 to
+/// 999.
 pub(crate) fn write_response(head: &ResponseHead) -> Option<Response<()>> {
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::from_u16(head.status).ok()?;
@@ -216,7 +222,8 @@ pub(crate) fn write_trailers(trailers: &Fields) -> HeaderMap {
     map
 }
 
-/// Adds a field. A field that HTTP/2 forbids is left out.
+/// Adds a field, or drops it if its name or value is invalid. Callers leave out hop-by-hop fields, which HTTP/2
+/// forbids.
 fn append(headers: &mut HeaderMap, name: &[u8], value: &[u8]) {
     let (Ok(name), Ok(value)) =
         (HeaderName::from_bytes(name), HeaderValue::from_maybe_shared(Bytes::copy_from_slice(value)))

@@ -10,6 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tollgate_gatekeeper::histogram::HistogramSnapshot;
+use tollgate_gatekeeper::shared::Sharing;
 
 use super::master_metrics;
 use crate::gate::decide::queue::QueueStatus;
@@ -114,7 +115,7 @@ impl Shared {
         counter(encoder, "tollgate_queue_would_hold", help, observed.queue_would_hold)?;
         let help = "Requests that the queue would have refused if the gate did not only observe";
         counter(encoder, "tollgate_queue_would_refuse", help, observed.queue_would_refuse)?;
-        let help = "Costs reported by backends that were invalid or impossible";
+        let help = "Costs and loads reported by backends that were invalid or impossible";
         counter(encoder, "tollgate_toll_reports_ignored", help, admission.reports_ignored.load(Ordering::Relaxed))?;
         let seconds = ConstCounter::new(queue.toll_ns as f64 / 1e9);
         metric(encoder, "tollgate_toll_seconds", "CPU time charged", &seconds)
@@ -143,14 +144,16 @@ impl Shared {
         Ok(())
     }
 
-    /// The metrics of Redis, if rules of the default domain use it.
+    /// The metrics of Redis, if rules use it.
     fn encode_redis(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let rules = self.admission.rules();
-        let Some(sharing) = &rules.remote_state.redis else { return Ok(()) };
+        let rules = self.all_rules();
+        // All domains use the same store, each with its own leases.
+        let sharings = || rules.iter().filter_map(|(_, rules)| rules.remote_state.redis.as_ref());
+        let Some(sharing) = sharings().next() else { return Ok(()) };
         let counts = sharing.store().counts();
         let help = "Connections made to Redis";
         counter(encoder, "tollgate_redis_connects", help, counts.connects)?;
-        let help = "Decisions from local state, by the reason why Redis did not decide";
+        let help = "Decisions from local state or refusals by on_timeout, by the reason why Redis did not decide";
         let fallbacks = counts.fallbacks().map(|(why, count)| ([("why", why.as_str())], count));
         family(encoder, ("tollgate_redis_fallbacks", help), MetricType::Counter, fallbacks)?;
         counter(encoder, "tollgate_redis_decisions", "Decisions by Redis", counts.answered)?;
@@ -161,7 +164,7 @@ impl Shared {
         counter(encoder, "tollgate_redis_calls", "Script calls sent to Redis", counts.calls)?;
         counter(encoder, "tollgate_redis_pipelines", "Pipelines of calls sent to Redis", counts.pipelines)?;
         let help = "Unused requests of leases from Redis: keys may exceed their limits by this many";
-        gauge(encoder, "tollgate_redis_leased", help, sharing.leased())?;
+        gauge(encoder, "tollgate_redis_leased", help, sharings().map(Sharing::leased).sum())?;
         let health = sharing.store().health();
         let help = "Part of Redis that does not respond and is not used, from 0 to 1";
         metric(encoder, "tollgate_redis_gone", help, &ConstGauge::new(health.gone()))?;

@@ -26,13 +26,14 @@ pub(crate) struct Other {
 }
 
 impl Running {
-    /// The status of the masters and of Redis, if the rules of the default domain use them.
+    /// The status of the masters and of Redis, if rules use them. Only rules of the default domain use masters.
     pub(crate) fn others(&self) -> Vec<Other> {
-        let (rules, mut others) = (self.shared.admission.rules(), Vec::new());
-        if let Some(masters) = &rules.remote_state.masters {
+        let (rules, mut others) = (self.shared.all_rules(), Vec::new());
+        let mut states = rules.iter().map(|(_, rules)| &rules.remote_state);
+        if let Some(masters) = states.clone().find_map(|state| state.masters.as_ref()) {
             others.extend(masters.masters().map(|(settings, report)| master(settings.accounting.to_string(), report)));
         }
-        if let Some(sharing) = &rules.remote_state.redis {
+        if let Some(sharing) = states.find_map(|state| state.redis.as_ref()) {
             others.push(redis(self.redis_name(), sharing.store().health()));
         }
         others

@@ -1,7 +1,8 @@
 //! A connection to a client or a backend, plain or TLS, with a deadline for each direction.
 //!
 //! One task reads and writes it at the same time, so all methods take `&self`. A method that waits fails with
-//! `TimedOut` when the deadline of its direction passes ([`Socket::timer`]).
+//! `TimedOut` when the deadline of its direction passes. The caller sets the deadlines in [`Socket::timer`], except
+//! for [`Socket::write_all`] and [`Socket::write_paced`], which set the deadline for writing.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -62,8 +63,9 @@ impl Socket {
         std::future::poll_fn(|cx| self.poll_read(cx, buffer)).await
     }
 
-    /// Reads the rest of a message. While it waits, the buffer has no more memory than its bytes need.
-    pub(crate) async fn read_rest(&self, buffer: &mut ReadBuffer) -> io::Result<usize> {
+    /// Like [`Self::read`], for a message of which a part has arrived. While this waits, memory that the buffer hardly
+    /// uses is freed ([`ReadBuffer::compact`]).
+    pub(crate) async fn read_compact(&self, buffer: &mut ReadBuffer) -> io::Result<usize> {
         let read = std::future::poll_fn(|cx| {
             let polled = self.poll_read(cx, buffer);
             if polled.is_pending() {
@@ -74,9 +76,11 @@ impl Socket {
         read.await
     }
 
-    /// Reads available bytes. The buffer must not be full. An empty buffer has no memory while this waits.
+    /// Reads available bytes; 0 at the end of the stream. The buffer must not be full, because 0 bytes would be read,
+    /// too. An empty buffer has no memory while this waits.
     pub(crate) fn poll_read(&self, cx: &mut Context<'_>, buffer: &mut ReadBuffer) -> Poll<io::Result<usize>> {
         let mut room = ReadBuf::new(buffer.room());
+        // A plain connection needs no dynamic dispatch.
         let polled = match &mut *self.stream.borrow_mut() {
             Transport::Plain(stream) => Pin::new(stream).poll_read(cx, &mut room),
             stream => stream.pinned().poll_read(cx, &mut room),
@@ -87,13 +91,13 @@ impl Socket {
             Poll::Ready(Err(_)) => {}
             Poll::Pending => buffer.free_if_empty(),
         }
-        self.or_wait(polled, Way::In, cx)
+        self.or_timeout(polled, Way::In, cx)
     }
 
     /// Reads available bytes into memory of the caller.
     pub(crate) fn poll_read_into(&self, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let polled = self.stream.borrow_mut().pinned().poll_read(cx, out);
-        self.or_wait(polled, Way::In, cx)
+        self.or_timeout(polled, Way::In, cx)
     }
 
     /// Writes all parts in order. Fails if the peer accepts no byte for `patience`.
@@ -105,6 +109,7 @@ impl Socket {
     /// Writes all parts in order. Fails if the peer reads more slowly than `meter` permits.
     pub(crate) async fn write_paced(&self, parts: &mut [IoSlice<'_>], meter: &mut PaceMeter) -> io::Result<()> {
         let mut left = parts;
+        // Removes empty parts at the start, because a write of 0 bytes counts as a failure.
         IoSlice::advance_slices(&mut left, 0);
         while !left.is_empty() {
             let began_ms = self.timer.now_ms();
@@ -116,6 +121,7 @@ impl Socket {
             meter.moved(written as u64, self.timer.now_ms() - began_ms);
             IoSlice::advance_slices(&mut left, written);
         }
+        // TLS may still have buffered bytes. The wait for them counts, too.
         let began_ms = self.timer.now_ms();
         self.timer.set(Way::Out, meter.patience());
         std::future::poll_fn(|cx| self.poll_flush(cx)).await?;
@@ -131,7 +137,7 @@ impl Socket {
             (Transport::Plain(stream), parts) => Pin::new(stream).poll_write_vectored(cx, parts),
             (stream, parts) => stream.pinned().poll_write_vectored(cx, parts),
         };
-        self.or_wait(polled, Way::Out, cx)
+        self.or_timeout(polled, Way::Out, cx)
     }
 
     /// Sends bytes that TLS has buffered.
@@ -140,22 +146,22 @@ impl Socket {
             Transport::Plain(_) => Poll::Ready(Ok(())),
             stream => stream.pinned().poll_flush(cx),
         };
-        self.or_wait(polled, Way::Out, cx)
+        self.or_timeout(polled, Way::Out, cx)
     }
 
-    /// Closes the connection for writing.
+    /// Closes the connection for writing; with TLS, after a `close_notify`.
     pub(crate) async fn shutdown(&self) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_shutdown(cx)).await
     }
 
     pub(crate) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = self.stream.borrow_mut().pinned().poll_shutdown(cx);
-        self.or_wait(polled, Way::Out, cx)
+        self.or_timeout(polled, Way::Out, cx)
     }
 
     /// Whether the peer has sent something or closed, on a connection that should be idle.
     ///
-    /// This checks the events of the last poll, so it costs no system call.
+    /// This checks the events that the runtime has received, so it costs no system call.
     pub(crate) fn has_stirred(&self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         self.stream.borrow().tcp().poll_read_ready(&mut cx).is_ready()
@@ -163,10 +169,10 @@ impl Socket {
 
     /// Whether the peer has closed its side, even if unread bytes come before that.
     ///
-    /// Like [`Self::has_stirred`] it costs no system call: the close was reported together with the bytes.
+    /// Like [`Self::has_stirred`], it costs no system call. The close can be reported later than the bytes.
     pub(crate) fn is_closed_by_peer(&self) -> bool {
         let stream = self.stream.borrow();
-        // This waits only for urgent data and the close; a wait for readability would end at once.
+        // The close is part of each interest in reading. This one leaves out readability, which is not needed.
         let mut ready = pin!(stream.tcp().ready(Interest::PRIORITY));
         match ready.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(ready)) => ready.is_read_closed(),
@@ -185,9 +191,9 @@ impl Socket {
         }
     }
 
-    /// The result of a poll. If it is pending, fails if the deadline of this direction has passed, or if the idle
-    /// connection is to be closed to make room for another one (`ConnectionAborted`).
-    fn or_wait<T>(&self, polled: Poll<io::Result<T>>, way: Way, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+    /// The result of a poll. A pending one becomes an error if the deadline of this direction has passed (`TimedOut`),
+    /// or if an idle connection was chosen to make room for another one (`ConnectionAborted`).
+    fn or_timeout<T>(&self, polled: Poll<io::Result<T>>, way: Way, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         if polled.is_ready() {
             polled
         } else if self.timer.is_over(way, cx) {

@@ -186,8 +186,7 @@ async fn reject_plain_http(socket: &Socket, worker: &Worker) {
 /// Reads the PROXY header and not a byte more: TLS may follow.
 async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<Source> {
     use tokio::io::AsyncReadExt;
-    // The 16 fixed bytes of version 2, and as many bytes of addresses as any proxy sends.
-    let mut bytes = vec![0; 16 + 4096];
+    let mut bytes = vec![0; proxy_protocol::HEADER_BYTES_MAX];
     let mut seen = 0;
     loop {
         let peeked = stream.peek(&mut bytes).await?;

@@ -303,7 +303,7 @@ impl Decider {
             Some(factor) => Some(rules.scaled(factor).map_err(|_| NoRuling::FactorOutOfRange)?),
             None => None,
         };
-        let (mut decision, charge) = match &scaled {
+        let decided = match &scaled {
             Some(limiter) => {
                 let (decision, ticket) = limiter.decide(request, toll, band, now);
                 (decision, ticket.into())
@@ -312,7 +312,8 @@ impl Decider {
             // In a box, so that decisions from local state do not carry the memory for it.
             None => Box::pin(rules.ask(request, toll, band, &admission.clock)).await,
         };
-        let limiter = scaled.as_deref().unwrap_or(&rules.limiter);
+        let (limiter, now) = (scaled.as_deref().unwrap_or(&rules.limiter), admission.now());
+        let (mut decision, charge) = admission.exemptions.spare(limiter, request, toll, decided, now);
         let mut limit = decision.rule.and_then(|place| Some(limiter.rule(place)?.limit));
         if let (Some(factor), Some(budget @ Limit::Budget(_))) = (inquiry.factor, &mut limit) {
             *budget = budget.scaled(factor).unwrap_or(*budget);
@@ -321,7 +322,7 @@ impl Decider {
             }
         }
         let open = OpenCharge { admission: admission.clone(), rules, scaled, charge: Some(charge) };
-        let ruling = Ruling { decision, at: admission.now(), limit, open, toll, factor: inquiry.factor, expected };
+        let ruling = Ruling { decision, at: now, limit, open, toll, factor: inquiry.factor, expected };
         let (ruling, held) = self.carry_out(ruling, inquiry, request);
         if let Some(held) = held {
             // In a box, so that decisions without a hold do not carry the memory for the timer.
@@ -350,7 +351,6 @@ impl Decider {
         let (admission, now) = (self.admission(), ruling.at);
         let decision = &mut ruling.decision;
         let open = &mut ruling.open;
-        *decision = admission.exemptions.spare(&open.rules, request, *decision, now);
         let mut held = None;
         if let Verdict::Hold(until) = decision.verdict {
             if inquiry.on_hold == OnHold::Wait {

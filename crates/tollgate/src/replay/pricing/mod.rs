@@ -5,6 +5,9 @@
 //! gate therefore charges each request its share of the cores, `min(1, cores / in flight)`. A replay does the same. One
 //! pass over the recording ([`Survey`]) counts the requests in flight at every moment and estimates the cores of the
 //! backend. Then every request is charged its share of the time that it took.
+//!
+//! On a backend that serves requests one after the other, a cheap request waits as long as an expensive one. Shares are
+//! therefore multiplied by a factor of the route ([`backend_cores`]). No cost exceeds the duration.
 
 mod backend_cores;
 mod cumulative;
@@ -38,9 +41,9 @@ pub(super) enum CostSource {
     /// Recorded durations, divided among the requests in flight.
     #[serde(rename = "in-flight-shares")]
     Shares,
-    /// Guessed from method, path and size, because the recording has no durations.
+    /// Guessed from method, path and size (`--estimate`), because the recording has neither costs nor durations.
     RoughEstimate,
-    /// Unknown: the recording has neither costs nor durations.
+    /// Unknown: the recording has neither costs nor durations, and `--estimate` is not given.
     #[default]
     None,
 }
@@ -70,14 +73,14 @@ struct Shares {
     /// Whether the logged time is the end of a request; otherwise it is the start.
     is_end_logged: bool,
     /// Core time of each request while there were enough cores for all requests in flight: one core.
-    calm: Cumulative,
+    unsaturated: Cumulative,
     /// Core time of each request while there were not enough: its share of the cores.
     saturated: Cumulative,
     backend: BackendCores,
 }
 
 impl Pricing {
-    /// Every request has the cost of its line.
+    /// Without shares: a measured cost or a duration is the cost. `source` decides on requests that have neither.
     pub(super) fn as_recorded(source: CostSource) -> Self {
         Self { summary: PricingSummary { source, ..PricingSummary::default() }, shares: None }
     }
@@ -102,16 +105,17 @@ impl Pricing {
             return duration;
         };
         let (start, end) = stay(request.line.at, duration, shares.is_end_logged);
-        let saturated_s = shares.saturated.between(start, end);
-        if saturated_s <= 0.0 {
+        let saturated_core_s = shares.saturated.between(start, end);
+        if saturated_core_s <= 0.0 {
             return duration;
         }
-        let cost_s = shares.calm.between(start, end) + saturated_s * shares.backend.route_factor(route(request));
+        let factor = shares.backend.route_factor(route(request));
+        let cost_s = shares.unsaturated.between(start, end) + saturated_core_s * factor;
         Span::from_nanos((cost_s * 1e9) as u64).min(duration)
     }
 }
 
-/// The hash of a request's route.
+/// The hash of a request's route: its path without identifiers. It is 0 without a path.
 fn route(request: &RecordedRequest<'_>) -> u64 {
     static PATH: LazyLock<Class> = LazyLock::new(|| Class::parse("path").expect("a known class"));
     key_hash(&PATH, request).unwrap_or_default()

@@ -118,7 +118,7 @@ impl Survey {
             pricing.summary.source = CostSource::Shares;
             pricing.shares = Some(Shares {
                 is_end_logged,
-                calm: profile.integral(|in_flight| if is_short(in_flight) { 0.0 } else { 1.0 }),
+                unsaturated: profile.integral(|in_flight| if is_short(in_flight) { 0.0 } else { 1.0 }),
                 saturated: profile.integral(|in_flight| if is_short(in_flight) { cores / in_flight } else { 0.0 }),
                 backend,
             });

@@ -165,6 +165,7 @@ fn a_rule_needs_a_name_a_class_and_one_limit() {
     class("ip/33", "`ip/20,52`");
     class("headr:x-api-key", "did you mean `header:NAME`?");
     class("header:", "needs a name");
+    class("json:user", "needs a JSON pointer after the colon, such as `json:/user/id`");
     class("colour", "classes are ip/32");
     class("colour", "query:NAME, json:/POINTER");
     class("ip", "did you mean `ip/32`?");
@@ -259,7 +260,12 @@ fn invalid_priorities_are_errors() {
     check(&priority("wieght = 4"), &[("4:1", "did you mean `weight`?")]);
     let twice = format!("{}{}", priority("weight = 4"), priority("exempt = true"));
     check(&twice, &[("6:8", "another priority has this name")]);
-    check("[[priority]]\nname = \"all\"\nexempt = true\n", &[("1:1", "exempt without `when`")]);
+    let exempt = |lines: &str| format!("[[priority]]\nname = \"all\"\nexempt = true\n{lines}\n");
+    for lines in ["", "when = {}", "when = { header = {} }", "unless = { path = \"/p\" }"] {
+        check(&exempt(lines), &[("1:1", "`exempt` needs a condition in `when`")]);
+    }
+    check(&exempt("when = { path = [] }"), &[("4:17", "an empty list has no effect")]);
+    check(&priority("exempt = \"yes\""), &[("4:10", "true")]);
     check("[[priority]]\nweight = 1\n", &[("1:1", "missing key `name`")]);
     check("[priority]\nname = \"p\"\nweight = 1\n", &[("1:1", "in two brackets")]);
     let flagged = "[[priority]]\nname = \"p\"\nwhen = { flagged = true }\nweight = 0.1\n";
@@ -437,6 +443,8 @@ fn invalid_links_to_masters_are_errors() {
     check(&master(key), &[("7:7", "write `key_file` in `[link]`")]);
     check(&master("domains = [\"x\"]"), &[("6:3", "no master keeps `default/r`")]);
     check(&master("[[link.master]]"), &[("7:1", "write the `domains` of one")]);
+    let sharded = "[[link.master]]\n[[link.master]]\ndomains = [\"x\"]";
+    check(&master(sharded), &[("7:1", "write the `domains` of one")]);
     check(&master("domains = [\"x\", \"x\"]\n[[link.master]]"), &[("7:17", "another master keeps this domain")]);
 }
 

@@ -284,6 +284,9 @@ fn rules_go_to_the_master_that_keeps_their_domain() {
     let here = ("127.0.0.1:10004".to_string(), "127.0.0.1:10005".to_string(), all.clone());
     assert_eq!(masters("[[link.master]]"), std::slice::from_ref(&here));
     assert_eq!(masters("[master]"), [here], "a master in the same file is the gate's");
+    let identifier =
+        "[[rule]]\nname = 'who'\nclass = 'identifier'\nrate = { rate = '1/s', burst = 1 }\nstate = 'master'\n[master]";
+    assert_eq!(masters(identifier)[0].2[2], "who as default");
     let elsewhere = "[[link.master]]\naccounting = \"tcp://m.example:99\"\ncontrol = \"n.example:7\"";
     assert_eq!(masters(elsewhere), [("m.example:99".to_string(), "n.example:7".to_string(), all)]);
     let sharded = "[[link.master]]\n[[link.master]]\naccounting = \"m:1\"\ndomains = [\"old\"]";

@@ -7,6 +7,8 @@ use super::super::error::shown;
 pub(super) struct ExactDecimal {
     mantissa: u128,
     exponent: i32,
+    /// Whether digits other than 0 did not fit into `mantissa`. Such a number is never exact.
+    is_truncated: bool,
 }
 
 /// The reason why a number times a unit is not a 64-bit integer.
@@ -43,18 +45,19 @@ impl ExactDecimal {
         if whole.is_empty() || fraction.is_empty() {
             return None;
         }
-        let mut decimal = Self { mantissa: 0, exponent };
+        let mut decimal = Self { mantissa: 0, exponent, is_truncated: false };
         for (index, digit) in whole.bytes().chain(fraction.trim_end_matches('0').bytes()).enumerate() {
             let digit = char::from(digit).to_digit(10)?;
-            // A number whose digits do not fit into the mantissa is meant to be refused by `times`, so digits that do
-            // not fit only change the exponent.
+            let is_fraction = index >= whole.len();
             match decimal.mantissa.checked_mul(10).and_then(|m| m.checked_add(u128::from(digit))) {
-                Some(mantissa) if index >= whole.len() => {
-                    decimal = Self { mantissa, exponent: decimal.exponent.saturating_sub(1) };
+                Some(mantissa) => {
+                    decimal.mantissa = mantissa;
+                    decimal.exponent = decimal.exponent.saturating_sub(i32::from(is_fraction));
                 }
-                Some(mantissa) => decimal.mantissa = mantissa,
-                None if index >= whole.len() => decimal.exponent = decimal.exponent.saturating_sub(1),
-                None => decimal.exponent = decimal.exponent.saturating_add(1),
+                None => {
+                    decimal.exponent = decimal.exponent.saturating_add(i32::from(!is_fraction));
+                    decimal.is_truncated |= digit > 0;
+                }
             }
         }
         Some(decimal)
@@ -76,7 +79,7 @@ impl ExactDecimal {
             power.and_then(|power| product.checked_mul(power)).ok_or(Inexact::TooLarge)?
         } else {
             let power = power.ok_or(Inexact::TooFine)?;
-            if product % power != 0 {
+            if self.is_truncated || product % power != 0 {
                 return Err(if product / power > u128::from(u64::MAX) { Inexact::TooLarge } else { Inexact::TooFine });
             }
             product / power
@@ -89,7 +92,8 @@ impl ExactDecimal {
         if self.exponent >= 0 {
             return self.times(1).map(|count| (count, 1));
         }
-        let per = 10_u128.checked_pow(self.exponent.unsigned_abs()).ok_or(Inexact::TooFine)?;
+        let power = 10_u128.checked_pow(self.exponent.unsigned_abs()).filter(|_| !self.is_truncated);
+        let per = power.ok_or(Inexact::TooFine)?;
         let divisor = gcd(self.mantissa, per);
         let count = u64::try_from(self.mantissa / divisor).map_err(|_| Inexact::TooLarge)?;
         Ok((count, u64::try_from(per / divisor).map_err(|_| Inexact::TooFine)?))
@@ -138,6 +142,9 @@ mod tests {
         assert_eq!(times(&format!("0.{}1", "0".repeat(10_000)), 1), Err(Inexact::TooFine));
         assert_eq!(times(&format!("{}.5", "9".repeat(60)), 1), Err(Inexact::TooLarge));
         assert_eq!(times("-0", 1), Ok(0));
+        assert_eq!(times("10000000000000000000.0000000000000000000000001", 1), Err(Inexact::TooFine));
+        assert_eq!(times(&format!("1{}1e-26", "0".repeat(44)), 1), Err(Inexact::TooFine));
+        assert_eq!(times(&format!("1{}e-26", "0".repeat(45)), 1), Ok(10_000_000_000_000_000_000));
     }
 
     #[test]
@@ -148,6 +155,7 @@ mod tests {
         assert_eq!(fraction("60"), Ok((60, 1)));
         assert_eq!(fraction("1e-300"), Err(Inexact::TooFine));
         assert_eq!(fraction("1e308"), Err(Inexact::TooLarge));
+        assert_eq!(fraction("10000000000000000000.0000000000000000000000001"), Err(Inexact::TooFine));
     }
 
     #[test]

@@ -86,7 +86,10 @@ text_value!(Class, "a class", "ip/32", |text| {
                  `ip/20,52`",
             shown(&part)
         ),
-        ClassError::Nameless(part) => format!("{0} needs a name after the colon", shown(&part)),
+        ClassError::Nameless(part) if part.starts_with("json:") => {
+            format!("{} needs a JSON pointer after the colon, such as `json:/user/id`", shown(&part))
+        }
+        ClassError::Nameless(part) => format!("{} needs a name after the colon", shown(&part)),
     })
 });
 

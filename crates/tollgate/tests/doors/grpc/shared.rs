@@ -30,6 +30,7 @@ fn a_limit_on_redis_is_one_limit_for_two_processes_and_survives_both() {
     assert_eq!([ask(one, "a", 1), ask(two, "a", 1)], [200, 200]);
     assert_eq!([ask(one, "a", 1), ask(two, "a", 1)], [429, 429]);
     assert_eq!([ask(one, "b", 2), ask(two, "b", 1)], [200, 429], "another client has its own limit");
+    assert_eq!(first.metric("tollgate_redis_decisions_total"), 3, "the metrics include other domains");
     drop((first, second));
     let (_third, three) = start(&redis);
     assert_eq!([ask(three, "a", 1), ask(three, "c", 1)], [429, 200], "the state is on Redis");

@@ -1,7 +1,6 @@
 //! A site in axum, with the snippet of the page.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::Context;
 
@@ -9,7 +8,6 @@ use axum::extract::Request;
 use axum::http::HeaderValue;
 use axum::middleware::Next;
 use axum::response::Response;
-use axum::routing::get;
 
 fn cpu_ms() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -42,11 +40,12 @@ async fn wait() -> &'static str {
 }
 
 /// Serves until the process ends.
-pub(super) fn start(is_reporting: bool) -> SocketAddr {
+pub(super) fn start(is_reporting: bool) -> std::net::SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     listener.set_nonblocking(true).unwrap();
-    let mut site = axum::Router::new().route("/burn", get(burn)).route("/wait", get(wait));
+    let mut site =
+        axum::Router::new().route("/burn", axum::routing::get(burn)).route("/wait", axum::routing::get(wait));
     if is_reporting {
         site = site.layer(axum::middleware::from_fn(server_timing));
     }

@@ -130,7 +130,7 @@ fn node_reports_its_cpu_time() {
 #[test]
 fn go_reports_its_cpu_time() {
     let (folder, address) = (tempfile::tempdir().unwrap(), free_port());
-    let head = "package main\n\nimport (\"fmt\"; \"net/http\"; \"os\"; \"runtime\"; \"syscall\"; \"time\")\n\n";
+    let head = "package main\n\nimport (\"os\"; \"time\")\n\n";
     let site = "\n\nfunc main() {\n\thttp.HandleFunc(\"/burn\", func(w http.ResponseWriter, r *http.Request) {\n\t\t\
         for begin := cpuMicros(); cpuMicros()-begin < 30000; {\n\t\t}\n\t\tfmt.Fprint(w, \"ok\")\n\t})\n\t\
         http.HandleFunc(\"/wait\", func(w http.ResponseWriter, r *http.Request) { time.Sleep(100 * time.Millisecond); fmt.Fprint(w, \"ok\") })\n\t\

@@ -3,7 +3,8 @@
 //! Both directions are futures of one task: the rest of the request goes out while the response comes in. The response
 //! is buffered only while its client reads too slowly ([`download`](mod@download)).
 //!
-//! The stream ends when the backend has sent its whole response, not when the client has read it.
+//! The stream ends when the backend has sent its whole response, not when the client has read it; the rest is sent from
+//! the buffer.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -47,8 +48,9 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
         let Self { inbound, backend, timer, body, reply, ticket, overflow } = self;
         let Inbound { worker, settings, request, response, keep, .. } = inbound;
         let request = &**request;
-        let (is_uploaded, has_begun, is_endless) = (Cell::new(false), Cell::new(false), Cell::new(false));
+        let (is_uploaded, is_reply_begun, is_endless) = (Cell::new(false), Cell::new(false), Cell::new(false));
         let shared = RefCell::new(&mut *ticket);
+        // The backend may wait for the rest of the request before it responds.
         timer.clear(Way::In);
         let uploading = async {
             match upload(body, sink, &shared, request.length).await {
@@ -58,8 +60,8 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
                     SideError::Client(body.departure().await)
                 }
                 Err(SideError::Backend(error)) if error != PeerError::Slow => {
-                    // The backend reads no more, perhaps because it has responded already. The other direction finds
-                    // out.
+                    // The backend reads no more, perhaps because it has responded already. The download gets that
+                    // response, or fails.
                     timer.set(Way::In, settings.timeouts.response_head);
                     std::future::pending().await
                 }
@@ -76,7 +78,7 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
                 reply.interim(response).await.map_err(SideError::Client)?;
             }
             check_upgrade(request, response).map_err(SideError::Backend)?;
-            // The backend counts as healthy from its head on: the body may take hours, or depend on the client.
+            // From the head on, the backend counts as healthy: the body may take hours, or depend on the client.
             backend.succeeded();
             {
                 let mut ticket = shared.borrow_mut();
@@ -87,53 +89,58 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
             }
             let keep = *keep && is_uploaded.get() && !worker.is_draining();
             reply.begin(response, keep).map_err(SideError::Client)?;
-            has_begun.set(true);
+            is_reply_begun.set(true);
             if has_media_type(response, b"text/event-stream") {
                 // It lasts as long as its client likes, and takes little work at the backend, so it is settled now.
                 is_endless.set(true);
                 shared.borrow_mut().done(Outcome::Answered);
             }
+            // A closed overflow buffers nothing: the backend waits for the client instead.
             if !download::is_bufferable(response) {
                 overflow.is_closed = true;
             }
+            // The time in which the backend waited for the client is charged, but no price is learned from it.
             download(answer, reply.body(), overflow, response.length, || shared.borrow_mut().held_up()).await?;
             Ok(keep)
         };
         let streamed = race(pin!(downloading), pin!(uploading)).await;
-        let (is_complete, has_begun) = (is_uploaded.get(), has_begun.get());
+        let (is_uploaded, is_reply_begun) = (is_uploaded.get(), is_reply_begun.get());
         match streamed {
-            Ok(keep) => AttemptEnd::Last(End::Answered { keep, is_complete }),
+            Ok(keep) => AttemptEnd::Last(End::Answered { keep, is_complete: is_uploaded }),
             Err(SideError::Backend(error)) => {
-                AttemptEnd::BackendFailed { error, has_begun: answer.has_begun(), is_cut: has_begun }
+                AttemptEnd::BackendFailed { error, has_begun: answer.has_begun(), is_cut: is_reply_begun }
             }
+            // An event stream is settled since its head.
             Err(SideError::Client(error)) if is_endless.get() => {
-                AttemptEnd::Last(End::ClientFailed { error, has_begun, outcome: None })
+                AttemptEnd::Last(End::ClientFailed { error, has_begun: is_reply_begun, outcome: None })
             }
             Err(SideError::Client(error)) => {
+                // The download was interrupted, perhaps while it waited for room.
                 if overflow.was_full {
                     ticket.held_up();
                 }
                 overflow.clear();
-                // The backend works on for a client that has left. The request is charged until the backend has
-                // finished.
+                // The backend works on after its client has left or failed. The request is charged until the backend
+                // has finished. The upload has ended, so it does not count as stalled any more.
                 ticket.sent();
-                let outcome = if is_complete {
+                let outcome = if is_uploaded {
                     read_unheard(answer, response, ticket, backend, settings).await
                 } else if sink.break_off().await {
-                    // The backend sees the end of the incomplete request. The gate waits until it has responded to
-                    // that.
+                    // HTTP/1.1: the backend sees the end of the incomplete request, and its response can still be read.
+                    // The gate waits for that response.
                     read_unheard(answer, response, ticket, backend, settings).await;
                     Outcome::CutShort
                 } else {
+                    // HTTP/2: the stream is reset, and the gate cannot see when the backend finishes.
                     Outcome::Unheard
                 };
-                AttemptEnd::Last(End::ClientFailed { error, has_begun, outcome: Some(outcome) })
+                AttemptEnd::Last(End::ClientFailed { error, has_begun: is_reply_begun, outcome: Some(outcome) })
             }
         }
     }
 }
 
-/// Fails if the backend switches to a protocol that the client did not ask for.
+/// Fails if the backend switches to a protocol that the client did not ask for. A 101 without `Upgrade` is accepted.
 fn check_upgrade(request: &RequestHead, response: &ResponseHead) -> Result<(), PeerError> {
     if response.status != 101 {
         return Ok(());
@@ -148,7 +155,7 @@ fn check_upgrade(request: &RequestHead, response: &ResponseHead) -> Result<(), P
     Err(PeerError::Malformed("an upgrade to another protocol than was asked for"))
 }
 
-/// Reads a response whose client has left, within bounds, so that the backend finishes and its cost is known.
+/// Reads a response whose client has left or failed, within bounds, so that the backend finishes and its cost is known.
 ///
 /// Closing the connection at once would not stop the backend's work, only hide when it ends. A response that exceeds
 /// the bounds is cut off; the backend notices that.
@@ -161,6 +168,7 @@ async fn read_unheard(
 ) -> Outcome {
     let read = async {
         if !answer.has_head() {
+            // Interim responses are skipped.
             while !answer.has_head() {
                 answer.head(response).await?;
             }
@@ -170,6 +178,7 @@ async fn read_unheard(
         }
         discard(answer, settings.bounds.unheard_bytes_max).await
     };
+    // A client that waits for a late head is charged up to `response_head`. One that leaves must not be charged less.
     let timeout = settings.timeouts.response_head.max(settings.timeouts.unheard);
     let read: Result<Result<bool, PeerError>, _> = tokio::time::timeout(timeout, read).await;
     match read {
@@ -179,7 +188,7 @@ async fn read_unheard(
     }
 }
 
-/// Waits until the download ends or the upload fails.
+/// Waits until the download ends, the upload fails, or the client leaves after its upload.
 async fn race<T>(
     mut download: Pin<&mut impl Future<Output = Result<T, SideError>>>,
     mut upload: Pin<&mut impl Future<Output = SideError>>,

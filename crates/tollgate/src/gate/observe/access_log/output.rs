@@ -1,5 +1,5 @@
-//! The destinations of an access log: a file, stdout, or syslog. Only the thread of the log ([`super::writer`]) writes
-//! to them, so each may block.
+//! The destinations of an access log: a file, stdout, or syslog. The start or the reload opens a destination. Only the
+//! thread of the log ([`super::writer`]) writes to it and reopens it, so a write may block.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -17,9 +17,9 @@ use crate::wall_clock;
 
 /// The priority of each syslog message: facility local7, severity info, as in nginx.
 const PRIORITY: u8 = 23 << 3 | 6;
-/// The longest wait for a syslog daemon that does not read, for each message.
+/// The longest wait for a local syslog daemon that does not read. After it, the rest of the chunk is lost.
 const SYSLOG_SEND_MAX: Duration = Duration::from_millis(200);
-/// Access logs contain addresses and paths of clients, so only owner and group may read them.
+/// The mode of a new file. Access logs contain addresses and paths of clients, so only owner and group may read them.
 const FILE_MODE: u32 = 0o640;
 
 /// An open destination.
@@ -61,7 +61,8 @@ impl Output {
         Ok(())
     }
 
-    /// Writes `count` whole lines. Returns the number of lost ones with the error, if any were lost.
+    /// Writes `count` whole lines. Returns the number of lost ones with the first error, if any were lost. If a file or
+    /// stdout fails, all lines count as lost, although some may have been written.
     pub(super) fn write(&mut self, lines: &[u8], count: u64) -> Result<(), Lost> {
         let all_lost = |error| Lost { lines: count, error };
         match self {
@@ -103,7 +104,7 @@ pub(super) struct Lost {
 }
 
 fn open_file(path: &Path) -> io::Result<File> {
-    // Without `O_NONBLOCK`, opening a pipe that has no reader would block the reload.
+    // Without `O_NONBLOCK`, opening a pipe that has no reader would block the reload. With it, opening fails.
     let nonblock = OFlags::NONBLOCK.bits() as i32;
     let opened = OpenOptions::new().create(true).append(true).mode(FILE_MODE).custom_flags(nonblock).open(path);
     let blocking = opened.and_then(|file| {
@@ -127,16 +128,13 @@ fn connect_syslog(path: &Path) -> io::Result<UnixDatagram> {
     })
 }
 
-/// Sends one message for each line. After a timeout the remaining lines are lost too: waiting for each would take
-/// minutes.
+/// Sends one message for each line. After a timeout the remaining lines are lost too: a chunk may have thousands, and
+/// each would wait as long.
 fn each_line(lines: &[u8], mut send: impl FnMut(&[u8]) -> io::Result<usize>) -> Result<(), Lost> {
     let mut lost: Option<Lost> = None;
     let mut is_stuck = false;
     for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        let sent = match (is_stuck, &lost) {
-            (true, Some(_)) => Err(io::ErrorKind::WouldBlock.into()),
-            _ => send(line),
-        };
+        let sent = if is_stuck { Err(io::ErrorKind::WouldBlock.into()) } else { send(line) };
         if let Err(error) = sent {
             is_stuck |= error.kind() == io::ErrorKind::WouldBlock;
             lost.get_or_insert(Lost { lines: 0, error }).lines += 1;
@@ -145,7 +143,7 @@ fn each_line(lines: &[u8], mut send: impl FnMut(&[u8]) -> io::Result<usize>) -> 
     lost.map_or(Ok(()), Err)
 }
 
-/// A syslog message (RFC 3164). Daemons of the same machine expect no host.
+/// A syslog message (RFC 3164), with the time of the write in UTC. Daemons of the same machine expect no host.
 struct SyslogMessage {
     bytes: Vec<u8>,
     /// The length of the part before the line, which is the same for all lines of a chunk.

@@ -164,6 +164,8 @@ mod tests {
         // A pipe takes 64 KiB, so one or two chunks have gone from the buffer.
         let dropped = counts.dropped.load(Ordering::Relaxed);
         assert!((800..=840).contains(&dropped), "{dropped}");
+        let unwritten = writer.queue.finish(Duration::from_millis(100));
+        assert_eq!(unwritten, Err(1000 - dropped - counts.written.load(Ordering::Relaxed)));
         drop(reader);
         writer.end();
     }
