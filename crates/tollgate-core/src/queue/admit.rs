@@ -1,11 +1,9 @@
 //! Whether a request may go to the backend now.
 
-use super::client::{Client, TAGS};
-use super::contention::Contenders;
-use super::tree::Tree;
-use super::{IN_FLIGHT_MAX, OCTAVES, Price, Queue, Request, Slot, State, Ticket, largest, octave};
+use super::client::Client;
+use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Slot, State, largest};
 use crate::time::{Moment, Span};
-use crate::virtual_clock::{Cores, Load};
+use crate::virtual_clock::Load;
 
 /// Clients that are ahead yield to others, but one of their requests goes after this time.
 const YIELD_MAX: Span = Span::from_secs(1);
@@ -18,11 +16,6 @@ const EXPOSED: Load = Load::of(4);
 /// This many requests of clients behind their share may share the backend with heavier ones: four of them get four
 /// fifths of a core, one gets half of it.
 const BESIDE_HEAVIER: Load = Load::of(4);
-/// If fewer cores are busy, nothing on the machine computes all the time. The kernel counts in steps of 10 ms: a core
-/// that is always busy can look like 0.8 of one in 50 ms.
-const IDLE_MAX: Cores = Cores::from_milli(700);
-/// A request that costs this many times as much as a light client's is heavy.
-const HEAVY: u64 = 4;
 /// Requests in flight for longer are no part of a burst: long polls are in flight for 25 s.
 const BURST: Span = Span::from_secs(1);
 
@@ -33,35 +26,6 @@ impl Slot {
 }
 
 impl Queue {
-    /// A request arrives that neither waits nor counts against the limit, such as a health check. Its client is not
-    /// charged.
-    pub fn pass(&mut self, request: Request, now: Moment) -> Ticket {
-        self.advance(now);
-        let slot = self.slot_for(request, [0; TAGS], now);
-        let ticket = self.insert(Slot { is_exempt: true, ..slot });
-        self.run_beside(ticket.slot, now);
-        ticket
-    }
-
-    /// The lane in which most CPU time waits.
-    fn dominant_lane(&self) -> Option<usize> {
-        if self.waiting == 0 {
-            return None;
-        }
-        let waits = |lane: &usize| self.waiting_costs.iter().map(|octaves| octaves[*lane]).sum::<u64>();
-        (0..OCTAVES).filter(|lane| !self.lanes[*lane].is_empty()).max_by_key(waits)
-    }
-
-    /// The price of the requests that most of the waiting CPU time belongs to, if one of them has ended.
-    pub(super) fn dominant(&self) -> Option<Price> {
-        self.lane_price(self.dominant_lane()?)
-    }
-
-    fn lane_price(&self, lane: usize) -> Option<Price> {
-        let first = &self.slots[self.lanes[lane].first()?.request as usize];
-        Some(self.prices.price(first.request.route)).filter(|price| price.is_seen)
-    }
-
     /// Whether a request may go to the backend now. It waits for its peers: requests of the same or a better standing
     /// that are not heavier by two octaves or more.
     pub(super) fn may_go(&self, slot: &Slot, now: Moment) -> bool {
@@ -132,53 +96,9 @@ impl Queue {
     }
 
     /// The load in flight of some requests.
-    fn load_of(&self, counts: impl Fn(&Slot) -> bool) -> Load {
+    pub(super) fn load_of(&self, counts: impl Fn(&Slot) -> bool) -> Load {
         let in_flight = (0..self.in_flight.count()).map(|index| &self.slots[self.in_flight.get(index) as usize]);
         in_flight.filter(|slot| counts(slot)).fold(Load::ZERO, |sum, slot| sum.plus(slot.load))
-    }
-
-    /// The number of cores of the backend's machine that processes other than the gate kept busy since the last call;
-    /// `None` if the last call was long ago. Call it every 50 ms while requests wait.
-    pub fn machine_busy(&mut self, busy: Option<Cores>, now: Moment) {
-        self.is_idle = busy.is_some_and(|busy| busy < IDLE_MAX);
-        let Some(busy) = busy else { return };
-        let is_heavy = |slot: &Slot| self.contention.is_heavy(slot.request.client.network, slot.octave, now);
-        let heavy = self.load_of(|slot| slot.is_ahead || is_heavy(slot));
-        self.contention.record_busy(busy, heavy, now);
-    }
-
-    /// The gate cannot see how busy the backend's machine is any more.
-    pub fn machine_unseen(&mut self, now: Moment) {
-        self.is_idle = false;
-        self.contention.forget_machine(now);
-    }
-
-    /// Finds out whether light clients use the backend beside heavy ones that wait.
-    pub(super) fn update_contention(&mut self, now: Moment) {
-        let last = self.lanes.iter().filter_map(Tree::last).map(|end| (self.tag_of(end.request), end.request)).max();
-        let is_ahead = last.is_some_and(|(tag, _)| tag > self.front());
-        let lane = self.dominant_lane();
-        let is_heavy = is_ahead || lane.is_some_and(|lane| self.lanes[lane].blocks() == 1);
-        let price =
-            lane.and_then(|lane| self.lane_price(lane)).filter(|price| price.is_settled).map(|price| price.usual);
-        let dominant = price.filter(|_| self.contention.may_have_heavy(self.cores(), now));
-        let is_lighter = |cost: Span| dominant.is_some_and(|dominant| cost.times(HEAVY) <= dominant);
-        // A light client that has to wait, too, still counts while contention is on.
-        let is_light = |client: &Client, cost| {
-            let waits = !self.contention.is_on(now) && self.owns.contains_key(&client.address);
-            (is_heavy || is_lighter(cost)) && largest(self.tags(client)) <= self.front() && !waits
-        };
-        let network = last.map(|(_, at)| self.slots[at as usize].request.client.network);
-        let network = network.filter(|network| self.contention.has_light(*network, is_light, now));
-        let has_lighter = |network| self.contention.has_light(network, |_, cost| is_lighter(cost), now);
-        let heavy = dominant.filter(|_| network.is_some_and(has_lighter)).map(octave);
-        let is_found = self.limit.is_found() && price.is_some_and(|price| self.limit.is_proven_for(price));
-        let cores = Load::of_cores(self.cores());
-        let start = if is_found { self.limit.in_force() } else { cores.min(self.limit.in_force()) };
-        let contenders = Contenders { network, heavy, start, cores: self.settings.cores };
-        let limit = &mut self.limit;
-        self.contention.update(&contenders, |number| limit.has_room(number), now);
-        limit.set_contended(network.is_some());
     }
 
     /// How many requests of unsettled price may be in flight: as many as keep the cores busy.

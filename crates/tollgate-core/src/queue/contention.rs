@@ -20,6 +20,7 @@
 //! | on | no light client was seen for [`LASTS`], or nothing waits for as long | off; remembered for [`REMEMBERED`] |
 
 use super::client::Client;
+use super::contenders::Contenders;
 use super::log2::OCTAVE;
 use super::saturation::{Advice, Saturation};
 use crate::time::{Moment, Span};
@@ -77,18 +78,6 @@ pub(super) struct Contention {
     failed: Option<(Load, Moment)>,
     backoff: Span,
     saturation: Saturation,
-}
-
-/// The clients that compete for the backend.
-pub(super) struct Contenders {
-    /// The network of the heaviest client that waits, if a light client uses the backend beside it.
-    pub(super) network: Option<u64>,
-    /// The octave of requests that are heavy whoever sends them.
-    pub(super) heavy: Option<u8>,
-    /// The limit to begin with.
-    pub(super) start: Load,
-    /// The backend's cores by the settings.
-    pub(super) cores: Cores,
 }
 
 impl Contention {

@@ -40,6 +40,7 @@
 mod admit;
 mod charge;
 mod client;
+mod contenders;
 mod contention;
 mod estimate;
 mod forecast;
@@ -52,6 +53,7 @@ mod log2;
 mod observe;
 mod price;
 mod response;
+mod results;
 mod saturation;
 #[cfg(test)]
 mod tests;
@@ -61,8 +63,8 @@ mod waiting;
 pub use client::{Client, Shares};
 pub use forecast::{Fate, Forecast};
 pub use learned::{Learned, LearnedPrice};
-pub use observe::Judgement;
 pub use price::{Price, RouteKey};
+pub use results::{Arrival, Event, Judgement, Refusal, RefusedBy, Standing};
 
 use crate::time::{Moment, Span};
 use crate::virtual_clock::{Cores, Load, Reading, Stay, VirtualClock};
@@ -147,57 +149,6 @@ impl Ticket {
     pub const fn slot(self) -> usize {
         self.slot as usize
     }
-}
-
-/// The answer to an arriving request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
-    /// Goes to the backend at once.
-    Go(Ticket),
-    /// Waits; [`Queue::poll`] returns its event.
-    Wait(Ticket, Standing),
-    /// Is refused.
-    Refuse(Refusal),
-}
-
-/// An event of a waiting request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Goes to the backend.
-    Go(Ticket),
-    /// Is refused.
-    Refuse(Ticket, Refusal),
-}
-
-/// Where a request stands in the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// Whether its client is ahead of its share.
-    pub is_ahead: bool,
-    /// How many waiting requests compete with it, itself included.
-    pub position: u32,
-    /// The estimated time until it starts.
-    pub wait: Span,
-}
-
-/// Why a request is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusedBy {
-    /// It would have to wait longer than [`Settings::hold_max`].
-    WaitTooLong,
-    /// There is no room for another waiting request, and its client is furthest ahead of its share.
-    Full,
-}
-
-/// A request is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// Which bound refused it.
-    pub reason: RefusedBy,
-    /// Where it stood.
-    pub standing: Standing,
-    /// When the queue will have drained, 1 s to 60 s.
-    pub retry_after: Span,
 }
 
 /// Where one request is. See the table at the top of the module.

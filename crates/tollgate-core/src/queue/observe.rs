@@ -20,20 +20,9 @@
 //!
 //! "Beside" is [`Slot::beside`]: the request is at the backend although it would not be.
 
-use super::{Queue, Refusal, Request, Slot, Standing, State, Ticket};
+use super::client::TAGS;
+use super::{Judgement, Queue, Request, Slot, State, Ticket};
 use crate::time::Moment;
-
-/// The decision about an arriving request, which observe mode does not carry out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Judgement {
-    /// It goes at once.
-    Go,
-    /// It waits. In observe mode, [`Queue::poll`] returns when it would have gone, or that it would have been refused
-    /// after all, unless the backend finishes it first.
-    Wait(Standing),
-    /// It is refused.
-    Refuse(Refusal),
-}
 
 impl Queue {
     /// A request arrives and goes to the backend at once, whatever the queue would have done.
@@ -46,6 +35,16 @@ impl Queue {
         };
         self.run_beside(ticket.slot, now);
         (ticket, judgement)
+    }
+
+    /// A request arrives that neither waits nor counts against the limit, such as a health check. Its client is not
+    /// charged.
+    pub fn pass(&mut self, request: Request, now: Moment) -> Ticket {
+        self.advance(now);
+        let slot = self.slot_for(request, [0; TAGS], now);
+        let ticket = self.insert(Slot { is_exempt: true, ..slot });
+        self.run_beside(ticket.slot, now);
+        ticket
     }
 
     /// Lets a waiting request go to the backend at once, and goes on observing it. False if it does not wait any more.
@@ -85,7 +84,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::{Client, Event, RefusedBy, RouteKey, Settings};
+    use crate::queue::{Client, Event, Refusal, RefusedBy, RouteKey, Settings};
     use crate::time::Span;
 
     fn at(millis: u64) -> Moment {

@@ -2,7 +2,7 @@
 
 use super::client::TAGS;
 use super::tree::{End, Rank, Tree};
-use super::{OCTAVES, Queue, RefusedBy, Request, Slot, State, largest, octave};
+use super::{OCTAVES, Price, Queue, RefusedBy, Request, Slot, State, largest, octave};
 use crate::time::Moment;
 use alloc::vec::Vec;
 
@@ -139,6 +139,25 @@ impl Queue {
             let lane = self.reprice(at);
             self.wait(at, lane, self.tags(&client));
         }
+    }
+
+    /// The lane in which most CPU time waits.
+    pub(super) fn dominant_lane(&self) -> Option<usize> {
+        if self.waiting == 0 {
+            return None;
+        }
+        let waits = |lane: &usize| self.waiting_costs.iter().map(|octaves| octaves[*lane]).sum::<u64>();
+        (0..OCTAVES).filter(|lane| !self.lanes[*lane].is_empty()).max_by_key(waits)
+    }
+
+    /// The price of the requests that most of the waiting CPU time belongs to, if one of them has ended.
+    pub(super) fn dominant(&self) -> Option<Price> {
+        self.lane_price(self.dominant_lane()?)
+    }
+
+    pub(super) fn lane_price(&self, lane: usize) -> Option<Price> {
+        let first = &self.slots[self.lanes[lane].first()?.request as usize];
+        Some(self.prices.price(first.request.route)).filter(|price| price.is_seen)
     }
 
     pub(super) fn newest_of(&self, address: u64) -> Option<u32> {

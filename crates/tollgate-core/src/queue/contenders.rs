@@ -1,0 +1,71 @@
+//! Finds out whether light clients compete with heavy ones, and passes that to [`Contention`](super::Contention).
+
+use super::client::Client;
+use super::tree::Tree;
+use super::{Queue, Slot, largest, octave};
+use crate::time::{Moment, Span};
+use crate::virtual_clock::{Cores, Load};
+
+/// If fewer cores are busy, nothing on the machine computes all the time. The kernel counts in steps of 10 ms: a core
+/// that is always busy can look like 0.8 of one in 50 ms.
+const IDLE_MAX: Cores = Cores::from_milli(700);
+/// A request that costs this many times as much as a light client's is heavy.
+const HEAVY: u64 = 4;
+
+/// The clients that compete for the backend.
+pub(super) struct Contenders {
+    /// The network of the heaviest client that waits, if a light client uses the backend beside it.
+    pub(super) network: Option<u64>,
+    /// The octave of requests that are heavy whoever sends them.
+    pub(super) heavy: Option<u8>,
+    /// The limit to begin with.
+    pub(super) start: Load,
+    /// The backend's cores by the settings.
+    pub(super) cores: Cores,
+}
+
+impl Queue {
+    /// The number of cores of the backend's machine that processes other than the gate kept busy since the last call;
+    /// `None` if the last call was long ago. Call it every 50 ms while requests wait.
+    pub fn machine_busy(&mut self, busy: Option<Cores>, now: Moment) {
+        self.is_idle = busy.is_some_and(|busy| busy < IDLE_MAX);
+        let Some(busy) = busy else { return };
+        let is_heavy = |slot: &Slot| self.contention.is_heavy(slot.request.client.network, slot.octave, now);
+        let heavy = self.load_of(|slot| slot.is_ahead || is_heavy(slot));
+        self.contention.record_busy(busy, heavy, now);
+    }
+
+    /// The gate cannot see how busy the backend's machine is any more.
+    pub fn machine_unseen(&mut self, now: Moment) {
+        self.is_idle = false;
+        self.contention.forget_machine(now);
+    }
+
+    /// Finds out whether light clients use the backend beside heavy ones that wait.
+    pub(super) fn update_contention(&mut self, now: Moment) {
+        let last = self.lanes.iter().filter_map(Tree::last).map(|end| (self.tag_of(end.request), end.request)).max();
+        let is_ahead = last.is_some_and(|(tag, _)| tag > self.front());
+        let lane = self.dominant_lane();
+        let is_heavy = is_ahead || lane.is_some_and(|lane| self.lanes[lane].blocks() == 1);
+        let price =
+            lane.and_then(|lane| self.lane_price(lane)).filter(|price| price.is_settled).map(|price| price.usual);
+        let dominant = price.filter(|_| self.contention.may_have_heavy(self.cores(), now));
+        let is_lighter = |cost: Span| dominant.is_some_and(|dominant| cost.times(HEAVY) <= dominant);
+        // A light client that has to wait, too, still counts while contention is on.
+        let is_light = |client: &Client, cost| {
+            let waits = !self.contention.is_on(now) && self.owns.contains_key(&client.address);
+            (is_heavy || is_lighter(cost)) && largest(self.tags(client)) <= self.front() && !waits
+        };
+        let network = last.map(|(_, at)| self.slots[at as usize].request.client.network);
+        let network = network.filter(|network| self.contention.has_light(*network, is_light, now));
+        let has_lighter = |network| self.contention.has_light(network, |_, cost| is_lighter(cost), now);
+        let heavy = dominant.filter(|_| network.is_some_and(has_lighter)).map(octave);
+        let is_found = self.limit.is_found() && price.is_some_and(|price| self.limit.is_proven_for(price));
+        let cores = Load::of_cores(self.cores());
+        let start = if is_found { self.limit.in_force() } else { cores.min(self.limit.in_force()) };
+        let contenders = Contenders { network, heavy, start, cores: self.settings.cores };
+        let limit = &mut self.limit;
+        self.contention.update(&contenders, |number| limit.has_room(number), now);
+        limit.set_contended(network.is_some());
+    }
+}

@@ -1,0 +1,67 @@
+//! The results of the queue: its decision about an arriving request, and what later happens to one that waits.
+
+use super::Ticket;
+use crate::time::Span;
+
+/// The decision about an arriving request, which observe mode does not carry out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// It goes at once.
+    Go,
+    /// It waits. In observe mode, [`Queue::poll`] returns when it would have gone, or that it would have been refused
+    /// after all, unless the backend finishes it first.
+    Wait(Standing),
+    /// It is refused.
+    Refuse(Refusal),
+}
+
+/// The answer to an arriving request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Goes to the backend at once.
+    Go(Ticket),
+    /// Waits; [`Queue::poll`] returns its event.
+    Wait(Ticket, Standing),
+    /// Is refused.
+    Refuse(Refusal),
+}
+
+/// An event of a waiting request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Goes to the backend.
+    Go(Ticket),
+    /// Is refused.
+    Refuse(Ticket, Refusal),
+}
+
+/// Where a request stands in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Whether its client is ahead of its share.
+    pub is_ahead: bool,
+    /// How many waiting requests compete with it, itself included.
+    pub position: u32,
+    /// The estimated time until it starts.
+    pub wait: Span,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedBy {
+    /// It would have to wait longer than [`Settings::hold_max`].
+    WaitTooLong,
+    /// There is no room for another waiting request, and its client is furthest ahead of its share.
+    Full,
+}
+
+/// A request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Which bound refused it.
+    pub reason: RefusedBy,
+    /// Where it stood.
+    pub standing: Standing,
+    /// When the queue will have drained, 1 s to 60 s.
+    pub retry_after: Span,
+}
