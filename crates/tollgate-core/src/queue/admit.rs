@@ -1,7 +1,7 @@
 //! Whether a request may go to the backend now.
 
 use super::client::Client;
-use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Slot, State, largest};
+use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Slot, State};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::Load;
 
@@ -11,8 +11,6 @@ const YIELD_MAX: Span = Span::from_secs(1);
 /// next one.
 const HANDOVER: Span = Span::from_millis(10);
 const HANDOVER_MAX: Load = Load::of(8);
-/// How many requests of unsettled price may be in flight, if the cores are fewer.
-const EXPOSED: Load = Load::of(4);
 /// This many requests of clients behind their share may share the backend with heavier ones: four of them get four
 /// fifths of a core, one gets half of it.
 const BESIDE_HEAVIER: Load = Load::of(4);
@@ -47,9 +45,9 @@ impl Queue {
         if self.is_crowding(slot, peers.load, now) {
             return false;
         }
-        let exposure = self.limit.exposure(slot.cost, self.exposed());
+        let exposure = self.limit.exposure(slot.cost);
         let has_proof = slot.is_settled || peers.unsettled < exposure && !self.is_exposing(slot, peers.unsettled, now);
-        let is_level = !slot.is_ahead || self.in_flight.ahead() < twice(limit);
+        let is_level = !slot.is_ahead || self.in_flight.ahead() < limit.plus(limit);
         peers.load < limit && has_proof && is_level
     }
 
@@ -80,10 +78,10 @@ impl Queue {
     /// Whether the network of a client has as much of unsettled price in flight as it may beside light clients of other
     /// networks. A backend that serves their requests at once may not serve a burst of unknown cost.
     fn is_exposing(&self, slot: &Slot, unsettled: Load, now: Moment) -> bool {
-        let is_light = |client: &Client, _| largest(self.tags(client)) <= self.front();
-        unsettled >= self.exposed()
+        let is_light = |client: &Client, _| !self.is_ahead(client);
+        unsettled >= self.limit.always_allowed()
             && self.contention.has_light(slot.request.client.network, is_light, now)
-            && self.of_network(slot, |other| !other.is_settled && other.is_recent(now)) >= self.exposed()
+            && self.of_network(slot, |other| !other.is_settled && other.is_recent(now)) >= self.limit.always_allowed()
     }
 
     /// The load in flight of a request's network, of requests that are not heavier by two octaves or more.
@@ -101,11 +99,6 @@ impl Queue {
         in_flight.filter(|slot| counts(slot)).fold(Load::ZERO, |sum, slot| sum.plus(slot.load))
     }
 
-    /// How many requests of unsettled price may be in flight: as many as keep the cores busy.
-    pub(super) fn exposed(&self) -> Load {
-        EXPOSED.max(Load::of_cores(self.settings.cores))
-    }
-
     pub(super) fn is_probe(&self, slot: &Slot) -> bool {
         slot.is_unseen && !slot.is_ahead && self.probe.is_none()
     }
@@ -115,8 +108,4 @@ impl Queue {
         let first = self.lanes[usize::from(slot.octave)].first();
         first.is_some_and(|first| slot.is_ahead || self.tag_of(first.request) <= self.front())
     }
-}
-
-const fn twice(load: Load) -> Load {
-    Load::from_256ths(load.as_256ths() * 2)
 }

@@ -3,8 +3,9 @@
 use super::client::{Client, TAGS};
 use super::log2::log2;
 use super::tree::quantum;
-use super::{Queue, State, largest, octave};
+use super::{Queue, Slot, State, largest, octave};
 use crate::time::{Moment, Span};
+use crate::virtual_clock::divide;
 
 /// How far back in virtual time a key can be, and so how much credit it can save up.
 pub(super) const CREDIT: Span = Span::from_secs(10);
@@ -50,19 +51,18 @@ impl Queue {
             }
             let cost = so_far.times(2);
             let is_settled = slot.is_settled && !self.prices.is_surprise(slot.request.route, cost);
-            self.in_flight.change(slot.is_ahead, slot.load, (slot.octave, slot.is_settled), (octave(cost), is_settled));
-            let is_new = !slot.has_overrun;
-            let slot = &mut self.slots[at as usize];
-            slot.has_overrun = true;
-            (slot.cost, slot.octave, slot.is_settled) = (cost, octave(cost), is_settled);
+            let raised = Slot { cost, octave: octave(cost), is_settled, has_overrun: true, ..slot };
+            self.in_flight.change(&slot, &raised);
+            self.slots[at as usize] = raised;
             // A probe that exceeds its price has shown that its route is expensive: the next unseen route has its turn.
             self.probe = self.probe.filter(|probe| *probe != at);
-            let (route, mean, is_ahead) = (slot.request.route, slot.mean, slot.is_ahead);
-            let wall = now.since(reading.at());
-            if let Some(longer) = self.prices.longer_than_calm(route, log2(wall.as_nanos())).filter(|_| !is_ahead) {
-                self.contention.record_light(longer, mean, wall, now);
+            let (route, wall) = (slot.request.route, now.since(reading.at()));
+            if !slot.is_ahead
+                && let Some(longer) = self.prices.longer_than_calm(route, log2(wall.as_nanos()))
+            {
+                self.contention.record_light(longer, slot.mean, wall, now);
             }
-            self.prices.raise(route, cost, is_new);
+            self.prices.raise(route, cost, !slot.has_overrun);
             self.charge(at, cost);
         }
     }
@@ -78,7 +78,7 @@ impl Queue {
     }
 
     /// Virtual time that `cpu` nanoseconds take of a key with this share.
-    pub(super) fn advance_of(&self, cpu: u64, share_milli: u32, weight_milli: u32) -> u64 {
+    fn advance_of(&self, cpu: u64, share_milli: u32, weight_milli: u32) -> u64 {
         let due =
             u128::from(share_milli.max(1)) * u128::from(self.cores().as_milli()) * u128::from(weight_milli.max(1));
         divide(u128::from(cpu) * 1_000_000_000, due)
@@ -99,6 +99,11 @@ impl Queue {
         largest(self.tags(&self.slots[at as usize].request.client))
     }
 
+    /// Whether a client is ahead of its share now.
+    pub(super) fn is_ahead(&self, client: &Client) -> bool {
+        largest(self.tags(client)) > self.front()
+    }
+
     pub(super) fn tags(&self, client: &Client) -> [u64; TAGS] {
         self.tags_from(client, self.least())
     }
@@ -106,13 +111,5 @@ impl Queue {
     fn tags_from(&self, client: &Client, least: u64) -> [u64; TAGS] {
         let [block, network, address, _] = client.keys();
         [block, network, address].map(|key| self.ledger.tag(key, least))
-    }
-}
-
-/// The quotient, with a division of 64 bits where the numbers fit: that of 128 bits takes ten times as long.
-fn divide(dividend: u128, divisor: u128) -> u64 {
-    match (u64::try_from(dividend), u64::try_from(divisor)) {
-        (Ok(dividend), Ok(divisor)) => dividend / divisor,
-        _ => u64::try_from(dividend / divisor).unwrap_or(u64::MAX),
     }
 }

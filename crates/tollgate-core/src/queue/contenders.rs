@@ -1,8 +1,7 @@
 //! Finds out whether light clients compete with heavy ones, and passes that to [`Contention`](super::Contention).
 
 use super::client::Client;
-use super::tree::Tree;
-use super::{Queue, Slot, largest, octave};
+use super::{Queue, Slot, octave};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::{Cores, Load};
 
@@ -43,7 +42,7 @@ impl Queue {
 
     /// Finds out whether light clients use the backend beside heavy ones that wait.
     pub(super) fn update_contention(&mut self, now: Moment) {
-        let last = self.lanes.iter().filter_map(Tree::last).map(|end| (self.tag_of(end.request), end.request)).max();
+        let last = self.last();
         let is_ahead = last.is_some_and(|(tag, _)| tag > self.front());
         let lane = self.dominant_lane();
         let is_heavy = is_ahead || lane.is_some_and(|lane| self.lanes[lane].blocks() == 1);
@@ -54,7 +53,7 @@ impl Queue {
         // A light client that has to wait, too, still counts while contention is on.
         let is_light = |client: &Client, cost| {
             let waits = !self.contention.is_on(now) && self.owns.contains_key(&client.address);
-            (is_heavy || is_lighter(cost)) && largest(self.tags(client)) <= self.front() && !waits
+            (is_heavy || is_lighter(cost)) && !self.is_ahead(client) && !waits
         };
         let network = last.map(|(_, at)| self.slots[at as usize].request.client.network);
         let network = network.filter(|network| self.contention.has_light(*network, is_light, now));

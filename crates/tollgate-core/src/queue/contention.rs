@@ -53,11 +53,20 @@ const BACKOFF_MAX: Span = Span::from_secs(40);
 /// Cheaper requests are no samples: the scheduler of an operating system serves them at once, however many compute.
 const COST_MIN: Span = Span::from_millis(4);
 
+/// A request of a client behind its share that went to the backend at once.
+#[derive(Clone, Copy, Debug)]
+struct Served {
+    client: Client,
+    /// The usual cost of requests of its route.
+    cost: Span,
+    at: Moment,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Contention {
     /// The last two clients behind their share whose request went at once, of different networks, with the usual cost
     /// of the request, and when.
-    served: [Option<(Client, Span, Moment)>; 2],
+    served: [Option<Served>; 2],
     /// The network of the heaviest client that waits, while contention is on, and when it was last seen to be.
     network: Option<u64>,
     seen_at: Moment,
@@ -102,16 +111,16 @@ impl Contention {
 
     /// A request of a client behind its share, which usually costs `cost`, goes to the backend at once.
     pub(super) fn serve(&mut self, client: Client, cost: Span, now: Moment) {
-        if self.served[0].is_some_and(|(last, ..)| last.network != client.network) {
+        if self.served[0].is_some_and(|last| last.client.network != client.network) {
             self.served[1] = self.served[0];
         }
-        self.served[0] = Some((client, cost, now));
+        self.served[0] = Some(Served { client, cost, at: now });
     }
 
     /// Whether a light client of another network uses the backend.
     pub(super) fn has_light(&self, network: u64, is_light: impl Fn(&Client, Span) -> bool, now: Moment) -> bool {
-        let mut others = self.served.iter().flatten().filter(|(client, ..)| client.network != network);
-        others.any(|(client, cost, at)| now.since(*at) < LASTS && is_light(client, *cost))
+        let mut others = self.served.iter().flatten().filter(|served| served.client.network != network);
+        others.any(|served| now.since(served.at) < LASTS && is_light(&served.client, served.cost))
     }
 
     /// Whether requests may be heavy whoever sends them: these cores are all busy, and light clients' requests take

@@ -1,7 +1,6 @@
 //! Predicts what the queue would do with a request, without admitting it.
 
 use super::client::Client;
-use super::tree::Tree;
 use super::{Queue, RefusedBy, Request, RouteKey, Slot, Standing, largest};
 use crate::time::Moment;
 
@@ -49,8 +48,7 @@ impl Queue {
 
     fn could_make_room(&self, tag: u64) -> bool {
         let has_room = self.waiting < self.settings.total && self.waiting_bytes < self.settings.memory;
-        let last = self.lanes.iter().filter_map(Tree::last).map(|end| self.tag_of(end.request)).max();
-        has_room || last.is_some_and(|last| last > tag.max(self.front()))
+        has_room || self.last().is_some_and(|(last, _)| last > tag.max(self.front()))
     }
 }
 

@@ -4,7 +4,7 @@
 //! its price to base two. A request competes with its peers in flight: those of the same or a better standing whose
 //! octave is at most one above its own.
 
-use super::OCTAVES;
+use super::{OCTAVES, Slot};
 use crate::virtual_clock::Load;
 use alloc::vec::Vec;
 
@@ -26,8 +26,8 @@ impl Peers {
         Self { load: self.load.minus(other.load), unsettled: self.unsettled.minus(other.unsettled) }
     }
 
-    const fn of(load: Load, is_settled: bool) -> Self {
-        Self { load, unsettled: if is_settled { Load::ZERO } else { load } }
+    const fn of(slot: &Slot) -> Self {
+        Self { load: slot.load, unsettled: if slot.is_settled { Load::ZERO } else { slot.load } }
     }
 }
 
@@ -71,37 +71,33 @@ impl InFlightRequests {
         self.ahead > Load::ZERO || self.sums[0][heavier..].iter().any(|peers| peers.load > Load::ZERO)
     }
 
-    /// Adds the request in slot `request`. Returns its index here, for [`remove`](Self::remove).
-    pub(super) fn add(&mut self, request: u32, is_ahead: bool, octave: u8, load: Load, is_settled: bool) -> u32 {
-        let sum = &mut self.sums[usize::from(is_ahead)][usize::from(octave)];
-        *sum = sum.plus(Peers::of(load, is_settled));
-        self.ahead = if is_ahead { self.ahead.plus(load) } else { self.ahead };
-        self.requests.push(request);
+    /// Adds the request in slot `at`. Returns its index here, for [`remove`](Self::remove).
+    pub(super) fn add(&mut self, at: u32, slot: &Slot) -> u32 {
+        let sum = self.sum_of(slot);
+        *sum = sum.plus(Peers::of(slot));
+        self.ahead = if slot.is_ahead { self.ahead.plus(slot.load) } else { self.ahead };
+        self.requests.push(at);
         self.requests.len() as u32 - 1
     }
 
     /// Removes the request at `index`. Another request may move to this index; if so, returns its slot.
-    pub(super) fn remove(
-        &mut self,
-        index: u32,
-        is_ahead: bool,
-        octave: u8,
-        load: Load,
-        is_settled: bool,
-    ) -> Option<u32> {
-        let sum = &mut self.sums[usize::from(is_ahead)][usize::from(octave)];
-        *sum = sum.minus(Peers::of(load, is_settled));
-        self.ahead = if is_ahead { self.ahead.minus(load) } else { self.ahead };
+    pub(super) fn remove(&mut self, index: u32, slot: &Slot) -> Option<u32> {
+        let sum = self.sum_of(slot);
+        *sum = sum.minus(Peers::of(slot));
+        self.ahead = if slot.is_ahead { self.ahead.minus(slot.load) } else { self.ahead };
         self.requests.swap_remove(index as usize);
         self.requests.get(index as usize).copied()
     }
 
-    /// Moves the load of a request from one octave to another. The flags are whether its price is settled.
-    pub(super) fn change(&mut self, is_ahead: bool, load: Load, from: (u8, bool), to: (u8, bool)) {
-        let sums = &mut self.sums[usize::from(is_ahead)];
-        let before = &mut sums[usize::from(from.0)];
-        *before = before.minus(Peers::of(load, from.1));
-        let after = &mut sums[usize::from(to.0)];
-        *after = after.plus(Peers::of(load, to.1));
+    /// The octave of a request has changed, or whether its price is settled.
+    pub(super) fn change(&mut self, before: &Slot, after: &Slot) {
+        let sum = self.sum_of(before);
+        *sum = sum.minus(Peers::of(before));
+        let sum = self.sum_of(after);
+        *sum = sum.plus(Peers::of(after));
+    }
+
+    fn sum_of(&mut self, slot: &Slot) -> &mut Peers {
+        &mut self.sums[usize::from(slot.is_ahead)][usize::from(slot.octave)]
     }
 }

@@ -29,6 +29,7 @@
 //! Requests are weighed, not counted ([`Times::load`]): in a backend where some requests compute and others sleep, a
 //! hundred sleepers do not compete with one that computes.
 
+use super::IN_FLIGHT_MAX;
 use super::knee::{Finding, Knee, Usual};
 use super::log2::log2;
 use super::price::Price;
@@ -39,6 +40,7 @@ use crate::virtual_clock::{Cores, Load, Stay};
 /// The limit before anything is known. A backend of up to 8 cores is busy with it, and 8 expensive requests slow others
 /// by 8 times at most.
 const START: Load = Load::of(8);
+const LIMIT_MAX: Load = Load::of(IN_FLIGHT_MAX);
 /// A wave in which so few leave ends after this time: 25 s polls would make it last 25 s.
 const WAVE_MAX: Span = Span::from_secs(2);
 /// Without a single completion the limit grows after this time: a new backend may be one of long polls.
@@ -46,7 +48,7 @@ const SILENCE_MAX: Span = Span::from_secs(4);
 /// CPU time of unknown requests that a growing limit may expose, per core.
 const EXPOSED: Span = Span::from_millis(400);
 /// The number of requests that may be in flight whatever they cost, if the cores are fewer.
-const BUSY: u32 = 4;
+const ALWAYS_ALLOWED: u32 = 4;
 /// The limit grows by at most this factor per wave.
 const GROWTH_MAX: u64 = 8;
 /// A number that was found is tried again in both directions after this time, at first and at most.
@@ -153,7 +155,6 @@ pub(super) struct InFlightLimit {
     set_at: Moment,
     /// The cores that the settings name.
     said: Cores,
-    max: Load,
     /// The limit without trials.
     found: Load,
     in_force: Load,
@@ -178,9 +179,8 @@ pub(super) struct InFlightLimit {
 }
 
 impl InFlightLimit {
-    pub(super) fn new(said: Cores, max: u32, now: Moment) -> Self {
-        let max = Load::of(max);
-        let start = START.max(Load::of_cores(said)).min(max);
+    pub(super) fn new(said: Cores, now: Moment) -> Self {
+        let start = START.max(Load::of_cores(said)).min(LIMIT_MAX);
         Self {
             about: Span::ZERO,
             about_at: now,
@@ -188,7 +188,6 @@ impl InFlightLimit {
             near: Response::default(),
             set_at: now,
             said,
-            max,
             found: start,
             in_force: start,
             is_clear: false,
@@ -219,7 +218,7 @@ impl InFlightLimit {
     /// Starts at a number that was found earlier, as unproven as any other.
     pub(super) fn restore(&mut self, number: u32, now: Moment) {
         self.is_clear = false;
-        self.set(Load::of(number).max(self.busy()).as_256ths(), now);
+        self.set(Load::of(number).max(self.always_allowed()).as_256ths(), now);
     }
 
     /// Whether the limit follows from what was measured.
@@ -259,7 +258,8 @@ impl InFlightLimit {
     }
 
     /// How much of unsettled price may be in flight.
-    pub(super) fn exposure(&self, price: Span, least: Load) -> Load {
+    pub(super) fn exposure(&self, price: Span) -> Load {
+        let least = self.always_allowed();
         if self.is_proven_for(price) { self.in_force.max(least) } else { least }
     }
 
@@ -512,12 +512,12 @@ impl InFlightLimit {
     /// The number of requests of this price that expose no more than [`EXPOSED`], or that keep the cores busy.
     fn few(&self, price: Span) -> Load {
         let number = self.exposed_cpu().as_nanos() / price.as_nanos().max(1);
-        Load::from_256ths(number.saturating_mul(Load::ONE.as_256ths())).max(self.busy())
+        Load::from_256ths(number.saturating_mul(Load::ONE.as_256ths())).max(self.always_allowed())
     }
 
     /// The number that may be in flight whatever the requests cost.
-    fn busy(&self) -> Load {
-        Load::of(BUSY).max(Load::of_cores(self.said))
+    pub(super) fn always_allowed(&self) -> Load {
+        Load::of(ALWAYS_ALLOWED).max(Load::of_cores(self.said))
     }
 
     fn exposes_little(&self, price: Span) -> bool {
@@ -548,13 +548,13 @@ impl InFlightLimit {
             return self.found;
         }
         let beyond_cores = self.found.minus(Load::of_cores(self.said));
-        self.found.plus(beyond_cores).min(self.max)
+        self.found.plus(beyond_cores).min(LIMIT_MAX)
     }
 
     /// Puts a number in force for one wave.
     fn attempt(&mut self, trial: Trial, number: u64, now: Moment) {
         self.trial = trial;
-        self.in_force = Load::from_256ths(number.max(SLEEPER.as_256ths())).min(self.max);
+        self.in_force = Load::from_256ths(number.max(SLEEPER.as_256ths())).min(LIMIT_MAX);
         self.next_wave(now);
     }
 

@@ -3,8 +3,6 @@
 /// One octave (a factor of 2) in the units of [`log2`].
 pub(super) const OCTAVE: i32 = 1 << OCTAVE_BITS;
 const OCTAVE_BITS: u32 = 12;
-/// Deviations are capped at three octaves, because requests of one route are not all alike.
-pub(super) const SURPRISE_MAX: i32 = 3 * OCTAVE;
 
 /// The logarithm to the base 2, in parts of an [`OCTAVE`], within a hundredth of one.
 pub(super) const fn log2(value: u64) -> i32 {

@@ -83,8 +83,6 @@ use tree::Tree;
 /// Prices are classed by factors of two, from half a millisecond up.
 const OCTAVES: usize = 16;
 const OCTAVE_BASE_NS: u64 = 500_000;
-/// A request that costs this many times its price shows that the price is not settled.
-pub(super) const SURPRISE: u64 = 4;
 /// How often waiting requests are compared with the estimated wait.
 const TRIM_EVERY: Span = Span::from_millis(100);
 /// Keys whose tags are remembered, and routes whose prices are.
@@ -264,7 +262,7 @@ impl Queue {
             probe: None,
             clock: VirtualClock::new(settings.cores),
             prices: Prices::new(ROUTES_MAX),
-            limit: InFlightLimit::new(settings.cores, IN_FLIGHT_MAX, now),
+            limit: InFlightLimit::new(settings.cores, now),
             rate: ServiceRate::new(settings.cores),
             overruns_at: now,
             trimmed_at: now,
@@ -535,7 +533,7 @@ impl Queue {
     /// Takes over other settings. Waiting requests go on waiting and tags stay where they are.
     pub fn set_settings(&mut self, settings: Settings, now: Moment) {
         if settings.cores != self.settings.cores {
-            self.limit = InFlightLimit::new(settings.cores, IN_FLIGHT_MAX, now);
+            self.limit = InFlightLimit::new(settings.cores, now);
             self.clock.set_cores(settings.cores, now);
         }
         self.settings = settings;
@@ -572,7 +570,7 @@ impl Queue {
         if is_probe {
             self.probe = Some(at);
         }
-        let index = self.in_flight.add(at, slot.is_ahead, slot.octave, slot.load, slot.is_settled);
+        let index = self.in_flight.add(at, slot);
         slot.state = State::InFlight(index, reading);
     }
 
@@ -591,8 +589,7 @@ impl Queue {
             self.prices.lower(slot.request.route);
         }
         self.limit.end(slot.wave);
-        let (is_ahead, octave, load, is_settled) = (slot.is_ahead, slot.octave, slot.load, slot.is_settled);
-        if let Some(moved) = self.in_flight.remove(index, is_ahead, octave, load, is_settled)
+        if let Some(moved) = self.in_flight.remove(index, slot)
             && let State::InFlight(index_of_moved, _) = &mut self.slots[moved as usize].state
         {
             *index_of_moved = index;

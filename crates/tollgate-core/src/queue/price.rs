@@ -8,7 +8,6 @@
 //! routes in it and takes over a slot that is worn out. Routes in constant use stay, and a thousand paths requested
 //! once do not evict them.
 
-use super::SURPRISE;
 use super::learned::LearnedPrice;
 use super::limit::Times;
 use crate::time::Span;
@@ -28,6 +27,8 @@ const USUAL_MEMORY: u64 = 64;
 /// The price before anything is known. Low, so that the first burst of a new gate is not taken for a crawler's.
 const UNKNOWN: Span = Span::from_millis(5);
 
+/// A request that costs this many times the mean of its route shows that the price is not settled.
+const SURPRISE: u64 = 4;
 /// A restored price was wrong if the first cost differs from it by more than this factor, and all are dropped if so
 /// many more were wrong than right.
 const WRONG: u64 = 8;

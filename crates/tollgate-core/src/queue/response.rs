@@ -4,13 +4,16 @@
 //! slope of the logarithm of the time over the logarithm of the number in flight tells which: about one, or about zero.
 //! The answer is given only when the number has varied enough for the slope to be certainly on one side of a threshold.
 
-use super::log2::{OCTAVE, SURPRISE_MAX};
+use super::log2::OCTAVE;
 
 /// How many requests are remembered.
 const MEMORY: i64 = 256;
 /// The variance that the number in flight must have for an answer: an eighth of an octave, squared. The variance of the
 /// times that the number does not explain is taken to be at least a quarter of this: a sixteenth of an octave, squared.
 const VARIANCE_MIN: i128 = (OCTAVE as i128 / 8).pow(2);
+
+/// Deviations of times are capped at three octaves (a factor of 8), because requests of one route are not all alike.
+const DEVIATION_MAX: i64 = 3 * OCTAVE as i64;
 
 /// A threshold for a slope, and how certain the answer has to be.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +63,7 @@ impl Response {
         if self.samples == 1 {
             return;
         }
-        let took = took.clamp(-i64::from(SURPRISE_MAX), i64::from(SURPRISE_MAX));
+        let took = took.clamp(-DEVIATION_MAX, DEVIATION_MAX);
         self.crowd_squared += crowd * crowd - self.crowd_squared / MEMORY;
         self.took_squared += took * took - self.took_squared / MEMORY;
         self.product += crowd * took - self.product / MEMORY;

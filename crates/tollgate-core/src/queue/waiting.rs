@@ -2,7 +2,7 @@
 
 use super::client::TAGS;
 use super::tree::{End, Rank, Tree};
-use super::{OCTAVES, Price, Queue, RefusedBy, Request, Slot, State, largest, octave};
+use super::{OCTAVES, Price, Queue, RefusedBy, Request, Slot, State, octave};
 use crate::time::Moment;
 use alloc::vec::Vec;
 
@@ -25,7 +25,7 @@ impl Queue {
             };
             let Some(end) = end else { continue };
             let slot = self.slots[end.request as usize];
-            let is_ahead = self.tag_of(end.request) > self.front();
+            let is_ahead = self.is_ahead(&slot.request.client);
             let order = (is_ahead, end.rank, slot.turn);
             if best.is_none_or(|(other, _)| order < other) && self.may_go(&Slot { is_ahead, ..slot }, now) {
                 best = Some((order, end));
@@ -81,14 +81,18 @@ impl Queue {
     pub(super) fn make_room(&mut self, request: &Request, tag: u64) -> bool {
         let (bytes, address) = (request.bytes, request.client.address);
         while self.waiting >= self.settings.total || self.waiting_bytes + u64::from(bytes) > self.settings.memory {
-            let lasts = self.lanes.iter().filter_map(Tree::last).map(|end| (self.tag_of(end.request), end.request));
-            let last = lasts.max().filter(|(last, _)| *last > tag.max(self.front())).map(|(_, request)| request);
+            let last = self.last().filter(|(last, _)| *last > tag.max(self.front())).map(|(_, request)| request);
             match last.or_else(|| self.newest_of_the_greediest(address)) {
                 Some(last) => self.refuse(last, RefusedBy::Full),
                 None => return false,
             }
         }
         true
+    }
+
+    /// The newest waiting request of the client furthest ahead, after that client's tag.
+    pub(super) fn last(&self) -> Option<(u64, u32)> {
+        self.lanes.iter().filter_map(Tree::last).map(|end| (self.tag_of(end.request), end.request)).max()
     }
 
     /// While few clients hold the whole room and none is ahead of its share yet: the newest request of the one that has
@@ -114,7 +118,7 @@ impl Queue {
             // Its client may have come ahead of its share since it arrived.
             while let Some(newest) = self.newest_of(address)
                 && let slot = &self.slots[newest as usize]
-                && let is_ahead = largest(self.tags(&slot.request.client)) > self.front()
+                && let is_ahead = self.is_ahead(&slot.request.client)
                 && self.standing(&Slot { is_ahead, ..*slot }).wait > allowed
             {
                 self.refuse(newest, RefusedBy::WaitTooLong);
