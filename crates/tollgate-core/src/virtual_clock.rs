@@ -108,7 +108,7 @@ pub struct Stay {
     pub wall: Span,
     /// The load that was there with it, its own included: the harmonic mean over that time, because a request that
     /// shares a core gets one part of it in as many.
-    pub crowd: Load,
+    pub concurrency: Load,
     /// The load of requests that compute (a load of one or more), its own included: the arithmetic mean over that time.
     pub computing: Load,
 }
@@ -204,11 +204,11 @@ impl VirtualClock {
 
         let wall = self.at.since(start.at);
         let alone = u128::from(self.alone.wrapping_sub(start.alone));
-        let crowd = (u128::from(wall.as_nanos()) * u128::from(ALONE)).checked_div(alone);
-        let crowd = crowd.map_or(start.load, |crowd| Load(u64::try_from(crowd).unwrap_or(u64::MAX)));
+        let concurrency = (u128::from(wall.as_nanos()) * u128::from(ALONE)).checked_div(alone);
+        let concurrency = concurrency.map_or(start.load, |load| Load(u64::try_from(load).unwrap_or(u64::MAX)));
         let full = self.full_nanos.wrapping_sub(start.full_nanos).checked_div(wall.as_nanos());
         let computing = Load(full.unwrap_or(start.load.computing()));
-        Stay { toll, wall, crowd, computing }
+        Stay { toll, wall, concurrency, computing }
     }
 
     /// Busy core time since the beginning, in nanoseconds, up to `now`; wraps.
@@ -420,7 +420,7 @@ mod tests {
             let start = clock.start(Load::ONE, Moment::from_nanos(year * YEAR_NS));
             let stay = clock.end(start, Moment::from_nanos(year * YEAR_NS + 12_345_679));
             assert_eq!(stay.toll, Span::from_nanos(12_345_679));
-            assert_eq!((stay.wall, stay.crowd), (stay.toll, Load::ONE));
+            assert_eq!((stay.wall, stay.concurrency), (stay.toll, Load::ONE));
         }
     }
 
@@ -429,9 +429,9 @@ mod tests {
         let mut clock = VirtualClock::new(Cores::whole(1));
         let first = clock.start(Load::ONE, Moment::ZERO);
         let second = clock.start(Load::ONE, Moment::from_millis(30));
-        assert_eq!(clock.end(second, Moment::from_millis(40)).crowd, Load::of(2));
+        assert_eq!(clock.end(second, Moment::from_millis(40)).concurrency, Load::of(2));
         // It had the core for 30 ms and half of it for 10 ms: 35 ms of 40.
-        assert_eq!(clock.end(first, Moment::from_millis(40)).crowd.as_256ths(), 256 * 40 / 35);
+        assert_eq!(clock.end(first, Moment::from_millis(40)).concurrency.as_256ths(), 256 * 40 / 35);
     }
 
     #[test]
@@ -448,7 +448,7 @@ mod tests {
     fn a_request_that_is_alone_for_hours_has_no_crowd() {
         let mut clock = VirtualClock::new(Cores::whole(1));
         let start = clock.start(Load::ONE, Moment::ZERO);
-        assert_eq!(clock.end(start, Moment::from_millis(20 * 3_600_000)).crowd, Load::ONE);
+        assert_eq!(clock.end(start, Moment::from_millis(20 * 3_600_000)).concurrency, Load::ONE);
     }
 
     #[test]
@@ -469,7 +469,7 @@ mod tests {
             Stay {
                 toll: Span::from_millis(20),
                 wall: Span::from_millis(320),
-                crowd: Load::of(16),
+                concurrency: Load::of(16),
                 computing: Load::of(16)
             }
         );

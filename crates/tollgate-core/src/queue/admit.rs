@@ -13,7 +13,7 @@ const HANDOVER: Span = Span::from_millis(10);
 const HANDOVER_MAX: Load = Load::of(8);
 /// This many requests of clients behind their share may share the backend with heavier ones: four of them get four
 /// fifths of a core, one gets half of it.
-const BESIDE_HEAVIER: Load = Load::of(4);
+const WITH_HEAVIER: Load = Load::of(4);
 /// Requests in flight for longer are no part of a burst: long polls are in flight for 25 s.
 const BURST: Span = Span::from_secs(1);
 
@@ -46,9 +46,10 @@ impl Queue {
             return false;
         }
         let exposure = self.limit.exposure(slot.cost);
-        let has_proof = slot.is_settled || peers.unsettled < exposure && !self.is_exposing(slot, peers.unsettled, now);
-        let is_level = !slot.is_ahead || self.in_flight.ahead() < limit.plus(limit);
-        peers.load < limit && has_proof && is_level
+        let is_price_safe =
+            slot.is_settled || peers.unsettled < exposure && !self.is_exposing(slot, peers.unsettled, now);
+        let is_within_total = !slot.is_ahead || self.in_flight.ahead() < limit.plus(limit);
+        peers.load < limit && is_price_safe && is_within_total
     }
 
     /// How much of its standing and octave may be in flight.
@@ -64,7 +65,7 @@ impl Queue {
             limit = limit.max(at_most(HANDOVER).min(HANDOVER_MAX));
         }
         if !slot.is_ahead && self.in_flight.has_heavier(slot.octave) {
-            limit = limit.max(BESIDE_HEAVIER);
+            limit = limit.max(WITH_HEAVIER);
         }
         limit
     }

@@ -52,7 +52,7 @@ impl Queue {
         let is_lighter = |cost: Span| dominant.is_some_and(|dominant| cost.times(HEAVY) <= dominant);
         // A light client that has to wait, too, still counts while contention is on.
         let is_light = |client: &Client, cost| {
-            let waits = !self.contention.is_on(now) && self.owns.contains_key(&client.address);
+            let waits = !self.contention.is_on(now) && self.backlogs.contains_key(&client.address);
             (is_heavy || is_lighter(cost)) && !self.is_ahead(client) && !waits
         };
         let network = last.map(|(_, at)| self.slots[at as usize].request.client.network);

@@ -87,7 +87,7 @@ impl Queue {
     /// no more than its own client's requests and as much of each other client's, divided by its own weight.
     pub(super) fn standing(&self, slot: &Slot) -> Standing {
         let (total, addresses) = self.competitors(slot);
-        let own = self.owns.get(&slot.request.client.address).copied().unwrap_or_default();
+        let own = self.backlogs.get(&slot.request.client.address).copied().unwrap_or_default();
         let (is_new, mean) = (slot.state != State::Waiting, slot.mean.as_nanos());
         let with_itself = own.cost.saturating_add(if is_new { mean } else { 0 });
         let others = u128::from(with_itself) * u128::from(addresses.saturating_sub(1)) * 1000;

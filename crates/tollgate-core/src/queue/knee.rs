@@ -72,59 +72,65 @@ const NOISE_MIN: u64 = (OCTAVE as u64 / 16).pow(2);
 pub(super) struct Usual {
     alone: [i32; COUNT],
     /// The mean number in flight, as a logarithm.
-    crowd: i32,
+    concurrency: i32,
     samples: i32,
     /// How many requests in a row no candidate has explained.
     unexplained: u8,
 }
 
 /// The weighed deviation ([`weigh`]) of one request from its route's usual time, by each candidate.
-pub(super) type Surprises = [u64; COUNT];
+pub(super) type Deviations = [u64; COUNT];
 
 impl Usual {
     /// How far a request is from its route's mean number in flight, and from its mean time.
-    pub(super) const fn deviation(&self, took: i32, crowd: i32) -> (i32, i32) {
-        (crowd - self.crowd, took - self.alone[FLAT])
+    pub(super) const fn from_mean(&self, took: i32, concurrency: i32) -> (i32, i32) {
+        (concurrency - self.concurrency, took - self.alone[FLAT])
     }
 
     /// Removes each candidate's slowdown from the measured time, and compares the rest with the route's usual time.
     /// The memory of a route whose cost has changed is dropped.
-    pub(super) fn compare(&mut self, took: i32, crowd: i32) -> Surprises {
+    pub(super) fn compare(&mut self, took: i32, concurrency: i32) -> Deviations {
         if self.unexplained >= UNEXPLAINED_MAX {
             *self = Self::default();
         }
         let first = self.samples == 0;
         self.samples = (self.samples + 1).min(ROUTE_MEMORY);
-        let mut surprises = [0; COUNT];
-        self.crowd += (crowd - self.crowd) / self.samples;
+        let mut deviations = [0; COUNT];
+        self.concurrency += (concurrency - self.concurrency) / self.samples;
         let (alone, samples) = (&mut self.alone, self.samples);
         // Most routes have their full memory. With a constant divisor the compiler makes vector code of the loop.
         if samples == ROUTE_MEMORY {
-            compare_each(alone, &mut surprises, took, crowd, |surprise| surprise / ROUTE_MEMORY);
+            compare_each(alone, &mut deviations, took, concurrency, |deviation| deviation / ROUTE_MEMORY);
         } else {
-            compare_each(alone, &mut surprises, took, crowd, |surprise| surprise / samples);
+            compare_each(alone, &mut deviations, took, concurrency, |deviation| deviation / samples);
         }
         if first {
-            surprises = [0; COUNT];
+            deviations = [0; COUNT];
         }
-        let is_explained = surprises.iter().any(|surprise| *surprise <= weigh(2 * OCTAVE as u64));
+        let is_explained = deviations.iter().any(|deviation| *deviation <= weigh(2 * OCTAVE as u64));
         self.unexplained = if is_explained { 0 } else { self.unexplained + 1 };
-        surprises
+        deviations
     }
 }
 
-fn compare_each(alone: &mut [i32; COUNT], surprises: &mut Surprises, took: i32, crowd: i32, part: impl Fn(i32) -> i32) {
-    for ((alone, weighed), step) in alone.iter_mut().zip(surprises).zip(STEPS_LOG2) {
-        let surprise = took - (crowd - step).max(0) - *alone;
-        *alone += part(surprise);
-        *weighed = weigh(surprise.unsigned_abs().into());
+fn compare_each(
+    alone: &mut [i32; COUNT],
+    deviations: &mut Deviations,
+    took: i32,
+    concurrency: i32,
+    part: impl Fn(i32) -> i32,
+) {
+    for ((alone, weighed), step) in alone.iter_mut().zip(deviations).zip(STEPS_LOG2) {
+        let deviation = took - (concurrency - step).max(0) - *alone;
+        *alone += part(deviation);
+        *weighed = weigh(deviation.unsigned_abs().into());
     }
 }
 
 /// Squares a small deviation. A large one, which every route has now and then, counts linearly.
-fn weigh(surprise: u64) -> u64 {
+fn weigh(deviation: u64) -> u64 {
     let large = u64::from(OCTAVE.unsigned_abs());
-    if surprise <= large { surprise * surprise } else { large * (2 * surprise - large) }
+    if deviation <= large { deviation * deviation } else { large * (2 * deviation - large) }
 }
 
 /// The result of the regression.
@@ -143,7 +149,7 @@ pub(super) enum Finding {
 #[derive(Clone, Debug)]
 pub(super) struct Knee {
     /// Variance left unexplained by each candidate, with old samples fading.
-    unexplained: Surprises,
+    unexplained: Deviations,
     samples: u64,
 }
 
@@ -152,9 +158,9 @@ impl Knee {
         Self { unexplained: [0; COUNT], samples: 0 }
     }
 
-    pub(super) fn record(&mut self, surprises: &Surprises) {
-        for (sum, surprise) in self.unexplained.iter_mut().zip(surprises) {
-            *sum = *sum - *sum / MEMORY + surprise;
+    pub(super) fn record(&mut self, deviations: &Deviations) {
+        for (sum, deviation) in self.unexplained.iter_mut().zip(deviations) {
+            *sum = *sum - *sum / MEMORY + deviation;
         }
         self.samples = (self.samples + 1).min(MEMORY);
     }

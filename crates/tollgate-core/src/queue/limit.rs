@@ -17,7 +17,7 @@
 //! | room, nothing clear | no | stays |
 //!
 //! All this is about requests of one cost: that of the requests which most of the waiting CPU time belongs to
-//! ([`InFlightLimit::turn_to`]). Requests that cost less than a quarter of it tell nothing, because the scheduler of an
+//! ([`InFlightLimit::follow_dominant_cost`]). Requests that cost less than a quarter of it tell nothing, because the scheduler of an
 //! operating system serves short ones at once, however many compute. For requests that cost more than four times as
 //! much, nothing is proven.
 //!
@@ -63,7 +63,7 @@ const IDLE_MAX: Span = Span::from_secs(1);
 const TRIES: u8 = 6;
 /// The backend may have this many times the cores that the settings name. That many requests compute at once without
 /// slowing each other down.
-const CORES_UNSAID: u64 = 4;
+const CORES_MARGIN: u64 = 4;
 /// A finding about requests of one cost holds for those that cost up to this many times as much.
 const COMPARABLE: u64 = 4;
 /// When only cheaper ones have waited for this long, the findings turn to those.
@@ -117,19 +117,19 @@ struct Wave {
     older_at_start: u32,
     older: u32,
     /// Requests in flight that started in this wave.
-    own: u32,
+    started: u32,
     /// Requests that have ended, and those of them that cost enough to tell something.
     ends: u32,
-    telling_ends: u32,
+    comparable_ends: u32,
     /// The longest time that a request took in this wave, and in the one before: expensive requests have to leave too.
     longest: Span,
-    least: Span,
+    lasts_min: Span,
     /// The shortest time that a request took, in this wave or in any before.
     shortest: Option<Span>,
     /// Requests that started in this wave and took about that time.
     fast_ends: u32,
     /// When a request first had to wait for the limit.
-    pressed_at: Option<Moment>,
+    first_wait_at: Option<Moment>,
 }
 
 /// Whether the number in force is another than the one found.
@@ -145,16 +145,16 @@ enum Trial {
 #[derive(Clone, Debug)]
 pub(super) struct InFlightLimit {
     /// The cost of the requests that the findings are about.
-    about: Span,
+    reference_cost: Span,
     /// When most of what waited last had about that cost.
-    about_at: Moment,
+    reference_at: Moment,
     knee: Knee,
     /// How times follow the number in flight near the number in force, over all routes.
-    near: Response,
+    response: Response,
     /// When the number found has changed last.
     set_at: Moment,
     /// The cores that the settings name.
-    said: Cores,
+    configured_cores: Cores,
     /// The limit without trials.
     found: Load,
     in_force: Load,
@@ -179,15 +179,15 @@ pub(super) struct InFlightLimit {
 }
 
 impl InFlightLimit {
-    pub(super) fn new(said: Cores, now: Moment) -> Self {
-        let start = START.max(Load::of_cores(said)).min(LIMIT_MAX);
+    pub(super) fn new(configured_cores: Cores, now: Moment) -> Self {
+        let start = START.max(Load::of_cores(configured_cores)).min(LIMIT_MAX);
         Self {
-            about: Span::ZERO,
-            about_at: now,
+            reference_cost: Span::ZERO,
+            reference_at: now,
             knee: Knee::new(),
-            near: Response::default(),
+            response: Response::default(),
             set_at: now,
-            said,
+            configured_cores,
             found: start,
             in_force: start,
             is_clear: false,
@@ -229,13 +229,13 @@ impl InFlightLimit {
     /// Whether the limit follows from what was measured with requests of about this price. A hundred that cost a
     /// millisecond each and do not slow each other down say nothing about a hundred that cost a second.
     pub(super) fn is_proven_for(&self, price: Span) -> bool {
-        self.is_idle || self.is_proven() && price <= self.about.times(COMPARABLE)
+        self.is_idle || self.is_proven() && price <= self.reference_cost.times(COMPARABLE)
     }
 
     /// Whether a request of this price may be refused for its estimated wait. A number that was found before any
     /// request had to wait is about requests of all prices.
     pub(super) fn is_certain_for(&self, price: Span) -> bool {
-        self.is_proven() && (self.about == Span::ZERO || price <= self.about.times(COMPARABLE))
+        self.is_proven() && (self.reference_cost == Span::ZERO || price <= self.reference_cost.times(COMPARABLE))
     }
 
     /// Whether the number follows from a finding.
@@ -254,7 +254,7 @@ impl InFlightLimit {
 
     /// CPU time that requests in flight may take while the limit is not proven.
     pub(super) fn exposed_cpu(&self) -> Span {
-        Span::from_nanos(EXPOSED.times(self.said.as_milli().into()).as_nanos() / 1000)
+        Span::from_nanos(EXPOSED.times(self.configured_cores.as_milli().into()).as_nanos() / 1000)
     }
 
     /// How much of unsettled price may be in flight.
@@ -267,30 +267,30 @@ impl InFlightLimit {
     /// takes its own machine's cores for the backend's, and prices are too high by as much as that is wrong.
     pub(super) fn cores(&self) -> Cores {
         if !self.is_clear {
-            return self.said;
+            return self.configured_cores;
         }
         let found = self.found.max(Load::ONE).as_256ths() * 1000 / Load::ONE.as_256ths();
-        self.said.min(Cores::from_milli(u32::try_from(found).unwrap_or(u32::MAX)))
+        self.configured_cores.min(Cores::from_milli(u32::try_from(found).unwrap_or(u32::MAX)))
     }
 
     /// A request goes to the backend. Returns the number of its wave.
     pub(super) const fn start(&mut self) -> u32 {
-        self.wave.own += 1;
+        self.wave.started += 1;
         self.wave.number
     }
 
     /// A request that started in `wave` is not in flight any more.
     pub(super) const fn end(&mut self, wave: u32) {
         if wave == self.wave.number {
-            self.wave.own = self.wave.own.saturating_sub(1);
+            self.wave.started = self.wave.started.saturating_sub(1);
         } else {
             self.wave.older = self.wave.older.saturating_sub(1);
         }
     }
 
     /// A request has to wait for the limit.
-    pub(super) fn press(&mut self, now: Moment) {
-        self.wave.pressed_at.get_or_insert(now);
+    pub(super) fn note_wait(&mut self, now: Moment) {
+        self.wave.first_wait_at.get_or_insert(now);
     }
 
     /// Learns from a request that has cost `cost`. `dominant` is the usual cost of the requests that most of the
@@ -303,30 +303,30 @@ impl InFlightLimit {
         dominant: Option<Price>,
         now: Moment,
     ) -> Option<Load> {
-        self.turn_to(dominant, now);
-        let (took, crowd) = (log2(stay.wall.as_nanos()), log2(stay.crowd.as_256ths()));
+        self.follow_dominant_cost(dominant, now);
+        let (took, concurrency) = (log2(stay.wall.as_nanos()), log2(stay.concurrency.as_256ths()));
         let is_new = route.usual == Usual::default();
-        let surprises = route.usual.compare(took, crowd);
-        let (x, y) = route.usual.deviation(took, crowd);
-        let is_telling = cost.times(COMPARABLE) >= self.about;
+        let deviations = route.usual.compare(took, concurrency);
+        let (more_in_flight, longer) = route.usual.from_mean(took, concurrency);
+        let is_comparable = cost.times(COMPARABLE) >= self.reference_cost;
         // A sleeper that others did not slow down says nothing about how many of those may compute.
-        if is_telling && (!route.is_sleeper || stay.computing == Load::ZERO) {
-            self.knee.record(&surprises);
+        if is_comparable && (!route.is_sleeper || stay.computing == Load::ZERO) {
+            self.knee.record(&deviations);
             if !is_new && stay.wall <= now.since(self.set_at) {
-                self.near.add(x, y);
+                self.response.add(more_in_flight, longer);
             }
         }
         self.wave.ends += 1;
-        self.wave.telling_ends += u32::from(is_telling);
+        self.wave.comparable_ends += u32::from(is_comparable);
         self.wave.longest = self.wave.longest.max(stay.wall);
         let shortest = self.wave.shortest.map_or(stay.wall, |shortest| shortest.min(stay.wall));
         self.wave.shortest = Some(shortest);
-        let is_own = stay.wall <= now.since(self.wave.since);
+        let is_of_wave = stay.wall <= now.since(self.wave.since);
         let is_fast = stay.wall.times(2) <= shortest.times(3);
-        self.wave.fast_ends += u32::from(is_own && is_fast);
+        self.wave.fast_ends += u32::from(is_of_wave && is_fast);
         if self.wave.older <= self.wave.older_at_start / 4
-            && now.since(self.wave.since) >= self.wave.least
-            && self.wave.telling_ends >= self.knee.samples_needed()
+            && now.since(self.wave.since) >= self.wave.lasts_min
+            && self.wave.comparable_ends >= self.knee.samples_needed()
         {
             self.end_wave(dominant, now);
         }
@@ -336,54 +336,55 @@ impl InFlightLimit {
     /// Turns to requests of another cost if most of the CPU time that waits is theirs: at once to more expensive ones,
     /// and to cheaper ones after a while. A finding about cheap ones does not hold for expensive ones, unless few
     /// were let in.
-    fn turn_to(&mut self, dominant: Option<Price>, now: Moment) {
+    fn follow_dominant_cost(&mut self, dominant: Option<Price>, now: Moment) {
         let Some(price) = dominant.filter(|price| price.is_settled).map(|price| price.usual) else { return };
-        if price > self.about.times(COMPARABLE) {
+        if price > self.reference_cost.times(COMPARABLE) {
             let few = self.unproven(price);
             // Nothing was found yet if the number is still the first one.
             if self.found > few && self.is_proven() && !self.is_idle {
                 self.is_clear = false;
                 self.set(few.as_256ths(), now);
             }
-            (self.about, self.is_roomy) = (price, false);
-            (self.knee, self.near) = (Knee::new(), Response::default());
+            (self.reference_cost, self.is_roomy) = (price, false);
+            (self.knee, self.response) = (Knee::new(), Response::default());
             (self.tries, self.tries_more) = (TRIES, self.found <= Load::ONE);
             self.in_force = self.found;
-        } else if self.about > price.times(COMPARABLE) {
-            if now.since(self.about_at) < CHEAPER_AFTER {
+        } else if self.reference_cost > price.times(COMPARABLE) {
+            if now.since(self.reference_at) < CHEAPER_AFTER {
                 return;
             }
-            self.about = price;
+            self.reference_cost = price;
         }
-        self.about_at = now;
+        self.reference_at = now;
     }
 
     /// The requests in flight have another load, and so has every number that was found.
     pub(super) fn rescale(&mut self, from: Load, to: Load, now: Moment) {
         let (from, to) = (u128::from(from.as_256ths().max(1)), u128::from(to.as_256ths().max(1)));
         let number = u128::from(self.found.as_256ths()) * to / from;
-        let most = self.found.max(self.few(self.about)).as_256ths();
+        let most = self.found.max(self.few(self.reference_cost)).as_256ths();
         self.knee = Knee::new();
         // A request that only counts as a part of one costs that part.
-        self.about = Span::from_nanos(u64::try_from(u128::from(self.about.as_nanos()) * to / from).unwrap_or(u64::MAX));
+        self.reference_cost =
+            Span::from_nanos(u64::try_from(u128::from(self.reference_cost.as_nanos()) * to / from).unwrap_or(u64::MAX));
         self.set(u64::try_from(number).unwrap_or(u64::MAX).min(most), now);
     }
 
     /// Ends a wave that lasts too long. `is_idle` says that the machine of the backend is known to have CPU time to
     /// spare.
     pub(super) fn tick(&mut self, is_idle: bool, dominant: Option<Price>, now: Moment) {
-        self.turn_to(dominant, now);
+        self.follow_dominant_cost(dominant, now);
         self.is_idle = is_idle;
         if !is_idle {
             self.idle_since = now;
         }
-        if self.wave.pressed_at.is_none() {
+        if self.wave.first_wait_at.is_none() {
             return;
         }
         let lasts = now.since(self.wave.since);
         // A machine that was idle before requests came says nothing.
-        let is_pressed = self.wave.pressed_at.is_some_and(|at| now.since(at) >= IDLE_MIN);
-        let is_idle = is_idle && is_pressed && !self.is_contended;
+        let has_waited = self.wave.first_wait_at.is_some_and(|at| now.since(at) >= IDLE_MIN);
+        let is_idle = is_idle && has_waited && !self.is_contended;
         if is_idle && !self.is_clear {
             self.grow_if_idle(now);
         } else if is_idle && now.since(self.idle_since) >= IDLE_MAX {
@@ -409,7 +410,7 @@ impl InFlightLimit {
     /// a pool of four workers that wait for a database is idle, too. With such a queue, new requests are slower than
     /// those before them, and fewer end than the number in flight and the shortest time suggest.
     fn serves_all_at_once(&self, now: Moment) -> bool {
-        let Wave { older, older_at_start, own, ends, fast_ends, since, .. } = self.wave;
+        let Wave { older, older_at_start, started, ends, fast_ends, since, .. } = self.wave;
         if fast_ends >= 4 {
             return true;
         }
@@ -417,23 +418,23 @@ impl InFlightLimit {
             return false;
         };
         let (lasts, shortest) = (now.since(since).as_nanos(), shortest.as_nanos().max(1));
-        let expected = u128::from(older + own) * u128::from(lasts) / u128::from(shortest);
+        let expected = u128::from(older + started) * u128::from(lasts) / u128::from(shortest);
         lasts < shortest / 2 * 3 || u128::from(ends) * 4 >= expected
     }
 
     fn end_wave(&mut self, dominant: Option<Price>, now: Moment) {
         let finding = self.knee.finding(self.found);
         let (trial, tried) = (core::mem::take(&mut self.trial), self.in_force);
-        self.in_force = if self.is_clear { self.filled() } else { self.found };
+        self.in_force = if self.is_clear { self.with_sleep_margin() } else { self.found };
         self.is_roomy = finding == Finding::Roomy;
-        let price = dominant.filter(|_| self.wave.pressed_at.is_some()).map(|price| price.usual);
+        let price = dominant.filter(|_| self.wave.first_wait_at.is_some()).map(|price| price.usual);
         match (finding, price) {
             (Finding::Full(number), _) if number != self.found || !self.is_clear => self.take_over(number, now),
             _ if self.is_contended => self.next_wave(now),
             (Finding::Roomy, Some(_)) if !self.is_clear => {
                 self.set(self.found.as_256ths() * GROWTH_MAX, now);
             }
-            (Finding::Roomy, Some(_)) if self.near.follows(ONLY_SHARE) == Follows::No => {
+            (Finding::Roomy, Some(_)) if self.response.follows(ONLY_SHARE) == Follows::No => {
                 self.set(self.found.as_256ths() * 2, now);
             }
             (_, Some(_)) if self.is_clear => self.steer(trial, tried, now),
@@ -457,7 +458,7 @@ impl InFlightLimit {
     /// if the times follow the number in flight, so that more only share the backend, the larger if not.
     fn steer(&mut self, trial: Trial, tried: Load, now: Moment) {
         let test = if trial == Trial::Twice { STILL_ROOM } else { ONLY_SHARE };
-        match (trial, self.near.follows(test)) {
+        match (trial, self.response.follows(test)) {
             (Trial::Half, Follows::Yes) | (Trial::Twice, Follows::No) => {
                 (self.tries, self.tries_more) = (TRIES, false);
                 self.set(tried.as_256ths(), now);
@@ -474,7 +475,7 @@ impl InFlightLimit {
                     self.tries_more = !self.tries_more;
                     self.tries = if self.tries_more { 2 } else { TRIES };
                     // Times at smaller numbers say nothing about larger ones.
-                    (self.near, self.set_at) = (Response::default(), now);
+                    (self.response, self.set_at) = (Response::default(), now);
                 }
                 self.try_another(now);
             }
@@ -517,7 +518,7 @@ impl InFlightLimit {
 
     /// The number that may be in flight whatever the requests cost.
     pub(super) fn always_allowed(&self) -> Load {
-        Load::of(ALWAYS_ALLOWED).max(Load::of_cores(self.said))
+        Load::of(ALWAYS_ALLOWED).max(Load::of_cores(self.configured_cores))
     }
 
     fn exposes_little(&self, price: Span) -> bool {
@@ -534,20 +535,20 @@ impl InFlightLimit {
     /// Puts a number in force for good.
     fn set(&mut self, number: u64, now: Moment) {
         self.attempt(Trial::None, number, now);
-        (self.near, self.set_at) = (Response::default(), now);
+        (self.response, self.set_at) = (Response::default(), now);
         self.found = self.in_force;
         if self.is_clear {
-            self.in_force = self.filled();
+            self.in_force = self.with_sleep_margin();
         }
     }
 
     /// The number that keeps the backend busy. Where requests compute all the time it is the number found. Where they
     /// sleep in between, some of that number sleep at any moment, and others have to fill in.
-    fn filled(&self) -> Load {
+    fn with_sleep_margin(&self) -> Load {
         if self.tries > 0 {
             return self.found;
         }
-        let beyond_cores = self.found.minus(Load::of_cores(self.said));
+        let beyond_cores = self.found.minus(Load::of_cores(self.configured_cores));
         self.found.plus(beyond_cores).min(LIMIT_MAX)
     }
 
@@ -559,15 +560,15 @@ impl InFlightLimit {
     }
 
     fn next_wave(&mut self, now: Moment) {
-        let older = self.wave.older + self.wave.own;
+        let older = self.wave.older + self.wave.started;
         let number = self.wave.number.wrapping_add(1);
-        let least = self.wave.longest.min(WAVE_MAX);
+        let lasts_min = self.wave.longest.min(WAVE_MAX);
         self.wave = Wave {
             number,
             since: now,
             older_at_start: older,
             older,
-            least,
+            lasts_min,
             shortest: self.wave.shortest,
             ..Wave::default()
         };
@@ -575,7 +576,7 @@ impl InFlightLimit {
 
     /// Finds out whether the route's requests compute or sleep, and returns its load if that has changed.
     fn classify(&self, route: &mut Times, stay: Stay, took: i32) -> Option<Load> {
-        let room = log2(Load::of_cores(self.said).as_256ths() * CORES_UNSAID);
+        let room = log2(Load::of_cores(self.configured_cores).as_256ths() * CORES_MARGIN);
         route.response.add((log2(stay.computing.as_256ths()) - room).max(0), took);
         let is_sleeper = match route.response.follows(COMPUTES) {
             Follows::Yes => false,

@@ -194,12 +194,12 @@ struct Slot {
     /// The last stretch of work.
     stay: Option<Stay>,
     /// Where its stretch of work began, if it is at the backend although it would wait or be refused, or is exempt.
-    beside: Option<Reading>,
+    uncounted: Option<Reading>,
 }
 
 /// The waiting requests of one client.
 #[derive(Clone, Copy, Debug, Default)]
-struct Own {
+struct Backlog {
     cost: u64,
     count: u32,
 }
@@ -215,7 +215,7 @@ pub struct Queue {
     waiting_bytes: u64,
     /// The price of what waits, in nanoseconds, by standing on arrival and octave.
     waiting_costs: [[u64; OCTAVES]; 2],
-    owns: BTreeMap<u64, Own>,
+    backlogs: BTreeMap<u64, Backlog>,
     in_flight: InFlightRequests,
     ledger: Ledger,
     /// Virtual time, and when it was last advanced.
@@ -251,7 +251,7 @@ impl Queue {
             waiting: 0,
             waiting_bytes: 0,
             waiting_costs: [[0; OCTAVES]; 2],
-            owns: BTreeMap::new(),
+            backlogs: BTreeMap::new(),
             in_flight: InFlightRequests::default(),
             ledger: Ledger::new(KEYS_MAX),
             time: 2 * charge::CREDIT.as_nanos(),
@@ -321,7 +321,7 @@ impl Queue {
         if self.goes_at_once(&slot, now) {
             return (slot, tags, Judgement::Go);
         }
-        self.limit.press(now);
+        self.limit.note_wait(now);
         self.update_contention(now);
         let standing = self.standing(&slot);
         // Nothing is refused for the price of a route that nobody knows.
@@ -362,7 +362,7 @@ impl Queue {
             toll: Span::ZERO,
             wave: 0,
             stay: None,
-            beside: None,
+            uncounted: None,
         }
     }
 
@@ -403,7 +403,7 @@ impl Queue {
     /// The client of a waiting request has disconnected. False if the request does not wait any more.
     pub fn leave(&mut self, ticket: Ticket, now: Moment) -> bool {
         self.advance(now);
-        if self.slot(ticket).is_none_or(|slot| slot.state != State::Waiting || slot.beside.is_some()) {
+        if self.slot(ticket).is_none_or(|slot| slot.state != State::Waiting || slot.uncounted.is_some()) {
             return false;
         }
         self.unwait(ticket.slot);
@@ -443,7 +443,9 @@ impl Queue {
     /// The cost of a request in flight so far.
     pub fn so_far(&mut self, ticket: Ticket, now: Moment) -> Span {
         match self.slot(ticket) {
-            Some(Slot { state: State::InFlight(_, reading), toll, .. } | Slot { beside: Some(reading), toll, .. }) => {
+            Some(
+                Slot { state: State::InFlight(_, reading), toll, .. } | Slot { uncounted: Some(reading), toll, .. },
+            ) => {
                 let (reading, toll) = (*reading, *toll);
                 toll + self.clock.so_far(reading, now)
             }
@@ -456,7 +458,7 @@ impl Queue {
     /// about its route.
     pub fn done(&mut self, ticket: Ticket, toll: Span, teaches: bool, now: Moment) {
         self.advance(now);
-        if self.slot(ticket).is_none_or(|slot| slot.state == State::Waiting && slot.beside.is_none()) {
+        if self.slot(ticket).is_none_or(|slot| slot.state == State::Waiting && slot.uncounted.is_none()) {
             return;
         }
         self.stop(ticket.slot, now);
@@ -466,7 +468,7 @@ impl Queue {
         }
         self.remove(ticket.slot);
         // Clients that wait get less of the backend by the work of clients that do not.
-        if !slot.is_ahead && !self.owns.contains_key(&slot.request.client.address) {
+        if !slot.is_ahead && !self.backlogs.contains_key(&slot.request.client.address) {
             self.rate.settle_behind(toll);
         }
         let dominant = self.dominant();
@@ -508,7 +510,7 @@ impl Queue {
             return;
         }
         self.check_overruns(now);
-        self.limit.press(now);
+        self.limit.note_wait(now);
         self.update_contention(now);
         self.limit.tick(self.is_idle, self.dominant(), now);
         if now.since(self.trimmed_at) >= TRIM_EVERY {
@@ -560,10 +562,10 @@ impl Queue {
 
     fn run(&mut self, at: u32, now: Moment) {
         if self.slots[at as usize].is_exempt {
-            return self.run_beside(at, now);
+            return self.run_uncounted(at, now);
         }
-        let beside = self.slots[at as usize].beside.take();
-        let reading = beside.unwrap_or_else(|| self.clock.start(self.slots[at as usize].load, now));
+        let uncounted = self.slots[at as usize].uncounted.take();
+        let reading = uncounted.unwrap_or_else(|| self.clock.start(self.slots[at as usize].load, now));
         let (wave, is_probe) = (self.limit.start(), self.is_probe(&self.slots[at as usize]));
         let slot = &mut self.slots[at as usize];
         slot.wave = wave;
@@ -575,7 +577,7 @@ impl Queue {
     }
 
     fn stop(&mut self, at: u32, now: Moment) {
-        if self.stop_beside(at, now) {
+        if self.stop_uncounted(at, now) {
             return;
         }
         let slot = &mut self.slots[at as usize];

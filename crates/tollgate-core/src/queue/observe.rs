@@ -10,13 +10,13 @@
 //! | state | event | next |
 //! |---|---|---|
 //! | new | may go | in flight |
-//! | new | would wait | waiting, beside |
-//! | new | would be refused | paused, beside |
-//! | waiting | the queue begins to observe | waiting, beside |
-//! | waiting, beside | first in order that may go | in flight |
-//! | waiting, beside | would be refused: displaced, or its wait is estimated far above `hold_max` | paused, beside |
-//! | beside | its client stalls the upload | paused |
-//! | beside | the backend has finished | settled |
+//! | new | would wait | waiting, uncounted |
+//! | new | would be refused | paused, uncounted |
+//! | waiting | the queue begins to observe | waiting, uncounted |
+//! | waiting, uncounted | first in order that may go | in flight |
+//! | waiting, uncounted | would be refused: displaced, or its wait is estimated far above `hold_max` | paused, uncounted |
+//! | uncounted | its client stalls the upload | paused |
+//! | uncounted | the backend has finished | settled |
 //!
 //! "Beside" is [`Slot::beside`]: the request is at the backend although it would not be.
 
@@ -33,7 +33,7 @@ impl Queue {
             Judgement::Wait(_) => self.enter(slot, tags),
             Judgement::Refuse(_) => self.insert(slot),
         };
-        self.run_beside(ticket.slot, now);
+        self.run_uncounted(ticket.slot, now);
         (ticket, judgement)
     }
 
@@ -43,16 +43,16 @@ impl Queue {
         self.advance(now);
         let slot = self.slot_for(request, [0; TAGS], now);
         let ticket = self.insert(Slot { is_exempt: true, ..slot });
-        self.run_beside(ticket.slot, now);
+        self.run_uncounted(ticket.slot, now);
         ticket
     }
 
     /// Lets a waiting request go to the backend at once, and goes on observing it. False if it does not wait any more.
     pub fn release(&mut self, ticket: Ticket, now: Moment) -> bool {
         self.advance(now);
-        let waits = self.slot(ticket).is_some_and(|slot| slot.state == State::Waiting && slot.beside.is_none());
+        let waits = self.slot(ticket).is_some_and(|slot| slot.state == State::Waiting && slot.uncounted.is_none());
         if waits {
-            self.run_beside(ticket.slot, now);
+            self.run_uncounted(ticket.slot, now);
         }
         waits
     }
@@ -63,14 +63,14 @@ impl Queue {
         waiting.map(|(at, slot)| Ticket { slot: at as u32, generation: slot.generation })
     }
 
-    pub(super) fn run_beside(&mut self, at: u32, now: Moment) {
+    pub(super) fn run_uncounted(&mut self, at: u32, now: Moment) {
         let reading = self.clock.start(self.slots[at as usize].load, now);
-        self.slots[at as usize].beside = Some(reading);
+        self.slots[at as usize].uncounted = Some(reading);
     }
 
     /// Ends the stretch of work of a request that is at the backend although it would not be. False if it is none.
-    pub(super) fn stop_beside(&mut self, at: u32, now: Moment) -> bool {
-        let Some(reading) = self.slots[at as usize].beside.take() else { return false };
+    pub(super) fn stop_uncounted(&mut self, at: u32, now: Moment) -> bool {
+        let Some(reading) = self.slots[at as usize].uncounted.take() else { return false };
         let stay = self.clock.end(reading, now);
         if self.slots[at as usize].state == State::Waiting {
             self.unwait(at);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_beside_that_is_refused_later_stays_at_the_backend() {
+    fn an_uncounted_request_that_is_refused_later_stays_at_the_backend() {
         let mut queue = one_at_a_time();
         let tickets: [_; 3] = core::array::from_fn(|address| queue.observe(request(address as u64), at(1)).0);
         queue.refuse(tickets[2].slot, RefusedBy::WaitTooLong);

@@ -39,10 +39,10 @@ pub(super) const STILL_ROOM: Test = Test { twentieths: 17, certain: 4, samples_m
 pub(super) struct Response {
     samples: i64,
     /// The mean logarithm of the number in flight.
-    crowd: i64,
+    concurrency: i64,
     /// The mean logarithm of the time.
     took: i64,
-    crowd_squared: i64,
+    concurrency_squared: i64,
     took_squared: i64,
     product: i64,
 }
@@ -55,33 +55,33 @@ pub(super) enum Follows {
 }
 
 impl Response {
-    pub(super) fn add(&mut self, crowd: i32, took: i32) {
+    pub(super) fn add(&mut self, concurrency: i32, took: i32) {
         self.samples = (self.samples + 1).min(MEMORY);
-        let (crowd, took) = (i64::from(crowd) - self.crowd, i64::from(took) - self.took);
-        self.crowd += crowd / self.samples;
+        let (concurrency, took) = (i64::from(concurrency) - self.concurrency, i64::from(took) - self.took);
+        self.concurrency += concurrency / self.samples;
         self.took += took / self.samples;
         if self.samples == 1 {
             return;
         }
         let took = took.clamp(-DEVIATION_MAX, DEVIATION_MAX);
-        self.crowd_squared += crowd * crowd - self.crowd_squared / MEMORY;
+        self.concurrency_squared += concurrency * concurrency - self.concurrency_squared / MEMORY;
         self.took_squared += took * took - self.took_squared / MEMORY;
-        self.product += crowd * took - self.product / MEMORY;
+        self.product += concurrency * took - self.product / MEMORY;
     }
 
     pub(super) fn follows(&self, test: Test) -> Follows {
         let samples = i128::from(self.samples);
-        let (crowd, product) = (i128::from(self.crowd_squared), i128::from(self.product));
-        if self.samples < test.samples_min || crowd < samples * VARIANCE_MIN {
+        let (concurrency, product) = (i128::from(self.concurrency_squared), i128::from(self.product));
+        if self.samples < test.samples_min || concurrency < samples * VARIANCE_MIN {
             return Follows::Unclear;
         }
-        let left = (i128::from(self.took_squared) - product * product / crowd).max(samples * VARIANCE_MIN / 4);
-        // The slope less the threshold, times the number's variance; its standard error is sqrt(left * crowd /
+        let left = (i128::from(self.took_squared) - product * product / concurrency).max(samples * VARIANCE_MIN / 4);
+        // The slope less the threshold, times the number's variance; its standard error is sqrt(left * concurrency /
         // samples).
-        let off = 20 * product - test.twentieths * crowd;
+        let off = 20 * product - test.twentieths * concurrency;
         // Times that fall while the number grows have another cause: the cost of the route has changed.
-        let is_falling = 4 * product < -crowd;
-        if is_falling || off * off * samples < (20 * test.certain).pow(2) * left * crowd {
+        let is_falling = 4 * product < -concurrency;
+        if is_falling || off * off * samples < (20 * test.certain).pow(2) * left * concurrency {
             Follows::Unclear
         } else if off > 0 {
             Follows::Yes
@@ -96,9 +96,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A route whose times follow the crowd with this slope, in percent, and differ by up to so many octaves for other
+    /// A route whose times follow the concurrency with this slope, in percent, and differ by up to so many octaves for other
     /// reasons.
-    fn response(slope_percent: i32, crowd_octaves: i32, noise_octaves: i32, samples: u32, seed: u64) -> Response {
+    fn response(slope_percent: i32, concurrency_octaves: i32, noise_octaves: i32, samples: u32, seed: u64) -> Response {
         let mut response = Response::default();
         let mut state = seed | 1;
         let mut random = |below: i32| {
@@ -106,8 +106,8 @@ mod tests {
             (state >> 33) as i32 % below.max(1)
         };
         for _ in 0..samples {
-            let crowd = random(crowd_octaves * OCTAVE);
-            response.add(crowd, 24 * OCTAVE + crowd * slope_percent / 100 + random(noise_octaves * OCTAVE));
+            let concurrency = random(concurrency_octaves * OCTAVE);
+            response.add(concurrency, 24 * OCTAVE + concurrency * slope_percent / 100 + random(noise_octaves * OCTAVE));
         }
         response
     }
@@ -135,12 +135,12 @@ mod tests {
     }
 
     #[test]
-    fn times_that_fall_while_the_crowd_grows_are_not_taken_for_sleep() {
+    fn times_that_fall_while_concurrency_grows_are_not_taken_for_sleep() {
         assert_eq!(response(-100, 3, 1, 400, 1).follows(COMPUTES), Follows::Unclear);
     }
 
     #[test]
-    fn a_crowd_that_never_changes_tells_nothing() {
+    fn concurrency_that_never_changes_shows_nothing() {
         assert_eq!(response(100, 0, 1, 10_000, 1).follows(COMPUTES), Follows::Unclear);
     }
 }

@@ -124,7 +124,7 @@ impl Saturation {
             return None;
         }
         (self.sum, self.readings, self.mean) = (0, 0, Some(mean));
-        self.judge(limit, mean, is_less, now)
+        self.advise(limit, mean, is_less, now)
     }
 
     /// Requests that do not leave, such as long polls, tell nothing.
@@ -136,7 +136,7 @@ impl Saturation {
         })
     }
 
-    fn judge(&mut self, limit: Load, mean: u64, is_less: bool, now: Moment) -> Option<Advice> {
+    fn advise(&mut self, limit: Load, mean: u64, is_less: bool, now: Moment) -> Option<Advice> {
         match self.before {
             Some((before, _)) if before > limit && is_less => {
                 self.next_trial = now + PAUSE;

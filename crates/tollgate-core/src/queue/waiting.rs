@@ -56,7 +56,7 @@ impl Queue {
         self.waiting += 1;
         self.waiting_bytes += u64::from(slot.request.bytes);
         self.waiting_costs[usize::from(slot.is_ahead)][lane] += cost;
-        let own = self.owns.entry(client.address).or_default();
+        let own = self.backlogs.entry(client.address).or_default();
         (own.cost, own.count) = (own.cost + cost, own.count + 1);
         self.lanes[lane].push(&client, tags, at, slot.turn);
     }
@@ -67,10 +67,10 @@ impl Queue {
         self.waiting -= 1;
         self.waiting_bytes -= u64::from(slot.request.bytes);
         self.waiting_costs[usize::from(slot.is_ahead)][lane] -= cost;
-        if let Some(own) = self.owns.get_mut(&client.address) {
+        if let Some(own) = self.backlogs.get_mut(&client.address) {
             (own.cost, own.count) = (own.cost - cost, own.count - 1);
             if own.count == 0 {
-                self.owns.remove(&client.address);
+                self.backlogs.remove(&client.address);
             }
         }
         self.lanes[lane].remove(&client, at);
@@ -98,11 +98,11 @@ impl Queue {
     /// While few clients hold the whole room and none is ahead of its share yet: the newest request of the one that has
     /// most waiting, if that is more than `address` has.
     fn newest_of_the_greediest(&self, address: u64) -> Option<u32> {
-        if self.owns.len() > GREEDY_MAX {
+        if self.backlogs.len() > GREEDY_MAX {
             return None;
         }
-        let (greediest, most) = self.owns.iter().max_by_key(|(_, own)| own.count)?;
-        let own = self.owns.get(&address).map_or(0, |own| own.count);
+        let (greediest, most) = self.backlogs.iter().max_by_key(|(_, own)| own.count)?;
+        let own = self.backlogs.get(&address).map_or(0, |own| own.count);
         (most.count > own + 1).then(|| self.newest_of(*greediest)).flatten()
     }
 
@@ -113,7 +113,7 @@ impl Queue {
         if self.drain() <= allowed || !self.limit.is_proven() {
             return;
         }
-        let addresses: Vec<u64> = self.owns.keys().copied().collect();
+        let addresses: Vec<u64> = self.backlogs.keys().copied().collect();
         for address in addresses {
             // Its client may have come ahead of its share since it arrived.
             while let Some(newest) = self.newest_of(address)
@@ -174,7 +174,7 @@ impl Queue {
         let refusal = self.refusal(reason, standing);
         self.unwait(at);
         self.refused.push((self.ticket(at), refusal));
-        if self.slots[at as usize].beside.is_some() {
+        if self.slots[at as usize].uncounted.is_some() {
             self.slots[at as usize].state = State::Paused;
         } else {
             self.remove(at);
