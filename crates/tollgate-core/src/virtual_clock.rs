@@ -99,7 +99,7 @@ impl Reading {
     }
 }
 
-/// A request's stay at the backend.
+/// A request's stay at the backend: an uninterrupted time in which the backend works on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stay {
     /// The CPU time that it took.

@@ -1,4 +1,9 @@
-//! Whether a request may go to the backend now.
+//! Whether a request may go to the backend now ([`Queue::may_go`]).
+//!
+//! A client is behind or ahead of its share of the backend; that is its standing. Prices are classed in octaves
+//! (factors of two). The peers of a request are the requests in flight of the same or a better standing that are not
+//! heavier by two octaves or more. A price is settled if requests of the route have ended and none in flight costs far
+//! more.
 
 use super::client::Client;
 use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Slot, State};
@@ -11,8 +16,8 @@ const YIELD_MAX: Span = Span::from_secs(1);
 /// next one.
 const HANDOVER: Span = Span::from_millis(10);
 const HANDOVER_MAX: Load = Load::of(8);
-/// This many requests of clients behind their share may share the backend with heavier ones: four of them get four
-/// fifths of a core, one gets half of it.
+/// A client behind its share may have at least this many peers while heavier requests are in flight. If one heavy
+/// request computes on the same core, four light ones get four fifths of it, and one gets half.
 const WITH_HEAVIER: Load = Load::of(4);
 /// Requests in flight for longer are no part of a burst: long polls are in flight for 25 s.
 const BURST: Span = Span::from_secs(1);
@@ -24,8 +29,7 @@ impl Slot {
 }
 
 impl Queue {
-    /// Whether a request may go to the backend now. It waits for its peers: requests of the same or a better standing
-    /// that are not heavier by two octaves or more.
+    /// Whether a request may go to the backend now: whether its peers in flight are below the limit.
     pub(super) fn may_go(&self, slot: &Slot, now: Moment) -> bool {
         if let Some(fixed) = self.settings.in_flight {
             return self.in_flight.count() < fixed as usize;
@@ -46,13 +50,15 @@ impl Queue {
             return false;
         }
         let exposure = self.limit.exposure(slot.cost);
+        // Few requests of unknown cost go at once, and all clients ahead together, heavier ones included, have at most
+        // twice the limit.
         let is_price_safe =
             slot.is_settled || peers.unsettled < exposure && !self.is_exposing(slot, peers.unsettled, now);
         let is_within_total = !slot.is_ahead || self.in_flight.ahead() < limit.plus(limit);
         peers.load < limit && is_price_safe && is_within_total
     }
 
-    /// How much of its standing and octave may be in flight.
+    /// How much load its peers may have in flight, if light and heavy clients do not compete.
     pub(super) fn limit_of(&self, slot: &Slot) -> Load {
         let at_most =
             |cpu: Span| Load::from_256ths(cpu.as_nanos() / slot.cost.as_nanos().max(1) * Load::ONE.as_256ths());
@@ -60,7 +66,7 @@ impl Queue {
         if !self.limit.is_proven_for(slot.cost) {
             limit = self.limit.unproven(slot.cost);
         }
-        // Not beside requests that cost far more than their price: theirs may be no better.
+        // Not while requests in flight cost far more than their price: this price may be as wrong.
         if slot.is_settled && self.in_flight.peers(true, OCTAVES as u8 - 1).unsettled == Load::ZERO {
             limit = limit.max(at_most(HANDOVER).min(HANDOVER_MAX));
         }
@@ -70,14 +76,16 @@ impl Queue {
         limit
     }
 
-    /// Whether the network of a client behind its share has as much in flight as it may beside light clients.
+    /// Whether the client is behind its share, but its network is the heavy one that competes with light clients, and
+    /// has as much in flight as heavy clients may ([`Contention`](super::Contention)).
     fn is_crowding(&self, slot: &Slot, peers: Load, now: Moment) -> bool {
         let limit = self.contention.limit_of(slot.request.client.network, now);
         limit.is_some_and(|limit| !slot.is_ahead && peers >= limit && self.of_network(slot, |_| true) >= limit)
     }
 
-    /// Whether the network of a client has as much of unsettled price in flight as it may beside light clients of other
-    /// networks. A backend that serves their requests at once may not serve a burst of unknown cost.
+    /// Whether the network of the client exposes light clients of other networks to a burst of unknown cost: it has as
+    /// much of unsettled price in flight as is always allowed. That the backend has room for light requests does not
+    /// show that it has room for such a burst. `unsettled` is that of all peers, which is cheaper to check first.
     fn is_exposing(&self, slot: &Slot, unsettled: Load, now: Moment) -> bool {
         let is_light = |client: &Client, _| !self.is_ahead(client);
         unsettled >= self.limit.always_allowed()
@@ -100,11 +108,13 @@ impl Queue {
         in_flight.filter(|slot| counts(slot)).fold(Load::ZERO, |sum, slot| sum.plus(slot.load))
     }
 
+    /// Whether a request goes without waiting, to find out what its unseen route costs. There is one at a time.
     pub(super) fn is_probe(&self, slot: &Slot) -> bool {
         slot.is_unseen && !slot.is_ahead && self.probe.is_none()
     }
 
-    /// Whether a request waits that goes before this one and is bound by the same peers.
+    /// Whether a request of the same octave waits that goes before this one: any, if this client is ahead of its share,
+    /// otherwise one of a client that is behind, too.
     pub(super) fn has_better(&self, slot: &Slot) -> bool {
         let first = self.lanes[usize::from(slot.octave)].first();
         first.is_some_and(|first| slot.is_ahead || self.tag_of(first.request) <= self.front())

@@ -1,4 +1,7 @@
 //! Charges clients for their use of the backend, in virtual time.
+//!
+//! Every address, network and block has a tag in virtual time, which advances by the cost of its requests divided by
+//! its share of the cores. A client whose largest tag is less than [`BEHIND`] before the present is ahead of its share.
 
 use super::client::{Client, TAGS};
 use super::log2::log2;
@@ -16,7 +19,8 @@ const BEHIND: Span = Span::from_secs(5);
 const OVERRUNS_EVERY: Span = Span::from_millis(5);
 
 impl Queue {
-    /// Charges a request's client up or down to `cost`.
+    /// Charges the client of the request in slot `at` the difference between `cost` and the charge so far, which may be
+    /// a refund.
     pub(super) fn charge(&mut self, at: u32, cost: Span) {
         let slot = &mut self.slots[at as usize];
         let (client, weight, charged) = (slot.request.client, slot.request.weight_milli, slot.charged);
@@ -84,7 +88,7 @@ impl Queue {
         divide(u128::from(cpu) * 1_000_000_000, due)
     }
 
-    /// Up to here a key is behind its share.
+    /// The tag up to which a client is behind its share, and above which it is ahead.
     pub(super) const fn front(&self) -> u64 {
         self.time.saturating_sub(BEHIND.as_nanos())
     }
@@ -94,7 +98,7 @@ impl Queue {
         self.time.saturating_sub(CREDIT.as_nanos())
     }
 
-    /// Up to where the client of a request has come: the largest tag of its keys.
+    /// The largest tag of the client of the request in slot `at`.
     pub(super) fn tag_of(&self, at: u32) -> u64 {
         largest(self.tags(&self.slots[at as usize].request.client))
     }

@@ -1,4 +1,9 @@
-//! Finds out whether light clients compete with heavy ones, and passes that to [`Contention`](super::Contention).
+//! Finds out which clients compete for the backend, for [`Contention`](super::Contention).
+//!
+//! A light client is behind its share of the backend, and its last request went at once. Heavy clients wait: those
+//! ahead of their share, or one network that causes the load alone. While both are there, heavy ones have an in-flight
+//! limit of their own. This file decides whether that is so whenever requests wait, and passes on how busy the
+//! backend's machine is, where the gate sees that.
 
 use super::client::Client;
 use super::{Queue, Slot, octave};
@@ -13,9 +18,9 @@ const HEAVY: u64 = 4;
 
 /// The clients that compete for the backend.
 pub(super) struct Contenders {
-    /// The network of the heaviest client that waits, if a light client uses the backend beside it.
+    /// The network of the waiting client furthest ahead, if a light client of another network uses the backend, too.
     pub(super) network: Option<u64>,
-    /// The octave of requests that are heavy whoever sends them.
+    /// Requests of this octave (class of prices by factors of two) or more are heavy, whichever client sends them.
     pub(super) heavy: Option<u8>,
     /// The limit to begin with.
     pub(super) start: Load,
@@ -40,7 +45,8 @@ impl Queue {
         self.contention.forget_machine(now);
     }
 
-    /// Finds out whether light clients use the backend beside heavy ones that wait.
+    /// Finds out whether light clients use the backend while heavy ones wait. `dominant` is the usual cost of the
+    /// requests that most of the waiting CPU time belongs to, while those may be heavy by their cost alone.
     pub(super) fn update_contention(&mut self, now: Moment) {
         let last = self.last();
         let is_ahead = last.is_some_and(|(tag, _)| tag > self.front());

@@ -1,4 +1,4 @@
-//! The in-flight limit of heavy clients while light clients use the backend beside them.
+//! The in-flight limit of heavy clients while light clients use the backend at the same time.
 //!
 //! [`InFlightLimit`](super::limit::InFlightLimit) asks how many requests the backend serves at once. The answer takes
 //! some hundred requests, and until then an error harms the clients behind their share: a page waits for a crawler's
@@ -45,7 +45,8 @@ const SETTLING_MAX: Span = Span::from_secs(1);
 /// How many requests the mean slowdown remembers, and the recent one.
 const MEMORY: i32 = 32;
 const RECENT: i32 = 8;
-/// Light clients' requests that take this much longer (0.5 octaves: 1.4 times) show that others compute beside them.
+/// Light clients' requests that take this much longer (0.5 octaves: 1.4 times) show that others compute at the same
+/// time.
 const SLOWED: i32 = OCTAVE / 2;
 /// A number that was too large is not tried again before this time, which doubles each time it fails.
 const BACKOFF_MIN: Span = Span::from_secs(5);
@@ -70,7 +71,7 @@ pub(super) struct Contention {
     /// The network of the heaviest client that waits, while contention is on, and when it was last seen to be.
     network: Option<u64>,
     seen_at: Moment,
-    /// The octave of requests that are heavy whoever sends them.
+    /// Requests of this octave (class of prices by factors of two) or more are heavy, whichever client sends them.
     heavy: Option<u8>,
     limit: Load,
     /// How much longer light clients' requests take than in calm since the limit changed, and how much that varies, as
@@ -124,7 +125,7 @@ impl Contention {
     }
 
     /// Whether requests may be heavy whoever sends them: these cores are all busy, and light clients' requests take
-    /// longer than in calm. Long polls beside them prove nothing.
+    /// longer than in calm. That long polls are in flight proves nothing.
     pub(super) fn may_have_heavy(&self, cores: Cores, now: Moment) -> bool {
         let is_short_of_cores = self.saturation.is_saturated(cores) && self.recent_slowdown > SLOWED;
         is_short_of_cores || self.is_on(now) && self.heavy.is_some()
@@ -158,7 +159,7 @@ impl Contention {
         self.limit(now).filter(|_| self.network == Some(network))
     }
 
-    /// Turns contention on or off. `has_room` says that the backend is known to serve more than the limit.
+    /// Turns contention on or off. `has_room` returns whether the backend is known to serve more than this number.
     pub(super) fn update(&mut self, contenders: &Contenders, has_room: impl Fn(Load) -> bool, now: Moment) {
         let Contenders { network, heavy, start, cores } = *contenders;
         if network.is_some() && !self.is_on(now) {

@@ -1,4 +1,8 @@
-//! How long a request will wait until it starts.
+//! Estimates how long a request will wait until it starts, from the CPU time that goes before it and the rate at which
+//! the backend serves CPU time. Requests with a wait above `hold_max` are refused.
+//!
+//! Waiting requests are in lanes by octave: prices are classed by factors of two. A request competes with those of its
+//! own octave, of lighter ones, and of the next heavier one. Its standing is whether its client is ahead of its share.
 
 use super::tree::quantum;
 use super::{OCTAVE_BASE_NS, OCTAVES, Queue, Refusal, RefusedBy, Request, Slot, Standing, State, largest};
@@ -9,7 +13,7 @@ use crate::virtual_clock::{Cores, Load};
 const WINDOW_NS: u64 = 2_000_000_000;
 /// The cores count for this much of such time before anything is measured.
 const PRIOR_NS: u64 = 500_000_000;
-/// How many blocks are counted that go before a client which has nothing waiting.
+/// How many address blocks (IPv4 /16, IPv6 /48) are counted that go before a client which has nothing waiting.
 const BLOCKS_MAX: usize = 256;
 /// Bounds of `Retry-After`.
 const RETRY_MIN_MS: u64 = 1_000;
@@ -74,11 +78,11 @@ impl Queue {
         self.advance(now);
         let slot = self.slot_for(request, self.tags(&request.client), now);
         let wait = if self.goes_at_once(&slot, now) { Span::ZERO } else { self.standing(&slot).wait };
-        // Requests in flight share the cores, and their prices are what is left of a core for each.
+        // The request shares the cores with all in flight, and takes longer than its price by that factor.
         let (load, cores) =
             (self.in_flight().plus(slot.load).as_256ths(), Load::of_cores(self.cores()).as_256ths().max(1));
-        let crowd = u128::from(slot.cost.as_nanos()) * u128::from(load.max(cores)) / u128::from(cores);
-        wait + Span::from_nanos(u64::try_from(crowd).unwrap_or(u64::MAX))
+        let shared = u128::from(slot.cost.as_nanos()) * u128::from(load.max(cores)) / u128::from(cores);
+        wait + Span::from_nanos(u64::try_from(shared).unwrap_or(u64::MAX))
     }
 
     /// Where a request stands, whether it waits already or is about to.
@@ -140,13 +144,15 @@ impl Queue {
         Span::from_nanos(self.settings.hold_max.as_nanos() / 4 * 5)
     }
 
-    /// `Retry-After` is the estimated drain time, spread by a tenth so that clients do not come back all at once.
+    /// Makes a refusal. Its `retry_after` is the request's own estimated wait: at most 1.25 times `hold_max` for
+    /// [`RefusedBy::WaitTooLong`], at least the drain time for [`RefusedBy::Full`]. It varies by -5 % to +15 %, so that
+    /// clients do not come back all at once, and is 1 s to 60 s.
     pub(super) fn refusal(&mut self, reason: RefusedBy, standing: Standing) -> Refusal {
         self.jitter = self.jitter.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let spread = 950 + (self.jitter >> 33) % 200;
         let wait = match reason {
             RefusedBy::Full => standing.wait.max(self.drain()),
-            // Of several that are refused together, the first would have to wait for the others.
+            // Of several that are refused together, the first was estimated to wait for the others, which are gone.
             RefusedBy::WaitTooLong => standing.wait.min(self.wait_max()),
         };
         let millis = (wait.as_nanos() / 1_000_000).saturating_mul(spread) / 1000;

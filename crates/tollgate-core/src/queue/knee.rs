@@ -1,5 +1,6 @@
-//! The number of requests that a backend serves at once. Beyond it, requests share the backend and slow each other
-//! down.
+//! Finds the number of requests that a backend serves at once, for the in-flight limit (`limit.rs`). Beyond it,
+//! requests share the backend and slow each other down: the curve of their times over the number in flight has a knee
+//! there.
 //!
 //! The obvious way compares the time that requests take now with the shortest ever seen. But requests differ by route
 //! more than by load, and the shortest ever seen is a cache hit. This regression asks instead which number explains the

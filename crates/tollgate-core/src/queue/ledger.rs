@@ -1,4 +1,5 @@
-//! How far each key has come in virtual time, for a bounded number of keys.
+//! The tag of each key (address, network or block) of the fair queue: how far its requests have advanced it in virtual
+//! time. The number of keys is bounded.
 //!
 //! A key that has had less than its due is the same as a key that was never seen, so only the few that are ahead need a
 //! place. They live in lines of eight. When a line is full the one least ahead makes room, and the line remembers how

@@ -4,8 +4,10 @@
 //! chose is lost. A backend that computes serves as many as it has cores, one that waits for a database serves
 //! hundreds, one with sixteen workers serves sixteen.
 //!
-//! The limit starts at 8 and changes in waves. A wave ends when three quarters of the requests that were in flight at
-//! its start have left: only then do the measured times belong to the limit in force. At its end:
+//! The limit starts at 8, or at the number of cores if that is larger, and changes in waves. A wave is the period in
+//! which one number is in force. It ends when three quarters of the requests that were in flight at its start have left
+//! (only then do the measured times belong to the number in force) and enough requests have ended, or after
+//! [`WAVE_MAX`]. At its end:
 //!
 //! | the regression ([`Knee`]) finds | requests waited | the limit |
 //! |---|---|---|
@@ -17,9 +19,9 @@
 //! | room, nothing clear | no | stays |
 //!
 //! All this is about requests of one cost: that of the requests which most of the waiting CPU time belongs to
-//! ([`InFlightLimit::follow_dominant_cost`]). Requests that cost less than a quarter of it tell nothing, because the scheduler of an
-//! operating system serves short ones at once, however many compute. For requests that cost more than four times as
-//! much, nothing is proven.
+//! ([`InFlightLimit::follow_dominant_cost`]). Requests that cost less than a quarter of it are not used, because the
+//! scheduler of an operating system serves short ones at once, however many compute. For requests that cost more than
+//! four times as much, nothing is proven.
 //!
 //! Between waves the limit grows in three cases while requests wait. The backend's machine is known to be idle and no
 //! number was found yet: once without proof, then only if requests seem to be served at once
@@ -40,33 +42,34 @@ use crate::virtual_clock::{Cores, Load, Stay};
 /// The limit before anything is known. A backend of up to 8 cores is busy with it, and 8 expensive requests slow others
 /// by 8 times at most.
 const START: Load = Load::of(8);
+/// The limit never grows beyond this.
 const LIMIT_MAX: Load = Load::of(IN_FLIGHT_MAX);
-/// A wave in which so few leave ends after this time: 25 s polls would make it last 25 s.
+/// A wave ends after this time at the latest, if any request has ended: long polls of 25 s would make it last 25 s.
 const WAVE_MAX: Span = Span::from_secs(2);
 /// Without a single completion the limit grows after this time: a new backend may be one of long polls.
 const SILENCE_MAX: Span = Span::from_secs(4);
 /// CPU time of unknown requests that a growing limit may expose, per core.
 const EXPOSED: Span = Span::from_millis(400);
-/// The number of requests that may be in flight whatever they cost, if the cores are fewer.
+/// At least this many requests may be in flight whatever they cost, and as many as there are cores if that is more.
 const ALWAYS_ALLOWED: u32 = 4;
 /// The limit grows by at most this factor per wave.
 const GROWTH_MAX: u64 = 8;
 /// A number that was found is tried again in both directions after this time, at first and at most.
 const TRIAL_AFTER_MIN: Span = Span::from_secs(10);
 const TRIAL_AFTER_MAX: Span = Span::from_secs(30);
-/// The backend's machine has to be idle for this long while requests wait: two readings of its CPU time.
+/// Requests have to wait for this long before an idle machine counts: two readings of its CPU time.
 const IDLE_MIN: Span = Span::from_millis(100);
 /// A number that leaves the backend's machine idle for this long while requests wait is doubled: some of those in
 /// flight only wait.
 const IDLE_MAX: Span = Span::from_secs(1);
-/// How often another number is tried at once.
+/// The number of waves in which another number is tried, in turns with the number found.
 const TRIES: u8 = 6;
 /// The backend may have this many times the cores that the settings name. That many requests compute at once without
 /// slowing each other down.
 const CORES_MARGIN: u64 = 4;
 /// A finding about requests of one cost holds for those that cost up to this many times as much.
 const COMPARABLE: u64 = 4;
-/// When only cheaper ones have waited for this long, the findings turn to those.
+/// When most of what waited has been cheaper for this long, cheaper requests are studied instead.
 const CHEAPER_AFTER: Span = Span::from_secs(10);
 /// Requests that it takes to know how long a route takes in calm, and requests that are remembered.
 const CALM_SAMPLES_MIN: i32 = 8;
@@ -77,8 +80,11 @@ const SLEEPER: Load = Load::from_256ths(4);
 /// How long a route's requests take, and whether they compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Times {
+    /// How long they take alone, by each candidate of the regression.
     usual: Usual,
+    /// Whether they take longer while more requests that compute are in flight.
     response: Response,
+    /// Whether they mostly wait, for a database for example, and hardly compute.
     is_sleeper: bool,
     /// The mean time of requests while nothing waits, as a logarithm, and how many it is the mean of.
     calm: i32,
@@ -108,7 +114,7 @@ impl Times {
     }
 }
 
-/// The requests that were in flight when the limit last changed, and what has happened since.
+/// One wave: see the top of the module.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wave {
     number: u32,
@@ -118,21 +124,22 @@ struct Wave {
     older: u32,
     /// Requests in flight that started in this wave.
     started: u32,
-    /// Requests that have ended, and those of them that cost enough to tell something.
+    /// Requests that have ended, and those of them that cost at least a quarter of the reference cost.
     ends: u32,
     comparable_ends: u32,
-    /// The longest time that a request took in this wave, and in the one before: expensive requests have to leave too.
+    /// The longest time that a request took in this wave.
     longest: Span,
+    /// The same of the wave before, at most [`WAVE_MAX`]: this wave lasts that long, so that expensive requests leave.
     lasts_min: Span,
     /// The shortest time that a request took, in this wave or in any before.
     shortest: Option<Span>,
-    /// Requests that started in this wave and took about that time.
+    /// Requests that started in this wave and took at most 1.5 times the shortest time.
     fast_ends: u32,
     /// When a request first had to wait for the limit.
     first_wait_at: Option<Moment>,
 }
 
-/// Whether the number in force is another than the one found.
+/// Whether another number than the one found is in force for one wave, to compare the times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Trial {
     #[default]
@@ -144,9 +151,10 @@ enum Trial {
 /// The in-flight limit of one backend.
 #[derive(Clone, Debug)]
 pub(super) struct InFlightLimit {
-    /// The cost of the requests that the findings are about.
+    /// The cost of the requests for which the limit is found: the usual cost of those that most of the waiting CPU time
+    /// belongs to. Zero until requests of a settled price have waited.
     reference_cost: Span,
-    /// When most of what waited last had about that cost.
+    /// When most of the waiting CPU time was last of requests that cost at least a quarter of that.
     reference_at: Moment,
     knee: Knee,
     /// How times follow the number in flight near the number in force, over all routes.
@@ -157,9 +165,12 @@ pub(super) struct InFlightLimit {
     configured_cores: Cores,
     /// The limit without trials.
     found: Load,
+    /// The limit now.
     in_force: Load,
+    /// Whether the regression has found a number that `found` follows from. Otherwise `found` is a guess.
     is_clear: bool,
-    /// Whether the limit of heavy clients follows the times of light ones: this one then changes by findings only.
+    /// Whether heavy clients have a limit of their own (`contention.rs`). This one then neither tries other numbers nor
+    /// grows because the machine is idle.
     is_contended: bool,
     /// Since when the machine is idle with this limit.
     idle_since: Moment,
@@ -170,6 +181,7 @@ pub(super) struct InFlightLimit {
     /// Whether the backend's machine was last seen to have CPU time to spare.
     is_idle: bool,
     wave: Wave,
+    /// When other numbers were last tried, and how long after that they are tried again.
     trial_at: Option<Moment>,
     trial_after: Span,
     /// How many more waves try another number, in turns with the number itself, and whether that is a larger one.
@@ -257,7 +269,7 @@ impl InFlightLimit {
         Span::from_nanos(EXPOSED.times(self.configured_cores.as_milli().into()).as_nanos() / 1000)
     }
 
-    /// How much of unsettled price may be in flight.
+    /// How much load of unsettled price (no request of the route has ended, or one costs far more) may be in flight.
     pub(super) fn exposure(&self, price: Span) -> Load {
         let least = self.always_allowed();
         if self.is_proven_for(price) { self.in_force.max(least) } else { least }
@@ -288,7 +300,7 @@ impl InFlightLimit {
         }
     }
 
-    /// A request has to wait for the limit.
+    /// A request has to wait. A limit grows, or is compared with others, only in waves in which one did.
     pub(super) fn note_wait(&mut self, now: Moment) {
         self.wave.first_wait_at.get_or_insert(now);
     }
@@ -333,9 +345,9 @@ impl InFlightLimit {
         self.classify(route, stay, took)
     }
 
-    /// Turns to requests of another cost if most of the CPU time that waits is theirs: at once to more expensive ones,
-    /// and to cheaper ones after a while. A finding about cheap ones does not hold for expensive ones, unless few
-    /// were let in.
+    /// Changes the reference cost if most of the waiting CPU time belongs to requests of another cost: at once to a
+    /// higher one, and to a lower one after [`CHEAPER_AFTER`]. A number found with cheap requests may be far too large
+    /// for expensive ones, so it is replaced by a small one.
     fn follow_dominant_cost(&mut self, dominant: Option<Price>, now: Moment) {
         let Some(price) = dominant.filter(|price| price.is_settled).map(|price| price.usual) else { return };
         if price > self.reference_cost.times(COMPARABLE) {
@@ -516,7 +528,7 @@ impl InFlightLimit {
         Load::from_256ths(number.saturating_mul(Load::ONE.as_256ths())).max(self.always_allowed())
     }
 
-    /// The number that may be in flight whatever the requests cost.
+    /// The load that may be in flight whatever the requests cost: it keeps the cores busy.
     pub(super) fn always_allowed(&self) -> Load {
         Load::of(ALWAYS_ALLOWED).max(Load::of_cores(self.configured_cores))
     }

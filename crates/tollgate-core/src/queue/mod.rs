@@ -7,19 +7,20 @@
 //! little from many addresses.
 //!
 //! Order alone is not enough. The backend shares its cores among all requests in flight, so ten requests of a crawler
-//! make a page ten times slower, however soon it was dispatched. Therefore a request waits for its betters and equals,
-//! and for nothing else. Requests in flight are counted by standing (whether the client was behind or ahead of its
-//! share) and by octave of the price. A client that is behind does not wait for requests of clients that are ahead, and
-//! a light request does not wait for a heavy one ([`Queue::may_go`]). While light clients are there, heavy ones have an
-//! in-flight limit of their own ([`Contention`]). It follows the times of the light ones, and how busy the backend's
-//! machine is where the gate sees that.
+//! make a page ten times slower, however soon it was dispatched. Therefore requests in flight are limited, and a
+//! request waits only for its peers: those of the same or a better standing that are not much heavier. The standing is
+//! whether the client was behind or ahead of its share. The weight is the octave of the price: prices are classed by
+//! factors of two. A client that is behind does not wait for requests of clients that are ahead, and a light request
+//! does not wait for a heavy one ([`Queue::may_go`]). While light clients are there, heavy ones have an in-flight limit
+//! of their own ([`Contention`]). It follows the times of the light ones, and how busy the backend's machine is where
+//! the gate sees that.
 //!
 //! | state | event | next |
 //! |---|---|---|
 //! | new | may go, and no better request that may go waits | in flight |
 //! | new | the wait is estimated above `hold_max`, or the room is full and its client is furthest ahead | refused |
 //! | new | otherwise | waiting |
-//! | new | is exempt ([`Queue::pass`]) | exempt: paused, beside (table of `observe.rs`) |
+//! | new | is exempt ([`Queue::pass`]) | exempt: paused, uncounted (table of `observe.rs`) |
 //! | waiting | first in order that may go | in flight |
 //! | waiting | the client disconnects | gone |
 //! | waiting | the wait is estimated far above `hold_max` and it is the newest; displaced; waited too long | refused |
@@ -80,7 +81,8 @@ use log2::log2;
 use price::Prices;
 use tree::Tree;
 
-/// Prices are classed by factors of two, from half a millisecond up.
+/// Prices are classed by factors of two (octaves), from half a millisecond up. Waiting requests of one octave are in
+/// one lane, so that a heavy request at the front does not block light ones.
 const OCTAVES: usize = 16;
 const OCTAVE_BASE_NS: u64 = 500_000;
 /// How often waiting requests are compared with the estimated wait.
@@ -154,11 +156,12 @@ impl Ticket {
 enum State {
     /// The slot is free.
     Gone,
-    /// In the tree of its octave.
+    /// In one of [`Queue::lanes`].
     Waiting,
-    /// At the backend. Its index among the requests in flight, and where its stretch of work began.
+    /// At the backend. Its index in [`Queue::in_flight`], and the clock when its present stay there began.
     InFlight(u32, Reading),
-    /// At the backend, which waits for the rest of the request.
+    /// At the backend, but not counted in [`Queue::in_flight`]: the backend waits for the rest of the request. Also a
+    /// new request that has not started, and one that is only in [`Slot::uncounted`].
     Paused,
 }
 
@@ -170,14 +173,18 @@ struct Slot {
     arrived: Moment,
     /// Its place in the order of arrival.
     turn: u64,
-    /// The octave in whose lane it waits.
+    /// The lane in which it waits: its octave when it entered, which a new price changes later.
     lane: u8,
-    /// The mean cost of requests like it on arrival, its own estimated cost, and the octave of that.
+    /// [`Price::usual`] on arrival: the cost with which it counts while it waits.
     mean: Span,
+    /// The cost that its client is charged in advance: [`Price::estimate`], or more once it exceeds that.
     cost: Span,
+    /// The octave of `cost`.
     octave: u8,
     load: Load,
+    /// Whether its client was ahead of its share on arrival; from dispatch on, whether it was then.
     is_ahead: bool,
+    /// Whether its price is reliable ([`Price::is_settled`]).
     is_settled: bool,
     /// Whether it passes the limit and costs its client nothing.
     is_exempt: bool,
@@ -187,17 +194,18 @@ struct Slot {
     has_overrun: bool,
     /// The charge to its client so far.
     charged: Span,
-    /// The cost of earlier stretches of work.
+    /// The cost of earlier stays. A stay is the time at the backend between two stalls of the upload.
     toll: Span,
-    /// Its wave of the in-flight limit.
+    /// The period between two changes of the in-flight limit in which it started (`limit.rs`).
     wave: u32,
-    /// The last stretch of work.
+    /// The last stay that has ended.
     stay: Option<Stay>,
-    /// Where its stretch of work began, if it is at the backend although it would wait or be refused, or is exempt.
+    /// The clock when its stay began, if it is at the backend without counting against the limit: because it is exempt,
+    /// or because the queue only observes, and would have held or refused it.
     uncounted: Option<Reading>,
 }
 
-/// The waiting requests of one client.
+/// The waiting requests of one address: the sum of their [`Slot::mean`] in nanoseconds, and their number.
 #[derive(Clone, Copy, Debug, Default)]
 struct Backlog {
     cost: u64,
@@ -210,11 +218,13 @@ pub struct Queue {
     settings: Settings,
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// The waiting requests, by octave.
     lanes: [Tree; OCTAVES],
     waiting: usize,
     waiting_bytes: u64,
     /// The price of what waits, in nanoseconds, by standing on arrival and octave.
     waiting_costs: [[u64; OCTAVES]; 2],
+    /// By address.
     backlogs: BTreeMap<u64, Backlog>,
     in_flight: InFlightRequests,
     ledger: Ledger,
@@ -226,7 +236,7 @@ pub struct Queue {
     contention: Contention,
     /// Whether the backend's machine is known to have CPU time to spare.
     is_idle: bool,
-    /// The request in flight that goes first on an unseen route.
+    /// The probe: a request in flight that did not wait, because it shows what its unseen route costs. One at a time.
     probe: Option<u32>,
     clock: VirtualClock,
     prices: Prices,
@@ -234,6 +244,7 @@ pub struct Queue {
     rate: ServiceRate,
     overruns_at: Moment,
     trimmed_at: Moment,
+    /// Waiting requests that were refused, until [`Self::poll`] returns them.
     refused: Vec<(Ticket, Refusal)>,
     /// Counts arrivals and dispatches.
     turns: u64,
@@ -312,7 +323,8 @@ impl Queue {
         }
     }
 
-    /// Decides about an arriving request. If it is to wait, there is room for it.
+    /// Decides about an arriving request, for [`Self::arrive`] and [`Self::observe`], which carry the decision out. If
+    /// it is to wait, others were displaced where that was needed to make room for it.
     fn judge(&mut self, request: Request, now: Moment) -> (Slot, [u64; TAGS], Judgement) {
         self.advance(now);
         self.check_overruns(now);
@@ -424,7 +436,7 @@ impl Queue {
         self.slot(ticket).filter(|slot| slot.state == State::Waiting).map(|slot| self.standing(slot))
     }
 
-    /// The backend waits for the rest of a request: its permit is for others.
+    /// The backend waits for the rest of a request, which does not count against the limit until [`Self::resume`].
     pub fn pause(&mut self, ticket: Ticket, now: Moment) {
         self.advance(now);
         if self.slot(ticket).is_some() {
@@ -503,7 +515,8 @@ impl Queue {
         self.limit.rescale(from, to, now);
     }
 
-    /// Does what is due with time. Call it every few milliseconds while requests wait.
+    /// Raises the cost of requests that exceed their price, changes limits, and refuses waiting requests whose
+    /// estimated wait has become too long. Call it every few milliseconds while requests wait.
     pub fn tick(&mut self, now: Moment) {
         self.advance(now);
         if self.waiting == 0 {

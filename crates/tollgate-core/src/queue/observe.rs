@@ -14,11 +14,12 @@
 //! | new | would be refused | paused, uncounted |
 //! | waiting | the queue begins to observe | waiting, uncounted |
 //! | waiting, uncounted | first in order that may go | in flight |
-//! | waiting, uncounted | would be refused: displaced, or its wait is estimated far above `hold_max` | paused, uncounted |
+//! | waiting, uncounted | would be refused: displaced, or the estimated wait is far above `hold_max` | paused, uncounted |
 //! | uncounted | its client stalls the upload | paused |
 //! | uncounted | the backend has finished | settled |
 //!
-//! "Beside" is [`Slot::beside`]: the request is at the backend although it would not be.
+//! "Uncounted" is [`Slot::uncounted`]: the request is at the backend, but does not count against the in-flight limit.
+//! Exempt requests ([`Queue::pass`]) are uncounted as well, in every mode.
 
 use super::client::TAGS;
 use super::{Judgement, Queue, Request, Slot, State, Ticket};
@@ -63,12 +64,13 @@ impl Queue {
         waiting.map(|(at, slot)| Ticket { slot: at as u32, generation: slot.generation })
     }
 
+    /// Starts the stay of a request that does not count against the in-flight limit.
     pub(super) fn run_uncounted(&mut self, at: u32, now: Moment) {
         let reading = self.clock.start(self.slots[at as usize].load, now);
         self.slots[at as usize].uncounted = Some(reading);
     }
 
-    /// Ends the stretch of work of a request that is at the backend although it would not be. False if it is none.
+    /// Ends the stay of a request that does not count against the limit. False if the request does count.
     pub(super) fn stop_uncounted(&mut self, at: u32, now: Moment) -> bool {
         let Some(reading) = self.slots[at as usize].uncounted.take() else { return false };
         let stay = self.clock.end(reading, now);

@@ -85,8 +85,8 @@ impl Cost {
         self.most = toll.max(self.most - self.most / USUAL_MEMORY);
     }
 
-    /// A request that costs this much shows that the price is not settled. Where costs vary, a request that costs many
-    /// times the mean shows nothing.
+    /// From this cost on, a request is a surprise: it shows that the price is not settled. Where costs vary, a request
+    /// that costs many times the mean is none, unless it costs twice the largest of late.
     fn surprise(&self) -> Span {
         Span::from_nanos(self.mean.saturating_mul(SURPRISE).max(self.most.saturating_mul(2)))
     }

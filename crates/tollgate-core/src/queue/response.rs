@@ -1,4 +1,5 @@
-//! Whether times follow the number in flight.
+//! Whether the times of requests grow with the number in flight, their concurrency: for the in-flight limit
+//! (`limit.rs`).
 //!
 //! A request that computes takes twice as long when twice as many compute. One that waits for a database does not. The
 //! slope of the logarithm of the time over the logarithm of the number in flight tells which: about one, or about zero.
@@ -47,6 +48,7 @@ pub(super) struct Response {
     product: i64,
 }
 
+/// Whether the slope is certainly above the threshold of a [`Test`] (yes) or below it (no).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Follows {
     Yes,
@@ -96,8 +98,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A route whose times follow the concurrency with this slope, in percent, and differ by up to so many octaves for other
-    /// reasons.
+    /// A route whose times follow the concurrency with this slope, in percent, and differ by up to so many octaves for
+    /// other reasons.
     fn response(slope_percent: i32, concurrency_octaves: i32, noise_octaves: i32, samples: u32, seed: u64) -> Response {
         let mut response = Response::default();
         let mut state = seed | 1;

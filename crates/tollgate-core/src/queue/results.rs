@@ -62,6 +62,7 @@ pub struct Refusal {
     pub reason: RefusedBy,
     /// Where it stood.
     pub standing: Standing,
-    /// When the queue will have drained, 1 s to 60 s.
+    /// When to try again: its estimated wait or, if the room is full, the time until the queue has drained if that is
+    /// longer; varied by -5 % to +15 %, and 1 s to 60 s.
     pub retry_after: Span,
 }

@@ -1,4 +1,5 @@
-//! Whether a limit keeps the backend's machine busy, where the gate can see how busy that is.
+//! Whether the in-flight limit of heavy clients ([`Contention`](super::Contention)) keeps the backend's machine busy,
+//! where the gate can see how busy that is.
 //!
 //! Times of requests show only after some hundred of them whether a backend has cores to spare. Its machine shows it
 //! within half a second: a smaller limit under which it is as busy serves as many requests, each of them sooner.
@@ -47,6 +48,7 @@ pub(super) struct Saturation {
     /// The limit before, and how busy the machine was under it.
     before: Option<(Load, u64)>,
     changed_at: Moment,
+    /// A smaller limit is not tried before this.
     next_trial: Moment,
     /// Whether the gate can see how busy the machine is, and the mean of the last readings.
     is_seen: bool,
@@ -90,7 +92,7 @@ impl Saturation {
         self.mean
     }
 
-    /// Heavy clients compete with others from now on.
+    /// Heavy clients compete with others from now on, perhaps again: the results of earlier trials are kept.
     pub(super) const fn begin(&mut self) {
         self.is_settled = false;
     }
@@ -127,7 +129,7 @@ impl Saturation {
         self.advise(limit, mean, is_less, now)
     }
 
-    /// Requests that do not leave, such as long polls, tell nothing.
+    /// Ends the trial of a smaller limit if requests from before it do not leave, such as long polls.
     fn give_up(&mut self, limit: Load, now: Moment) -> Option<Advice> {
         let (before, _) = self.before.filter(|(before, _)| *before > limit)?;
         (now.since(self.changed_at) > SETTLING_MAX).then(|| {
@@ -136,6 +138,8 @@ impl Saturation {
         })
     }
 
+    /// The advice after enough readings, by the table at the top. `mean` is how busy the machine is, in thousandths of
+    /// a core; `is_less` is whether that is clearly less than before the limit changed.
     fn advise(&mut self, limit: Load, mean: u64, is_less: bool, now: Moment) -> Option<Advice> {
         match self.before {
             Some((before, _)) if before > limit && is_less => {
@@ -180,6 +184,19 @@ mod tests {
         saturation.change(half, fewer, false, at(2900));
         assert!(advice(&mut saturation, 2, 2, 3000).is_none(), "not again soon");
         assert!(matches!(advice(&mut saturation, 2, 2, 50_000), Some(Advice::TryFewer(_))));
+    }
+
+    #[test]
+    fn a_smaller_limit_that_failed_is_not_tried_again_after_a_short_pause_of_contention() {
+        let mut saturation = Saturation::new(at(0));
+        let Some(Advice::TryFewer(fewer)) = advice(&mut saturation, 8, 8, 0) else { panic!("a trial") };
+        saturation.change(Load::of(8), fewer, true, at(900));
+        assert!(matches!(advice(&mut saturation, 8, 4, 1000), Some(Advice::TooFew(_))));
+        saturation.change(fewer, Load::of(8), false, at(1900));
+        saturation.begin();
+        assert!(advice(&mut saturation, 8, 8, 5000).is_none(), "the result of the trial is remembered");
+        assert_eq!(saturation.busy_milli(), Some(8000), "readings count again");
+        assert!(matches!(advice(&mut saturation, 8, 8, 50_000), Some(Advice::TryFewer(_))));
     }
 
     #[test]

@@ -1,4 +1,7 @@
 //! Requests that wait: their order, and the room for them.
+//!
+//! They are in lanes by octave (class of prices by factors of two), so that a heavy request at the front does not block
+//! light ones. Each lane is a tree in fair order.
 
 use super::client::TAGS;
 use super::tree::{End, Rank, Tree};
@@ -34,7 +37,7 @@ impl Queue {
         best.map(|(_, end)| end)
     }
 
-    pub(super) fn change_lane(&mut self, at: u32, lane: usize) {
+    fn change_lane(&mut self, at: u32, lane: usize) {
         self.unwait(at);
         let client = self.slots[at as usize].request.client;
         self.wait(at, lane, self.tags(&client));
@@ -145,7 +148,7 @@ impl Queue {
         }
     }
 
-    /// The lane in which most CPU time waits.
+    /// The lane with the largest sum of prices: most of the CPU time that waits belongs to its requests.
     pub(super) fn dominant_lane(&self) -> Option<usize> {
         if self.waiting == 0 {
             return None;
@@ -154,7 +157,8 @@ impl Queue {
         (0..OCTAVES).filter(|lane| !self.lanes[*lane].is_empty()).max_by_key(waits)
     }
 
-    /// The price of the requests that most of the waiting CPU time belongs to, if one of them has ended.
+    /// The price of the requests that most of the waiting CPU time belongs to, if one of their route has ended. The
+    /// in-flight limit is found for requests of this cost.
     pub(super) fn dominant(&self) -> Option<Price> {
         self.lane_price(self.dominant_lane()?)
     }
