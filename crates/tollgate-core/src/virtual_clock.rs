@@ -82,7 +82,8 @@ impl Load {
     }
 }
 
-/// A reading of the virtual clock: where a request's stay at the backend begins.
+/// A reading of the virtual clock when a request's stay at the backend begins: the request's load, and the fields of
+/// the clock of the same names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     load: Load,
@@ -116,7 +117,7 @@ pub struct Stay {
 /// The share of the cores within reach that requests use, when they use all of it.
 const USED_FULLY: u32 = 1024;
 
-/// Parts of a nanosecond over a 256th of a request.
+/// [`VirtualClock::alone`] counts in parts of this size, so that a division by the load loses little.
 const ALONE: u64 = 1 << 20;
 
 /// The unit of work: parts of a nanosecond of a 256th of a request. Thousandths of a core times parts of
@@ -132,9 +133,10 @@ pub struct VirtualClock {
     computing: Load,
     /// CPU time that a request of load one would have taken since the beginning.
     nanos: u64,
-    /// Nanoseconds over load in service, in parts of [`ALONE`]; wraps.
+    /// The sum of elapsed nanoseconds divided by the load in service, times [`ALONE`]; wraps. The elapsed time divided
+    /// by its advance is the harmonic mean of the load.
     alone: u64,
-    /// Nanoseconds times load in service that computes; wraps.
+    /// The sum of elapsed nanoseconds times the load in service that computes, for its mean; wraps.
     full_nanos: u64,
     /// Work done and not handed out yet, in [`PARTS`]; negative when more was handed out than was measured.
     carry: i128,
@@ -277,8 +279,7 @@ impl VirtualClock {
     }
 }
 
-/// The quotient, at most [`u64::MAX`]. A division of 64 bits, where the numbers fit, takes a tenth of the time of one of
-/// 128 bits.
+/// The quotient, at most [`u64::MAX`]. Where the numbers fit, a division of 64 bits takes a tenth of the time.
 pub(crate) fn divide(dividend: u128, divisor: u128) -> u64 {
     match (u64::try_from(dividend), u64::try_from(divisor)) {
         (Ok(dividend), Ok(divisor)) => dividend / divisor,
@@ -425,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stay_tells_how_crowded_it_was() {
+    fn a_stay_has_the_mean_load_that_was_in_service() {
         let mut clock = VirtualClock::new(Cores::whole(1));
         let first = clock.start(Load::ONE, Moment::ZERO);
         let second = clock.start(Load::ONE, Moment::from_millis(30));
@@ -445,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_alone_for_hours_has_no_crowd() {
+    fn a_request_that_is_alone_for_hours_has_a_concurrency_of_one() {
         let mut clock = VirtualClock::new(Cores::whole(1));
         let start = clock.start(Load::ONE, Moment::ZERO);
         assert_eq!(clock.end(start, Moment::from_millis(20 * 3_600_000)).concurrency, Load::ONE);

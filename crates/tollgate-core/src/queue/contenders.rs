@@ -1,17 +1,17 @@
 //! Finds out which clients compete for the backend, for [`Contention`](super::Contention).
 //!
 //! A light client is behind its share of the backend, and its last request went at once. Heavy clients wait: those
-//! ahead of their share, or one network that causes the load alone. While both are there, heavy ones have an in-flight
-//! limit of their own. This file decides whether that is so whenever requests wait, and passes on how busy the
-//! backend's machine is, where the gate sees that.
+//! ahead of their share, or a network of the one address block that most of the waiting CPU time belongs to. While both
+//! are there, heavy ones have an in-flight limit of their own. This file decides whether that is so whenever requests
+//! wait, and passes on how busy the backend's machine is, where the gate sees that.
 
 use super::client::Client;
 use super::{Queue, Slot, octave};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::{Cores, Load};
 
-/// If fewer cores are busy, nothing on the machine computes all the time. The kernel counts in steps of 10 ms: a core
-/// that is always busy can look like 0.8 of one in 50 ms.
+/// If fewer cores than this are busy, nothing on the machine computes all the time. The kernel counts in steps of 10
+/// ms: a core that is always busy can look like 0.8 of one in 50 ms.
 const IDLE_MAX: Cores = Cores::from_milli(700);
 /// A request that costs this many times as much as a light client's is heavy.
 const HEAVY: u64 = 4;
@@ -20,7 +20,7 @@ const HEAVY: u64 = 4;
 pub(super) struct Contenders {
     /// The network of the waiting client furthest ahead, if a light client of another network uses the backend, too.
     pub(super) network: Option<u64>,
-    /// Requests of this octave (class of prices by factors of two) or more are heavy, whichever client sends them.
+    /// The octave (class of prices by factors of two) of requests that are heavy, whichever client sends them.
     pub(super) heavy: Option<u8>,
     /// The limit to begin with.
     pub(super) start: Load,

@@ -7,14 +7,15 @@
 //! follows the times of the light clients, which show an error within a few requests.
 //!
 //! A client is light if it is behind its share, has nothing waiting, and its last request went at once. Heavy clients
-//! are those ahead of their share, and the network that everything that waits belongs to. While all cores of the
-//! backend's machine are seen to be busy, requests that cost four times as much as a light client's are heavy, too: a
-//! crawler with an address in each of 64 networks is behind its share with all of them.
+//! are those ahead of their share. If most of the waiting CPU time belongs to one address block, the network of the
+//! waiting client furthest ahead is heavy, too. While all cores of the backend's machine are seen to be busy, so are
+//! requests that cost four times as much as a light client's: a crawler with an address in each of 64 networks is
+//! behind its share with all of them.
 //!
 //! | state | event | limit |
 //! |---|---|---|
-//! | off | heavy clients wait; a light one was seen less than [`LASTS`] ago | the number found, at most the cores |
-//! | on | light clients' requests take clearly longer than in calm, and some heavy ones sleep | halved, down to one |
+//! | off | heavy clients wait; a light one was seen less than [`LASTS`] ago | the number found, or at most the cores |
+//! | on | light clients' requests take clearly longer than in calm; more than the busy cores | halved, down to one |
 //! | on | they hardly do, and the backend is known to have room or idle cores | grows by a quarter |
 //! | on | the machine is as busy with a smaller limit, or no busier with a larger one | the smaller ([`Saturation`]) |
 //! | on | no light client was seen for [`LASTS`], or nothing waits for as long | off; remembered for [`REMEMBERED`] |
@@ -68,10 +69,11 @@ pub(super) struct Contention {
     /// The last two clients behind their share whose request went at once, of different networks, with the usual cost
     /// of the request, and when.
     served: [Option<Served>; 2],
-    /// The network of the heaviest client that waits, while contention is on, and when it was last seen to be.
+    /// The network of the waiting client furthest ahead, if contention is on, and when that was last so.
     network: Option<u64>,
     seen_at: Moment,
-    /// Requests of this octave (class of prices by factors of two) or more are heavy, whichever client sends them.
+    /// Requests of one octave below this or more are heavy, whichever client sends them. Octaves class prices by
+    /// factors of two.
     heavy: Option<u8>,
     limit: Load,
     /// How much longer light clients' requests take than in calm since the limit changed, and how much that varies, as
@@ -140,6 +142,7 @@ impl Contention {
         self.heavy.is_some_and(|heavy| octave + 1 >= heavy)
     }
 
+    /// Whether light and heavy clients compete now.
     pub(super) fn is_on(&self, now: Moment) -> bool {
         self.network.is_some() && now.since(self.seen_at) <= LASTS
     }
@@ -149,12 +152,12 @@ impl Contention {
         self.is_on(now).then_some(self.limit)
     }
 
-    /// The limit of requests of this octave, whoever sends them.
+    /// The limit of requests of this octave if they are heavy, whichever client sends them.
     pub(super) fn limit_of_octave(&self, octave: u8, now: Moment) -> Option<Load> {
         self.limit(now).filter(|_| self.is_heavy_octave(octave))
     }
 
-    /// The limit of clients of this network, whatever their standing.
+    /// The limit of this network if it is the heavy one, also for its clients behind their share.
     pub(super) fn limit_of(&self, network: u64, now: Moment) -> Option<Load> {
         self.limit(now).filter(|_| self.network == Some(network))
     }

@@ -1,5 +1,5 @@
 //! Estimates how long a request will wait until it starts, from the CPU time that goes before it and the rate at which
-//! the backend serves CPU time. Requests with a wait above `hold_max` are refused.
+//! the backend serves CPU time. A request with an estimated wait above `hold_max` may be refused.
 //!
 //! Waiting requests are in lanes by octave: prices are classed by factors of two. A request competes with those of its
 //! own octave, of lighter ones, and of the next heavier one. Its standing is whether its client is ahead of its share.

@@ -52,6 +52,7 @@ const STEPS_LOG2: [i32; COUNT] = {
 };
 const ONE: u64 = Load::ONE.as_256ths();
 const COUNT: usize = 25;
+/// The index of the candidate "all at once, however many".
 const FLAT: usize = COUNT - 1;
 /// How many requests the regression remembers.
 const MEMORY: u64 = 256;
@@ -72,7 +73,7 @@ const NOISE_MIN: u64 = (OCTAVE as u64 / 16).pow(2);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usual {
     alone: [i32; COUNT],
-    /// The mean number in flight, as a logarithm.
+    /// The mean number in flight (concurrency), as a logarithm.
     concurrency: i32,
     samples: i32,
     /// How many requests in a row no candidate has explained.
@@ -84,7 +85,7 @@ pub(super) type Deviations = [u64; COUNT];
 
 impl Usual {
     /// How far a request is from its route's mean number in flight, and from its mean time.
-    pub(super) const fn from_mean(&self, took: i32, concurrency: i32) -> (i32, i32) {
+    pub(super) const fn off_mean(&self, took: i32, concurrency: i32) -> (i32, i32) {
         (concurrency - self.concurrency, took - self.alone[FLAT])
     }
 

@@ -2,10 +2,11 @@
 //!
 //! Restored knowledge may be old, of another backend, or hostile. It is used as a first guess:
 //!
-//! - The in-flight limit counts as unproven. Until the first waves have shown what the backend serves, as little is
-//!   exposed as by a new queue.
-//! - A price lasts until the first request of its route ends, and the price of an unsettled route exposes four requests
-//!   at once. The first request of the route does not wait.
+//! - The in-flight limit counts as unproven. Until measurements have shown what the backend serves at once, as few
+//!   requests go at once as from a new queue.
+//! - A price lasts until the first request of its route ends. Before that, the route counts as unsettled: of all such
+//!   routes, four requests may be in flight, or as many as there are cores. The first request of the route does not
+//!   wait.
 //! - If most of the first prices turn out to be wrong by a factor of eight, the rest of them are dropped.
 //!
 //! Whether a route sleeps, and the cores that were found, are not restored: a wrong answer would expose 64 times as

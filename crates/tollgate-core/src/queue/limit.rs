@@ -44,7 +44,8 @@ use crate::virtual_clock::{Cores, Load, Stay};
 const START: Load = Load::of(8);
 /// The limit never grows beyond this.
 const LIMIT_MAX: Load = Load::of(IN_FLIGHT_MAX);
-/// A wave ends after this time at the latest, if any request has ended: long polls of 25 s would make it last 25 s.
+/// A wave ends after this time at the latest, if requests wait and one has ended: long polls of 25 s would make it last
+/// 25 s.
 const WAVE_MAX: Span = Span::from_secs(2);
 /// Without a single completion the limit grows after this time: a new backend may be one of long polls.
 const SILENCE_MAX: Span = Span::from_secs(4);
@@ -300,7 +301,8 @@ impl InFlightLimit {
         }
     }
 
-    /// A request has to wait. A limit grows, or is compared with others, only in waves in which one did.
+    /// A request has to wait. In waves in which none does, the limit changes only to a number that the regression
+    /// finds.
     pub(super) fn note_wait(&mut self, now: Moment) {
         self.wave.first_wait_at.get_or_insert(now);
     }
@@ -319,7 +321,7 @@ impl InFlightLimit {
         let (took, concurrency) = (log2(stay.wall.as_nanos()), log2(stay.concurrency.as_256ths()));
         let is_new = route.usual == Usual::default();
         let deviations = route.usual.compare(took, concurrency);
-        let (more_in_flight, longer) = route.usual.from_mean(took, concurrency);
+        let (more_in_flight, longer) = route.usual.off_mean(took, concurrency);
         let is_comparable = cost.times(COMPARABLE) >= self.reference_cost;
         // A sleeper that others did not slow down says nothing about how many of those may compute.
         if is_comparable && (!route.is_sleeper || stay.computing == Load::ZERO) {

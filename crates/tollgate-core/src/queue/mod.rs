@@ -173,9 +173,9 @@ struct Slot {
     arrived: Moment,
     /// Its place in the order of arrival.
     turn: u64,
-    /// The lane in which it waits: its octave when it entered, which a new price changes later.
+    /// The lane in which it waits: its octave when it entered that lane. A new price changes `octave` first.
     lane: u8,
-    /// [`Price::usual`] on arrival: the cost with which it counts while it waits.
+    /// The cost with which it counts while it waits: [`Price::usual`] on arrival, or since [`Queue::update_prices`].
     mean: Span,
     /// The cost that its client is charged in advance: [`Price::estimate`], or more once it exceeds that.
     cost: Span,

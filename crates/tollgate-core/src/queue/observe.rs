@@ -14,7 +14,7 @@
 //! | new | would be refused | paused, uncounted |
 //! | waiting | the queue begins to observe | waiting, uncounted |
 //! | waiting, uncounted | first in order that may go | in flight |
-//! | waiting, uncounted | would be refused: displaced, or the estimated wait is far above `hold_max` | paused, uncounted |
+//! | waiting, uncounted | would be refused: displaced, or the estimated wait is too long | paused, uncounted |
 //! | uncounted | its client stalls the upload | paused |
 //! | uncounted | the backend has finished | settled |
 //!

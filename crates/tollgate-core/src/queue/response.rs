@@ -73,17 +73,18 @@ impl Response {
 
     pub(super) fn follows(&self, test: Test) -> Follows {
         let samples = i128::from(self.samples);
-        let (concurrency, product) = (i128::from(self.concurrency_squared), i128::from(self.product));
-        if self.samples < test.samples_min || concurrency < samples * VARIANCE_MIN {
+        // The sum of squares by which concurrency varied.
+        let (varied, product) = (i128::from(self.concurrency_squared), i128::from(self.product));
+        if self.samples < test.samples_min || varied < samples * VARIANCE_MIN {
             return Follows::Unclear;
         }
-        let left = (i128::from(self.took_squared) - product * product / concurrency).max(samples * VARIANCE_MIN / 4);
-        // The slope less the threshold, times the number's variance; its standard error is sqrt(left * concurrency /
+        let left = (i128::from(self.took_squared) - product * product / varied).max(samples * VARIANCE_MIN / 4);
+        // The slope less the threshold, times the number's variance; its standard error is sqrt(left * varied /
         // samples).
-        let off = 20 * product - test.twentieths * concurrency;
+        let off = 20 * product - test.twentieths * varied;
         // Times that fall while the number grows have another cause: the cost of the route has changed.
-        let is_falling = 4 * product < -concurrency;
-        if is_falling || off * off * samples < (20 * test.certain).pow(2) * left * concurrency {
+        let is_falling = 4 * product < -varied;
+        if is_falling || off * off * samples < (20 * test.certain).pow(2) * left * varied {
             Follows::Unclear
         } else if off > 0 {
             Follows::Yes

@@ -3,13 +3,13 @@
 use super::Ticket;
 use crate::time::Span;
 
-/// The decision about an arriving request, which observe mode does not carry out.
+/// The decision about an arriving request. Observe mode does not carry it out; otherwise [`Arrival`] is the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
     /// It goes at once.
     Go,
-    /// It waits. In observe mode, [`Queue::poll`] returns when it would have gone, or that it would have been refused
-    /// after all, unless the backend finishes it first.
+    /// It waits. In observe mode, [`Queue::poll`](super::Queue::poll) returns when it would have gone, or that it would
+    /// have been refused after all, unless the backend finishes it first.
     Wait(Standing),
     /// It is refused.
     Refuse(Refusal),
@@ -20,7 +20,7 @@ pub enum Judgement {
 pub enum Arrival {
     /// Goes to the backend at once.
     Go(Ticket),
-    /// Waits; [`Queue::poll`] returns its event.
+    /// Waits; [`Queue::poll`](super::Queue::poll) returns its event.
     Wait(Ticket, Standing),
     /// Is refused.
     Refuse(Refusal),
@@ -49,7 +49,7 @@ pub struct Standing {
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusedBy {
-    /// It would have to wait longer than [`Settings::hold_max`].
+    /// It would have to wait longer than [`Settings::hold_max`](super::Settings::hold_max).
     WaitTooLong,
     /// There is no room for another waiting request, and its client is furthest ahead of its share.
     Full,

@@ -72,9 +72,9 @@ fn events(queue: &mut Queue, now: Moment) -> Vec<Event> {
 
 #[test]
 fn a_backend_of_one_core_is_found_out() {
-    for said in [1, 2, 4] {
-        let (queue, _) = learned(Settings { cores: Cores::whole(said), ..Settings::default() });
-        assert_eq!(queue.cores(), Cores::whole(1), "said to have {said}");
+    for configured in [1, 2, 4] {
+        let (queue, _) = learned(Settings { cores: Cores::whole(configured), ..Settings::default() });
+        assert_eq!(queue.cores(), Cores::whole(1), "{configured} in the settings");
         assert!(queue.limit() < Load::of(3), "{:?}", queue.limit());
     }
 }

@@ -1,13 +1,15 @@
-//! Waiting requests of one cost octave in fair order.
+//! Waiting requests in fair order: one lane of the queue, for requests whose prices are in one octave (factor of two).
 //!
+//! Every address, network and block has a tag in virtual time, which advances by what its requests cost (`charge.rs`).
 //! A request's rank is the largest tag over its address, network and block. A network's tag changes with every request
 //! of every address in it, so a plain heap of requests would have to be rebuilt each time. The smallest of the largest
 //! can be found level by level instead: a node ranks no earlier than its own tag, and no earlier than its first child.
 //! Each node keeps an ordered set of its children, and a change travels four steps up: tenant, address, network, block.
 //!
-//! Among siblings of the same quantum, the one that was served longest ago goes first. So a newcomer waits for one
-//! request of each competing block, not for the backlog of a crawler. Below an address, tenants (connections of one
-//! NAT, for example) take turns in the same way. Within a tenant, requests leave in order of arrival.
+//! Tags are compared in coarse steps, quanta. Among siblings of the same quantum, the one that was served longest ago
+//! goes first. So a newcomer waits for one request of each competing block, not for the backlog of a crawler. Below an
+//! address, tenants (connections of one NAT, for example) take turns in the same way. Within a tenant, requests leave
+//! in order of arrival.
 
 use super::client::{Client, KEYS, TAGS};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};

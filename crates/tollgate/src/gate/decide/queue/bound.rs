@@ -1,4 +1,5 @@
-//! Why a request waits or is refused, for people: which bound, the value that was observed, and the value allowed.
+//! Why a request waits or is refused, for traces, logs and forecasts: the reason, the value observed, and the value
+//! allowed.
 
 use tollgate_core::queue::{Fate, RefusedBy, Standing};
 use tollgate_core::time::Span;
@@ -8,6 +9,8 @@ use super::Queue;
 /// A bound of the queue that holds or refuses a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueBound {
+    /// `backend-busy`, `wait-too-long` or `queue-full`. The values are a position and the in-flight limit, waits in
+    /// milliseconds, or numbers of waiting requests.
     pub(crate) reason: &'static str,
     pub(crate) observed: u64,
     pub(crate) allowed: u64,
@@ -30,7 +33,7 @@ impl QueueBound {
     }
 }
 
-/// The decision of the queue about a request.
+/// The predicted decision of the queue about a request that arrived now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueForecast {
     pub(crate) standing: Standing,

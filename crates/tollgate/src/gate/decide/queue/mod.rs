@@ -4,7 +4,7 @@
 //! ([`tollgate_core::queue`]); this module waits and wakes. One mutex guards the state. It is held for the arithmetic
 //! of one event, about a microsecond, and never while anybody waits.
 //!
-//! A thread of its own ([`pulse`]) does what is due with time while requests wait.
+//! A thread of its own ([`pulse`]) updates prices, limits and estimates while requests wait.
 
 mod bound;
 mod permit;
@@ -49,6 +49,7 @@ pub(crate) struct Queue {
     hasher: RandomState,
     state: Mutex<State>,
     pulse: Pulse,
+    /// Whether requests wait, for the thread of `pulse`, which reads it without the lock.
     has_waiting: AtomicBool,
     /// The shortest time that it took to connect to the backend, in nanoseconds: one round trip.
     round_trip_ns: AtomicU64,
@@ -120,9 +121,10 @@ pub(crate) struct QueueStatus {
 pub(crate) struct Refused {
     /// When to try again.
     pub(crate) retry_after: Span,
-    /// Whether the client's own requests are the reason, rather than everybody's.
+    /// Whether the client's own requests are the reason (for the queue: it is ahead of its share), not everybody's.
     pub(crate) own: bool,
-    /// Which bound refused it, and where it stood; none for an upload.
+    /// Which bound of the queue refused it, and where it stood. `None` if the limit on uploads did, or if its permit
+    /// came in the same instant in which it gave up.
     pub(crate) by_queue: Option<(RefusedBy, Standing)>,
 }
 
@@ -289,7 +291,7 @@ impl Queue {
         self.state().core.measure(cpu, self.clock.now());
     }
 
-    /// Does what is due with time while requests wait. Returns whether any do.
+    /// Updates prices, limits and estimates, and dispatches requests. Returns whether any still wait.
     fn beat(&self) -> bool {
         let mut state = self.state();
         let now = self.clock.now();

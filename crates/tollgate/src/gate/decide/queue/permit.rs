@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | running | the upload stalls ([`Permit::starve`]) | starved |
 //! | starved | the upload flows again ([`Permit::feed`]) | running |
-//! | starved | the backend responds nevertheless ([`Permit::worked_unfed`]) | starved, from now on |
+//! | starved | the backend responds nevertheless ([`Permit::worked_unfed`]) | starved; the stall so far is charged |
 //! | running, starved | the backend has finished ([`Permit::leave`]), or the permit is dropped | settled |
 //!
 //! Events that are not in the table change nothing. A running permit counts as in flight, and its time is charged. A
@@ -59,7 +59,7 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the time it took says something about requests of its route.
+    /// Whether the time it took is typical of its route, so that the queue learns its price from it.
     fn teaches(self) -> bool {
         matches!(self, Self::Answered | Self::Abandoned)
     }
@@ -86,9 +86,9 @@ pub(crate) struct Permit {
     starved: Span,
     /// Time in which the backend worked although the upload stalled: charged like any work, but not measured well.
     unmeasured: Span,
-    /// Whether another backend serves the request than the queue's own.
+    /// Whether a backend other than the queue's serves the request, such as after a retry. No price is learned then.
     is_elsewhere: bool,
-    /// Whether the backend may have waited for the client to read: that is charged, and teaches nothing.
+    /// Whether the backend may have waited for the client to read. That time is charged, but no price is learned.
     is_held_up: bool,
 }
 
@@ -135,7 +135,7 @@ impl Permit {
         self.queue.state().core.resume(ticket, now);
     }
 
-    /// The backend did not wait for the rest of the request after all.
+    /// The backend did not wait for the rest of the request: the stall so far is charged as work.
     pub(crate) fn worked_unfed(&mut self) {
         let now = self.queue.clock.now();
         self.unmeasured = self.unmeasured + self.starved(now);

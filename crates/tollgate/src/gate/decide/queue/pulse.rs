@@ -1,4 +1,4 @@
-//! The thread that does what is due with time while requests wait.
+//! The thread of one backend's queue that updates prices, limits and estimates while requests wait.
 //!
 //! It looks every 5 ms for requests that cost more than their price, and every 50 ms at how busy this machine is, if
 //! the backend is on it. Where the machine is hardly busy, no backend computes, and where it is as busy with fewer
@@ -21,7 +21,7 @@ use crate::settings::Gate as Settings;
 
 /// How often requests in flight are compared with their prices.
 const EVERY: Duration = Duration::from_millis(5);
-/// How often the thread looks whether its queue is gone.
+/// While nothing waits, the thread checks this often whether its queue was dropped.
 const IDLE: Duration = Duration::from_secs(1);
 /// The machine's CPU time is measured over at least this long; the kernel counts it in steps of 10 ms.
 const WINDOW: Duration = Duration::from_millis(50);
@@ -91,9 +91,10 @@ fn is_local(settings: &Settings) -> bool {
 
 /// How busy this machine is, without this process.
 struct Machine {
-    /// None if that says nothing about the backend: this process may use less than the machine has, or the kernel does
-    /// not show how many cores there are.
+    /// The machine's cores. `None` if their CPU time shows nothing about the backend: a cgroup quota bounds this
+    /// process, or the kernel does not show how many cores there are.
     cores: Option<u32>,
+    /// The last counts.
     read: Option<Counts>,
 }
 
