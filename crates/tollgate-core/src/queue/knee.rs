@@ -115,15 +115,11 @@ impl Usual {
     }
 }
 
-fn compare_each(
-    alone: &mut [i32; COUNT],
-    deviations: &mut Deviations,
-    took: i32,
-    concurrency: i32,
-    part: impl Fn(i32) -> i32,
-) {
-    for ((alone, weighed), step) in alone.iter_mut().zip(deviations).zip(STEPS_LOG2) {
-        let deviation = took - (concurrency - step).max(0) - *alone;
+/// Compares a request with each candidate. `took` and `load`, the load in flight, are logarithms; `part` divides by the
+/// number of requests remembered.
+fn compare_each(alone: &mut [i32; COUNT], weighed: &mut Deviations, took: i32, load: i32, part: impl Fn(i32) -> i32) {
+    for ((alone, weighed), step) in alone.iter_mut().zip(weighed).zip(STEPS_LOG2) {
+        let deviation = took - (load - step).max(0) - *alone;
         *alone += part(deviation);
         *weighed = weigh(deviation.unsigned_abs().into());
     }

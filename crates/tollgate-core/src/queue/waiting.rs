@@ -24,7 +24,9 @@ impl Queue {
                 if heavier <= lane {
                     break Some(end);
                 }
-                self.change_lane(end.request, heavier);
+                self.unwait(end.request);
+                let tags = self.tags(&self.slots[end.request as usize].request.client);
+                self.wait(end.request, heavier, tags);
             };
             let Some(end) = end else { continue };
             let slot = self.slots[end.request as usize];
@@ -35,12 +37,6 @@ impl Queue {
             }
         }
         best.map(|(_, end)| end)
-    }
-
-    fn change_lane(&mut self, at: u32, lane: usize) {
-        self.unwait(at);
-        let client = self.slots[at as usize].request.client;
-        self.wait(at, lane, self.tags(&client));
     }
 
     /// Gives a waiting request the price of now, and returns its octave.
