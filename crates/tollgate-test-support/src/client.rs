@@ -1,5 +1,5 @@
 //! An HTTP/1.1 client for tests that send arbitrary bytes. It parses responses strictly: a malformed one fails the
-//! test, and one that is cut short is `None`.
+//! test, and so does one that ends within a line. One that ends elsewhere before its end is `None`.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};

@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tollgate_core::class::KeySink;
 use tollgate_gatekeeper::names::Name;
 use tollgate_gatekeeper::truncation::is_cut;
@@ -69,7 +69,10 @@ pub(super) async fn clear(
 ) -> JsonResult {
     let (parameters, mut object) = (parse_query(query)?, body.object()?);
     for (field, text) in [("name", parameters.name), ("note", parameters.note)] {
-        object.0.entry(field).or_insert(text.into());
+        let value = object.0.entry(field).or_insert(Value::Null);
+        if value.is_null() {
+            *value = text.into();
+        }
     }
     let account = canonical_key(account.into()).into_owned();
     let authentication = identity.authentication();

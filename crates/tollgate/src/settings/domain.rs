@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use tollgate_core::class::Class;
 
-use super::error::ErrorCollector;
+use super::error::{ErrorCollector, shown};
 use super::priority::{self, Priorities, Priority};
 use super::rule::{RuleContext, RuleSettings, RuleTable, StateLocation};
 use super::site::SiteRules;
@@ -105,11 +105,14 @@ impl Domain {
         let mut at_master = HashSet::new();
         for (rules, span) in rules.iter().zip(&spans) {
             let linked = rules.iter().filter(|rule| rule.state == StateLocation::Master);
-            if !linked.map(|rule| rule.domain_at_master(&name)).all(|domain| at_master.insert(domain)) {
-                errors.report(
-                    span,
-                    "another rule has this `wire_domain`, and the master would mix up their keys: write another",
+            let repeated =
+                linked.map(|rule| rule.domain_at_master(&name)).find(|domain| !at_master.insert(domain.clone()));
+            if let Some(domain) = repeated {
+                let message = format!(
+                    "another rule is {} at the master too, which would mix up their keys: write another `wire_domain`",
+                    shown(&domain)
                 );
+                errors.report(span, message);
             }
         }
         let rules: Vec<_> = rules.into_iter().flatten().collect();

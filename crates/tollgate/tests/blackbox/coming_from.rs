@@ -118,7 +118,7 @@ fn a_limit_of_everybody_is_one_of_each_address_family() {
 
 #[test]
 fn governors_periods_and_methods_are_rates_and_conditions() {
-    row("governor", "| `Quota::per_second(n)` | `rate = { rate = \"n/s\", burst = n }` |");
+    row("governor", "| `Quota::per_second(n)` of governor | `rate = { rate = \"n/s\", burst = n }` |");
     row("governor", "| `Quota::with_period(d)` | `rate = \"1 per d\"` |");
     row("governor", "| `methods` | `when = { method = [...] }` |");
     let rules = rule("r", "rate = { rate = \"3/s\", burst = 3 }\nhold = \"0s\"");

@@ -79,13 +79,17 @@ impl Exemptions {
             return (decision, charge);
         }
         charge.refund(limiter, now);
-        let (decision, ticket) = limiter.decide_among(|rule| !is_spared(rule), request, toll, decision.band, now);
+        let (others, ticket) = limiter.decide_among(|rule| !is_spared(rule), request, toll, decision.band, now);
+        // If no other rule applies, clients still see the rule and its state.
+        let decision = if others.rule.is_some() { others } else { Decision { verdict: Verdict::Admit, ..decision } };
         (decision, ticket.into())
     }
 
     /// Whether the key of `request` is exempt from the rule with this index.
     pub(crate) fn covers(&self, limiter: &Limiter, request: &impl Request, rule: usize, now: Moment) -> bool {
-        let Some(rule) = limiter.rule(rule).filter(|_| self.count() > 0) else { return false };
+        let Some(rule) = limiter.rule(rule).filter(|rule| self.count() > 0 && rule.applies(request)) else {
+            return false;
+        };
         let mut key = KeyText::default();
         rule.class.write_key(request, &mut key) && self.until(&rule.class.to_string(), key.as_bytes(), now).is_some()
     }
@@ -103,11 +107,11 @@ mod tests {
     use super::super::rules::Rules;
     use crate::settings::{Gate, Settings};
 
-    /// A gate with a rule that holds or refuses the second request of an exempt address, and an in-flight limit.
-    fn only_three_are_in_flight(hold: &str) {
+    /// The decisions and charges for four requests of an address that is exempt from a rule that holds or refuses its
+    /// second request, beside the rules in `others`. The first three are settled before a fifth is admitted.
+    fn decisions(hold: &str, others: &str) -> Vec<Decision> {
         let text = format!(
-            "[[rule]]\nname = 'spared'\nclass = 'ip/32'\nrate = {{ rate = '1/s', burst = 1 }}\nhold = '{hold}'\n\
-            [[rule]]\nname = 'slots'\nclass = 'ip/24'\nin_flight = 3\n"
+            "[[rule]]\nname = 'spared'\nclass = 'ip/32'\nrate = {{ rate = '1/s', burst = 1 }}\nhold = '{hold}'\n{others}"
         );
         let settings = Settings::parse("test.toml", &text).unwrap();
         let hold = Gate::default().hold;
@@ -122,17 +126,27 @@ mod tests {
             exemptions.spare(&rules.limiter, &view, Toll::ONE, decided, now)
         };
         let in_flight = [ask(), ask(), ask()];
-        assert!(in_flight.iter().all(|(decision, _)| decision.verdict == Verdict::Admit));
-        let (refused, _) = ask();
-        assert_eq!((refused.verdict.is_refusal(), refused.rule), (true, Some(1)));
+        let mut decisions: Vec<_> = in_flight.iter().map(|(decision, _)| *decision).collect();
+        decisions.push(ask().0);
         in_flight.into_iter().for_each(|(_, charge)| charge.settle(&rules.limiter, Toll::ONE, now));
         assert_eq!(ask().0.verdict, Verdict::Admit);
+        decisions
     }
 
     #[test]
     fn an_exemption_from_one_rule_leaves_the_others_in_force() {
-        only_three_are_in_flight("0s");
-        only_three_are_in_flight("10s");
+        for hold in ["0s", "10s"] {
+            let decisions = decisions(hold, "[[rule]]\nname = 'slots'\nclass = 'ip/24'\nin_flight = 3\n");
+            assert!(decisions[..3].iter().all(|decision| decision.verdict == Verdict::Admit), "{hold}");
+            assert_eq!((decisions[3].verdict.is_refusal(), decisions[3].rule), (true, Some(1)), "{hold}");
+        }
+    }
+
+    #[test]
+    fn an_exempt_key_still_sees_its_only_rule() {
+        for decision in decisions("0s", "") {
+            assert_eq!((decision.verdict, decision.rule), (Verdict::Admit, Some(0)));
+        }
     }
 
     #[test]

@@ -435,7 +435,9 @@ fn invalid_links_to_masters_are_errors() {
     check(&rule(&format!("{rate}wire_domain = \"x\"")), &[("5:15", "needs `state = \"master\"`")]);
     let other = linked.replace("\"r\"", "\"s\"");
     let same = |text: &str| text.replace("state =", "wire_domain = \"x\"\nstate =");
-    check(&format!("{}{}[master]", same(&linked), same(&other)), &[("12:9", "another rule has this `wire_domain`")]);
+    check(&format!("{}{}[master]", same(&linked), same(&other)), &[("12:9", "another rule is `x` at the master")]);
+    let [r, s] = [&linked, &other].map(|text| text.replace("ip/32", "identifier"));
+    check(&format!("{r}{s}[master]"), &[("10:9", "another rule is `default` at the master")]);
     let master = |body: &str| format!("{linked}[[link.master]]\n{body}");
     check(&master("accounting = \"nowhere\""), &[("7:14", "not a host and port")]);
     check(&master("accounting = \"h:65535\""), &[("7:14", "write `control` too")]);
