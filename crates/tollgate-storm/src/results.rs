@@ -2,8 +2,8 @@
 //! `tollgate-storm run`, and written as JSON, as a table and as a picture.
 //!
 //! The field names and meanings are stable: `format` changes with them. Times of people count from the planned start of
-//! the visit. A view that failed counts as the longest time after which people give up: 5 s on the page, and 10 s on the
-//! page with its assets. A server therefore cannot look faster by refusing or hanging.
+//! the visit. A view that failed counts as the longest time after which people give up: 5 s on the page, and 10 s on
+//! the page with its assets. A server therefore cannot look faster by refusing or hanging.
 
 use crate::{
     counters::Reading,

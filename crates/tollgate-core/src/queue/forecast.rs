@@ -36,7 +36,7 @@ impl Queue {
         let standing = self.standing(&slot);
         let fate = if self.goes_at_once(&slot, now) {
             Fate::Go
-        } else if standing.wait > self.settings.hold_max && self.limit.is_certain_for(slot.mean) {
+        } else if self.waits_too_long(&slot, standing) {
             Fate::Refuse(RefusedBy::WaitTooLong)
         } else if !self.could_make_room(largest(self.tags(&client))) {
             Fate::Refuse(RefusedBy::Full)

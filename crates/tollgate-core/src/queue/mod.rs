@@ -336,9 +336,7 @@ impl Queue {
         self.limit.note_wait(now);
         self.update_contention(now);
         let standing = self.standing(&slot);
-        // Nothing is refused for the price of a route that nobody knows.
-        let is_certain = self.limit.is_certain_for(slot.mean) && !slot.is_unseen;
-        let judgement = if standing.wait > self.settings.hold_max && is_certain {
+        let judgement = if self.waits_too_long(&slot, standing) {
             Judgement::Refuse(self.refusal(RefusedBy::WaitTooLong, standing))
         } else if !self.make_room(&request, largest(tags)) {
             Judgement::Refuse(self.refusal(RefusedBy::Full, standing))
@@ -346,6 +344,12 @@ impl Queue {
             Judgement::Wait(standing)
         };
         (slot, tags, judgement)
+    }
+
+    /// Whether a request is refused because of its estimated wait. Nothing is refused for the price of a route that
+    /// nobody knows.
+    fn waits_too_long(&self, slot: &Slot, standing: Standing) -> bool {
+        standing.wait > self.settings.hold_max && self.limit.is_certain_for(slot.mean) && !slot.is_unseen
     }
 
     fn goes_at_once(&self, slot: &Slot, now: Moment) -> bool {

@@ -7,7 +7,7 @@ use super::super::error::shown;
 pub(super) struct ExactDecimal {
     mantissa: u128,
     exponent: i32,
-    /// Whether digits other than 0 did not fit into `mantissa`. Such a number is never exact.
+    /// Whether digits other than 0 did not fit into `mantissa`. The number is then not exact.
     is_truncated: bool,
 }
 
