@@ -590,6 +590,11 @@ impl InFlightLimit {
 
     /// Finds out whether the route's requests compute or sleep, and returns its load if that has changed.
     fn classify(&self, route: &mut Times, stay: Stay, took: i32) -> Option<Load> {
+        // Beside light clients, times show the competition and not the route: a pool whose workers wait for a database
+        // would be taken for one that serves any number.
+        if self.is_contended {
+            return None;
+        }
         let room = log2(Load::of_cores(self.configured_cores).as_256ths() * CORES_MARGIN);
         route.response.add((log2(stay.computing.as_256ths()) - room).max(0), took);
         let is_sleeper = match route.response.follows(COMPUTES) {

@@ -220,7 +220,7 @@ fn random_world(seed: u64) -> (World, String, u64) {
 #[test]
 fn random_sets_of_clients_do_not_notice_the_gate() {
     let mut laws = Laws::new();
-    laws.rate = laws.rate.not_met(0.3, 0.92);
+    laws.rate = laws.rate.not_met(0.1, 0.92);
     laws.p99 = laws.p99.not_met(5.6, 0.92);
     laws.refused = laws.refused.not_met(2.0, 0.99);
     for seed in seeds(150) {
