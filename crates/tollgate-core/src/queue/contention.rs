@@ -284,6 +284,8 @@ impl Contention {
     }
 
     fn set(&mut self, limit: Load, is_trial: bool, now: Moment) {
+        // Whole requests: with a part of one more, one more goes, and a number that failed would be tried again.
+        let limit = Load::from_256ths(limit.as_256ths() & !(Load::ONE.as_256ths() - 1)).max(Load::ONE);
         self.saturation.change(self.limit, limit, is_trial, now);
         self.limit = limit;
         (self.slowdown, self.spread, self.samples, self.changed_at) = (0, 0, 0, now);
