@@ -60,14 +60,14 @@ pub enum Outcome {
     Repeated,
     /// A refusal, which is not charged.
     Refused,
-    /// Too old to be charged, by [`MasterSettings::lag_max`]. In a domain with one limit, the gate's own debt record was
-    /// merged if its times are on this master's clock.
+    /// Too old to be charged, by [`MasterSettings::lag_max`]. In a domain with one limit, the gate's own debt record
+    /// was merged if its times are on this master's clock.
     Stale,
     /// The domain is unknown to this master.
     UnknownDomain,
     /// The report was made for another master, or for this one before a restart.
     Stranger,
-    /// Too many gates or too many tallies: only the gate's own debt record was merged.
+    /// Too many gates or too many tallies: at most the gate's own debt record was merged.
     Untracked,
 }
 
