@@ -1,5 +1,5 @@
-//! Rate limits whose parameters come with each call, in one table for all keys. The Redis door uses them for the
-//! command of redis-cell, a Redis module for rate limits.
+//! Rate limits whose parameters come with each call, in one table for all keys. The RESP door uses them for
+//! `CL.THROTTLE`, the command of redis-cell, a Redis module for rate limits.
 
 use tollgate_core::cell::{Cell, CellReply};
 use tollgate_core::limit::{Limit, Rate};
@@ -9,19 +9,20 @@ use crate::call_limit::CallTable;
 use crate::hash::Seed;
 use crate::table::TableError;
 
-/// The state of all keys, in memory of fixed size: the time at which the charges of a key are paid back.
+/// The state of all keys, in memory of fixed size: for each key, the time at which all its charges are paid back.
 pub struct CellTable(CallTable);
 
 impl CellTable {
     /// A table of at most `bytes` bytes.
     pub fn new(bytes: usize, seed: Seed) -> Result<Self, TableError> {
-        // Only the layout of records matters: that of a rate is one moment, as that of a cell, and has the same
-        // meaning.
+        // Only the layout of the records matters. The record of a rate is one moment with the same meaning as that of a
+        // cell.
         let one_per_sec = Rate::new(1, Span::from_secs(1), 1).expect("one per second is a rate");
         CallTable::new(Limit::Rate(one_per_sec), bytes, seed).map(Self)
     }
 
-    /// Decides on `quantity` requests of `key`, and charges them if they are admitted.
+    /// Decides on `quantity` requests of `key`, and charges them if they are admitted. A quantity of 0 changes nothing;
+    /// a negative one refunds.
     pub fn throttle(&self, key: &[u8], cell: Cell, quantity: i64, now: Moment) -> CellReply {
         self.0.with_record(key, now, |record| cell.throttle(record, quantity, now))
     }

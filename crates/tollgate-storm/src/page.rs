@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr, time::Duration};
 
 /// A path such as `/article/1000000` with a number from here on is an archive page, as expensive as `/archive/1`.
-const ARCHIVE_ID_MIN: u64 = 1_000_000;
+pub(crate) const ARCHIVE_ID_MIN: u64 = 1_000_000;
 
 /// A kind of page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

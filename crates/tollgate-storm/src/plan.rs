@@ -1,24 +1,26 @@
 //! The plan of a storm, computed before it starts.
 //!
 //! People do not slow down because a site is slow, so their visits are an open loop: the seed fixes the
-//! schedule, and the time of a visit counts from its planned start, not from the start of a free client. A
-//! closed loop would send nothing while the site hangs, and miss the worst times. The crawler is a closed
-//! loop: it requests again as soon as it has a response.
+//! schedule, and the duration of a visit counts from its planned start, even if it starts late. A closed loop
+//! would send nothing while the site hangs, and miss the longest durations. Each connection of the crawler is a
+//! closed loop: it sends the next request one round trip after the response.
 
 use crate::{
     crowd::{self, CRAWLER_CONNECTIONS, Crowd, Origin},
     dice::Dice,
-    page::Kind,
+    page::{ARCHIVE_ID_MIN, Kind},
 };
 use serde::{Deserialize, Serialize};
 use std::{net::Ipv4Addr, time::Duration};
 
-/// Page views per second of all humans together.
+/// Page views per second of all 40 humans together: each views a page every 8 seconds.
 const HUMAN_VIEWS_PER_SECOND: f64 = 5.0;
-/// Page views per second of the office.
+/// Page views per second of the office: 30 people, as active as the humans.
 const OFFICE_VIEWS_PER_SECOND: f64 = 3.75;
-/// One page in this many is an archive page.
+/// One visit in this many is to an archive page: people rarely request the pages that the crawler requests.
 const ARCHIVE_ONE_IN: u64 = 50;
+/// The default of [`Plan::crawler_round_trip`], which the program `tollgate-storm` has too.
+const CRAWLER_ROUND_TRIP: Duration = Duration::from_millis(20);
 
 /// The duration of each phase of a storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +44,7 @@ impl Phases {
         self.calm + self.storm
     }
 
-    /// The end of the plan: no visit starts later.
+    /// The end of the plan. All visits start before it.
     pub fn end_at(self) -> Duration {
         self.calm + self.storm + self.recovery
     }
@@ -63,7 +65,7 @@ pub struct Visit {
     pub id: u64,
 }
 
-/// All planned events.
+/// The visits of people, and the parameters of the crawler.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The phases.
@@ -72,7 +74,7 @@ pub struct Plan {
     pub visits: Vec<Visit>,
     /// The crawler's networks; `None` without a crawler.
     pub origin: Option<Origin>,
-    /// Whether archive pages have paths of articles, as in [`Kind::path`].
+    /// Whether the paths of archive pages look like those of articles: the `alike` of [`Kind::path`].
     pub alike: bool,
     /// The simulated network round trip before each request of the crawler. Loopback has none, and a crawler
     /// that is refused immediately would only measure the refusal rate of this machine.
@@ -94,7 +96,7 @@ impl Plan {
             visits,
             origin: origin.into(),
             alike: false,
-            crawler_round_trip: Duration::from_millis(20),
+            crawler_round_trip: CRAWLER_ROUND_TRIP,
             crawler_connections: CRAWLER_CONNECTIONS,
         }
     }
@@ -109,9 +111,10 @@ fn visits(dice: &mut Dice, per_second: f64, end_at: Duration, crowd: Crowd) -> V
             return visits;
         }
         let kind = if dice.below(ARCHIVE_ONE_IN) == 0 { Kind::Archive } else { Kind::Article };
-        let index = u8::try_from(dice.below(u64::from(crowd::HUMANS))).expect("an index below 40 is a byte");
+        // Also drawn for the office, which does not use it: the numbers that follow depend on it.
+        let index = u8::try_from(dice.below(u64::from(crowd::HUMANS))).expect("HUMANS is a u8");
         let source = if crowd == Crowd::Office { crowd::OFFICE } else { crowd::human(index) };
-        visits.push(Visit { at, crowd, source, kind, id: dice.below(1_000_000) });
+        visits.push(Visit { at, crowd, source, kind, id: dice.below(ARCHIVE_ID_MIN) });
     }
 }
 

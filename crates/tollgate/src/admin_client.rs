@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 use crate::http_client::{HttpAnswer, HttpClient, HttpRequest};
 use crate::output::CommandError;
 use crate::terminal_text;
+use crate::token::is_one_word;
 
 /// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -70,7 +71,7 @@ impl AdminClient {
             }
             None => std::env::var(TOKEN_VARIABLE).ok().map(Zeroizing::new),
         };
-        if token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
+        if token.as_ref().is_some_and(|token| !is_one_word(token)) {
             return Err(wrong("the token must be one word in ASCII".to_owned()));
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

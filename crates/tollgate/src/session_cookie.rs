@@ -9,8 +9,9 @@ use memchr::memmem;
 /// Name of the cookie.
 pub(crate) const NAME: &str = "tollgate_session";
 
-/// Removes the session cookie from `value`, the value of a `Cookie` header, and calls `write` with the rest. If the
-/// session was the only cookie, `write` is not called. Without a session cookie, `write` gets `value` itself.
+/// Removes the session cookie from `value`, the value of a `Cookie` header, and calls `write` with the rest, without
+/// spaces at its ends. If the session was the only cookie, `write` is not called. If `value` does not contain the name
+/// of the session cookie, `write` gets `value` itself.
 pub(crate) fn without(value: &[u8], mut write: impl FnMut(&[u8])) {
     if memmem::find(value, NAME.as_bytes()).is_none() {
         return write(value);

@@ -5,7 +5,9 @@ use std::fmt::Write;
 use unicode_width::UnicodeWidthChar;
 
 /// Escapes everything in untrusted text that a terminal would interpret or hide: control characters, invalid UTF-8,
-/// and characters that break lines, change the direction or have no width.
+/// and characters that break lines, change the direction or have no width, such as combining accents. The escapes are
+/// those of string literals in Rust. A backslash is not escaped, because keys arrive with escapes of their own; the
+/// result can therefore not be converted back.
 pub(crate) fn escape(text: &(impl AsRef<[u8]> + ?Sized)) -> String {
     let bytes = text.as_ref();
     let mut text = String::with_capacity(bytes.len());
@@ -20,6 +22,7 @@ pub(crate) fn escape(text: &(impl AsRef<[u8]> + ?Sized)) -> String {
                     _ = write!(text, r"\x{:02x}", symbol as u32)
                 }
                 symbol if symbol.is_control() => text.extend(symbol.escape_default()),
+                // U+2028 and U+2029 break lines, but may have a width.
                 symbol if symbol.width().unwrap_or(0) == 0 || matches!(symbol, '\u{2028}' | '\u{2029}') => {
                     _ = write!(text, r"\u{{{:x}}}", symbol as u32)
                 }

@@ -1,4 +1,5 @@
-//! The secret token that clients of the admin address or of the doors must send, read from a file.
+//! The secret token that clients of the admin address must send, or clients of the doors, through which other programs
+//! ask for decisions. It is read from a file.
 //!
 //! Tokens are compared as keyed hashes, so that the response time reveals neither how much of a guess was right nor the
 //! length of the token.
@@ -17,14 +18,15 @@ use zeroize::Zeroizing;
 
 use crate::bounded_file;
 
-/// Shortest token that is considered safe from guessing, in bytes.
+/// Shortest token that is considered safe from guessing, in bytes. Doors accept no shorter one; for admin addresses see
+/// [`token_bytes_min`].
 pub(crate) const TOKEN_BYTES_MIN: usize = 16;
 /// Permission bit that lets all users read a file.
 const OTHERS_READ: u32 = 0o004;
 /// Largest token file and therefore longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 4096;
 
-/// The expected token. Only its hash is kept.
+/// The expected token, kept only as a keyed hash.
 pub(crate) struct Token {
     /// Random key of the hash.
     key: hmac::Key,
@@ -62,10 +64,15 @@ impl Token {
     }
 }
 
-/// Shortest token for an admin address, in bytes. Any length is allowed on loopback; beyond it, everybody on the
-/// network can try tokens.
+/// Shortest token for an admin address, in bytes. On loopback, any token is accepted that is not empty. Other addresses
+/// require a safe one, because everybody on the network can try tokens there.
 pub(crate) fn token_bytes_min(listen: SocketAddr) -> usize {
     if listen.ip().is_loopback() { 1 } else { TOKEN_BYTES_MIN }
+}
+
+/// Whether a header field can carry this token: it has no spaces, control characters or characters outside ASCII.
+pub(crate) fn is_one_word(token: &str) -> bool {
+    token.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// Reads a token of at least `bytes_min` bytes. Logs a warning if it is short, or if all users can read the file.
@@ -74,7 +81,7 @@ fn read_token(path: &Path, bytes_min: usize) -> io::Result<Zeroizing<String>> {
     let unreadable = |error: io::Error| wrong(&error.to_string());
     let bytes = Zeroizing::new(bounded_file::read(path, TOKEN_BYTES_MAX as u64).map_err(unreadable)?);
     let token = str::from_utf8(&bytes).unwrap_or_default().trim();
-    if token.is_empty() || token.contains(char::is_whitespace) || !token.is_ascii() {
+    if token.is_empty() || !is_one_word(token) {
         return Err(wrong("must contain one word in ASCII, such as the output of `openssl rand -hex 32`"));
     }
     let file = path.display();
@@ -87,7 +94,7 @@ fn read_token(path: &Path, bytes_min: usize) -> io::Result<Zeroizing<String>> {
         tracing::warn!(%file, "the token is short enough to be guessed: use the output of `openssl rand -hex 32`");
     }
     if fs::metadata(path).is_ok_and(|data| data.mode() & OTHERS_READ != 0) {
-        tracing::warn!(%file, "all users of this machine can read the token: run `chmod o-r` on its file");
+        tracing::warn!(%file, "all users with access to its folder can read the token file: run `chmod o-r` on it");
     }
     Ok(Zeroizing::new(token.to_owned()))
 }
@@ -106,6 +113,17 @@ mod tests {
         assert!(token.is(b"a-token-for-the-doors"));
         for guess in [&b""[..], b"a-token-for-the-door", b"a-token-for-the-doors\n", &[b'a'; TOKEN_BYTES_MAX + 1]] {
             assert!(!token.is(guess));
+        }
+    }
+
+    #[test]
+    fn a_token_that_no_header_can_carry_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        for token in ["", "two words", "control\u{1}character", "delete\u{7f}character", "t\u{f6}ken"] {
+            fs::write(&path, token).unwrap();
+            let error = Token::load(&path, 1, None).unwrap_err().to_string();
+            assert!(error.contains("must contain one word in ASCII"), "{token:?}: {error}");
         }
     }
 

@@ -2,9 +2,10 @@
 //!
 //! The master receives reports about admitted requests and orders gates to delay clients. It differs from the
 //! original, the master of Smockron, in three ways. First, a late report is charged at the time of the request, not of
-//! its arrival, so that an outage does not punish clients; it is ignored if that time is unknown. Second, times are
-//! clamped and Tollgate gates use the master's clock, so that a wrong clock at a gate cannot block a client for a
-//! year. Third, a [`Tally`] is cumulative, so that the next message repairs the loss of earlier ones.
+//! its arrival, so that an outage does not punish clients; a report older than [`MasterSettings::lag_max`] is not
+//! charged. Second, times are clamped and Tollgate gates use the master's clock, so that a wrong clock at a gate cannot
+//! block a client for a year. Third, a [`Tally`] is cumulative, so that the next message repairs the loss of earlier
+//! ones.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -38,30 +39,35 @@ pub struct MasterSettings {
     pub identifiers_max: usize,
     /// The maximum number of Tollgate gates.
     pub gates_max: usize,
-    /// The maximum age of a report that is charged.
+    /// The maximum age of a report that is charged: since a Tollgate gate sent it, or since the arrival of the request
+    /// at an original gate. For a Tollgate gate that does not know the master's clock, 10 s are added, because wall
+    /// clocks differ.
     pub lag_max: Span,
     /// The interval of beacons, the heartbeats that carry the master's clock.
     pub beacon_every: Span,
-    /// The longest delay that is accepted from a gate, and the time for which a pardon is kept.
+    /// The longest delay that a gate's own debt record can cause. A pardon is kept for this time, because no delay from
+    /// before it lasts longer.
     pub delay_max: Span,
 }
 
 /// The effect of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// This many requests were charged.
+    /// This many requests were charged; 0 if only CPU time was.
     Charged(u64),
-    /// Nothing new: a duplicate or a repeated tally.
+    /// Nothing to charge: a repeated or outdated tally, or a count that began before a pardon, by a gate that had not
+    /// received the pardon.
     Repeated,
     /// A refusal, which is not charged.
     Refused,
-    /// Too old: the time of the request is unknown.
+    /// Too old to be charged, by [`MasterSettings::lag_max`]. In a domain with one limit, the gate's own debt record
+    /// was merged if its times are on this master's clock.
     Stale,
     /// The domain is unknown to this master.
     UnknownDomain,
     /// The report was made for another master, or for this one before a restart.
     Stranger,
-    /// Too many gates or too many tallies: only the gate's own debt record was merged.
+    /// Too many gates or too many tallies: at most the gate's own debt record was merged.
     Untracked,
 }
 
@@ -102,7 +108,7 @@ pub enum Snapshot<'a> {
 
 /// The master's state.
 pub struct Master<S> {
-    /// A random number that identifies this run of the master.
+    /// A random number that identifies this run of the master. It is not 0, which stands for no master in reports.
     epoch: u64,
     settings: MasterSettings,
     /// The index of each domain in the settings, by name.
@@ -130,17 +136,19 @@ struct GateStatus {
     transit: Span,
 }
 
-/// The number of entries that a snapshot examines per step.
+/// The number of entries that a snapshot examines per step, so that a step is short.
 const SNAPSHOT_STEP: usize = 1024;
-/// The maximum number of tallies, per identifier on average.
+/// The maximum number of tallies, per identifier on average. It bounds the memory if many gates report the same
+/// identifiers.
 const TALLIES_PER_IDENTIFIER: usize = 4;
-/// The assumed maximum difference between two wall clocks.
+/// The assumed maximum difference between the wall clocks of a gate and a master. Synchronized clocks differ by less.
 const CLOCKS_APART_MAX: Span = Span::from_secs(10);
-/// The time without a message after which a gate counts as gone.
+/// The time without a report after which a gate counts as gone. Gates report admitted requests, and repeat the reports
+/// about keys with debt, so a gate without traffic does not count.
 const GATE_SILENCE_MAX: Span = Span::from_secs(60);
 
 impl<S: BuildHasher> Master<S> {
-    /// A master without state. `epoch` is a random number that identifies this master and this run of it.
+    /// A master without state. `epoch` is a random number, not 0, which identifies this run of the master.
     pub fn new(settings: MasterSettings, epoch: u64, hasher: S, now: Moment) -> Self {
         let names = settings.domains.iter().zip(0..).map(|(domain, index)| (domain.name.clone(), index));
         Self {
@@ -239,7 +247,8 @@ impl<S: BuildHasher> Master<S> {
         true
     }
 
-    /// The number of slots in the map: the bound of [`debts`](Self::debts).
+    /// The number of slots used so far, which only grows: the bound of [`debts`](Self::debts) and
+    /// [`delayed`](Self::delayed).
     pub fn slots(&self) -> usize {
         self.accounts.slots()
     }
@@ -259,7 +268,8 @@ impl<S: BuildHasher> Master<S> {
         })
     }
 
-    /// Restores a debt from a snapshot: the domain's limit at index `limit_index` is paid back at `clear`.
+    /// Restores a debt that [`debts`](Self::debts) returned: the domain's limit at index `limit_index` is paid back at
+    /// `clear`.
     pub fn restore(&mut self, domain: &[u8], identifier: &[u8], limit_index: usize, clear: Moment, now: Moment) {
         let Some(&domain) = self.domains.get(domain) else { return };
         let limits = &self.settings.domains[usize::from(domain)].limits;
@@ -276,13 +286,14 @@ impl<S: BuildHasher> Master<S> {
         self.accounts.len()
     }
 
-    /// The number of identifiers that were evicted with debt.
+    /// The number of identifiers so far that were evicted with debt, or with a pardon that had to be kept.
     pub fn evicted_with_debt(&self) -> u64 {
         self.accounts.evicted_with_debt
     }
 
-    /// The number of live Tollgate gates, and the longest of their message delays: the transit of a gate's last report
-    /// and the fastest transit of a master's message to that gate.
+    /// The number of Tollgate gates that sent a report in the last minute, and the longest of their message delays. The
+    /// delay of a gate is the sum of the transit time of its last report and the shortest transit time of the
+    /// master's messages to it. Gates beyond [`MasterSettings::gates_max`] do not count.
     pub fn gates(&self, now: Moment) -> (usize, Span) {
         let live = self.gates.values().filter(|gate| now.since(gate.reported_at) <= GATE_SILENCE_MAX);
         live.fold((0, Span::ZERO), |(count, delay), gate| (count + 1, delay.max(gate.transit)))
@@ -308,7 +319,8 @@ impl<S: BuildHasher> Master<S> {
         owing.filter(|(_, entry)| entry.value.room_from(limits(entry.domain), now).is_some()).count()
     }
 
-    /// Handles a report of an original gate: one request, timed by that gate's wall clock.
+    /// Handles a report without a tally: one request at an original gate, timed by that gate's wall clock, or a refusal
+    /// of any gate.
     fn handle_single(&mut self, domain: u16, report: &Report<'_>, reading: ClockReading) -> Outcome {
         if report.status == Status::Rejected {
             return Outcome::Refused;
@@ -360,8 +372,8 @@ impl<S: BuildHasher> Master<S> {
             // The transit time is unknown, so these are the latest possible times.
             let at = |moment: Moment| now.before(tally.sent.since(moment));
             let (began, last) = (at(tally.began), at(tally.last));
-            // The gate has no master. Its wall clock gives the time of sending only well enough to detect a
-            // message that was stuck for long.
+            // The gate does not know this master's clock. `ago` is the time since the last request by two wall clocks,
+            // which may differ. It is therefore only used to detect a message that was stuck for long.
             let ago = Span::from_millis(reading.wall_ms.saturating_sub(report.received_ms));
             let is_stale = ago > now.since(last) + self.settings.lag_max + CLOCKS_APART_MAX;
             let clear = (!is_stale).then_some(now + tally.clear.since(tally.sent));
@@ -432,6 +444,8 @@ impl<S: BuildHasher> Master<S> {
         let era = entry.value.era();
         match entry.value.room_from(limits, now) {
             Some(next) => {
+                // A rule of a gate has one limit. If the domain has several, `clear` may be that of another limit, and
+                // the gate would delay the identifier too long.
                 let clear = (limits.len() == 1).then_some(entry.value.clear);
                 Some(Command::Delay { stamp, era, next, clear })
             }

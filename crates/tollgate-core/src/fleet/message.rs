@@ -4,8 +4,8 @@
 //! messages carry wall-clock times and one request each. A wrong clock blocks innocent clients, and a lost
 //! message is a request that is never charged. Tollgate peers add fields that prevent both. A [`Tally`] is
 //! cumulative, so the next one repairs a loss and a duplicate changes nothing. Its times are on the master's
-//! monotonic clock, which the master's messages carry, so wall clocks do not matter. Original peers ignore
-//! the additional fields.
+//! monotonic clock, which the master's messages carry, so wall clocks do not matter. An original master ignores
+//! the additional fields, and original gates do not receive Tollgate's orders.
 
 use crate::time::{Moment, Span};
 use crate::toll::Toll;
@@ -26,21 +26,23 @@ pub enum Status {
 pub struct Report<'a> {
     /// The domain: the name under which the master accounts for one rule.
     pub domain: &'a [u8],
-    /// The decision. A report that only repeats a tally has [`Status::Rejected`], which an original master
-    /// ignores.
+    /// The decision. A report without a new request, which repeats a tally or adds CPU time, has
+    /// [`Status::Rejected`]: an original master ignores it, and a Tollgate master uses only the tally.
     pub status: Status,
     /// The key of the request as text, such as the address of the client.
     pub identifier: &'a [u8],
-    /// The arrival time of the request on the gate's wall clock, in milliseconds since 1970.
+    /// The arrival time of the request on the gate's wall clock, in milliseconds since 1970. With a tally, the time
+    /// of the last usage: a request, or CPU time that was charged later.
     pub received_ms: u64,
     /// The forwarding time of a held request on the gate's wall clock, in milliseconds since 1970.
     pub delayed_until_ms: Option<u64>,
     /// A free-text description of the request. Tollgate gates send its method, path and
     /// user agent, if they are configured to.
     pub note: &'a [u8],
-    /// The CPU time that is new in this report, if reported.
+    /// The CPU time that is new in this report, if the gate is configured to send it. The total of a tally
+    /// includes it.
     pub cpu: Option<Span>,
-    /// The cumulative count that Tollgate gates add.
+    /// The cumulative count that Tollgate gates add, except to reports of refused requests.
     pub tally: Option<Tally>,
 }
 
@@ -50,23 +52,26 @@ pub struct Report<'a> {
 pub struct Tally {
     /// The gate's random number, chosen at its start.
     pub gate: u64,
-    /// The number of the count at this gate. When the gate restarts the count from zero, it uses a larger number.
+    /// The number of the count. The gate has one counter for the counts of all identifiers, so a count that
+    /// restarts from zero has a larger number than before.
     pub serial: u64,
     /// The total since the start of the count.
     pub total: Toll,
     /// The part of `total` that an earlier master has charged. A master that does not know this count yet
     /// charges only the rest. While the gate has no master, its last master counts as an earlier one.
     pub base: Toll,
-    /// The number of the last pardon of the identifier that the gate has received; 0 for none.
+    /// The number of the last pardon of the identifier that the gate has received; 0 for none. A master does not
+    /// charge a count that began before a pardon that the gate has not received.
     pub era: u64,
     /// The master on whose clock the times are; `None` for the gate's own clock, on which only differences
     /// are meaningful.
     pub master: Option<u64>,
     /// The time of sending.
     pub sent: Moment,
-    /// The earliest possible time of the first request beyond `base`.
+    /// The earliest time of a request beyond `base`: the start of the count, or the last message of the earlier
+    /// master.
     pub began: Moment,
-    /// The time of the last request.
+    /// The time of the last usage: a request, or CPU time that was charged later.
     pub last: Moment,
     /// The time at which all debt is paid back, as far as the gate knows.
     pub clear: Moment,

@@ -1,11 +1,12 @@
 //! A queue that only observes: every request goes to the backend at once, and the queue computes what it would have
-//! done.
+//! done. [`Queue::poll`] reports when the turn of a request would have come, or that it would have been refused.
 //!
-//! A request that would have waited stays in the order of waiting requests while it is in flight, so that the position
-//! and the estimated wait of the next request are those of a queue that holds. It is not counted as a peer of other
-//! requests before its turn has come. A request that would have been refused is counted as a peer of none. The virtual
-//! clock counts all of them: they share the backend's cores, their clients are charged for them, and prices and the
-//! in-flight limit are learned from them.
+//! A request that would have waited stays in the order of waiting requests while it is at the backend, so that the
+//! position and the estimated wait of the next request are those of a queue that holds. It counts against the in-flight
+//! limit when its turn has come. A request that would have been refused does not count, with one exception: after a
+//! stalled upload, a request counts like any other. The virtual clock, which divides the backend's cores among
+//! requests, includes all of them: their clients are charged for them, and prices and the in-flight limit are learned
+//! from them.
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -16,10 +17,13 @@
 //! | waiting, uncounted | first in order that may go | in flight |
 //! | waiting, uncounted | would be refused: displaced, or the estimated wait is too long | paused, uncounted |
 //! | uncounted | its client stalls the upload | paused |
-//! | uncounted | the backend has finished | settled |
+//! | paused | the upload flows again | in flight |
+//! | uncounted | the backend has finished | settled: its slot is free |
 //!
-//! "Uncounted" is [`Slot::uncounted`]: the request is at the backend, but does not count against the in-flight limit.
-//! Exempt requests ([`Queue::pass`]) are uncounted as well, in every mode.
+//! "Uncounted" is [`Slot::uncounted`]: the request is at the backend and runs, but does not count against the in-flight
+//! limit. A request in [`State::Paused`] runs only if it is uncounted; otherwise the backend waits for the rest of it.
+//! Exempt requests ([`Queue::pass`]) are uncounted as well, in every mode, also after a stalled upload. Their clients
+//! are not charged.
 
 use super::client::TAGS;
 use super::{Judgement, Queue, Request, Slot, State, Ticket};
@@ -48,7 +52,8 @@ impl Queue {
         ticket
     }
 
-    /// Lets a waiting request go to the backend at once, and goes on observing it. False if it does not wait any more.
+    /// Lets a waiting request go to the backend at once, and goes on observing it. False if it does not wait, or is at
+    /// the backend already.
     pub fn release(&mut self, ticket: Ticket, now: Moment) -> bool {
         self.advance(now);
         let waits = self.slot(ticket).is_some_and(|slot| slot.state == State::Waiting && slot.uncounted.is_none());
@@ -70,7 +75,7 @@ impl Queue {
         self.slots[at as usize].uncounted = Some(reading);
     }
 
-    /// Ends the stay of a request that does not count against the limit. False if the request does count.
+    /// Ends the stay of a request that does not count against the limit. False if the request is no such one.
     pub(super) fn stop_uncounted(&mut self, at: u32, now: Moment) -> bool {
         let Some(reading) = self.slots[at as usize].uncounted.take() else { return false };
         let stay = self.clock.end(reading, now);

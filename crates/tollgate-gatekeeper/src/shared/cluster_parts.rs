@@ -1,10 +1,10 @@
 //! The circuit breakers for the nodes of a Redis Cluster, or the single one for a server.
 //!
 //! A failed node must not affect the others, so one breaker for a whole Cluster is not enough. One for every
-//! few slots is too many: each would detect and probe a failed node by itself, and requests would wait each
-//! time. The hash slots of one node therefore share a breaker. The owners of slots are queried every few seconds.
-//! Outdated owners do no harm: slots that have moved are skipped or probed together with their former
-//! neighbours.
+//! range of slots is too many: each would detect and probe a failed node by itself, and requests would wait each
+//! time. The ranges of one node therefore share a breaker. The owners of slots are queried every few seconds.
+//! Until the next query, a slot that has moved uses the breaker of its former node. While that is open, the store
+//! is only probed for the slot, although its new node may work.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,7 +13,8 @@ use redis::Value;
 use super::breaker::Breaker;
 use super::slot::SLOTS;
 
-/// Circuit-breaker granularity: 64 parts of 256 slots each.
+/// The number of parts of a Cluster, each a range of 256 slots. A part with slots of two nodes cannot share a breaker;
+/// in parts of this size there are few such slots.
 pub(super) const PARTS: usize = 64;
 const SLOTS_PER_PART: usize = SLOTS as usize / PARTS;
 
@@ -35,7 +36,7 @@ impl ClusterParts {
         }
     }
 
-    /// The part of a hash slot.
+    /// The part of a hash slot of a Cluster. A single server has only part 0.
     pub(super) const fn part_of(slot: u16) -> usize {
         slot as usize / SLOTS_PER_PART
     }
@@ -51,7 +52,9 @@ impl ClusterParts {
         (0..parts).filter(|part| self.breaker(*part).is_open()).count() as f64 / parts as f64
     }
 
-    /// Lets parts that belong to one node share a breaker, by the answer to `CLUSTER SLOTS`.
+    /// Lets all parts whose slots belong to the same node share a breaker, by the answer to `CLUSTER SLOTS`. Every
+    /// other part uses its own. Breakers keep their state: one that was open for another node closes with the first
+    /// successful probe.
     pub(super) fn learn(&self, slots: &Value) {
         let owners = owners(slots);
         // The nodes so far, each with its first part, whose breaker all its parts use.

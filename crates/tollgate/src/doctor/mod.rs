@@ -97,7 +97,7 @@ pub(crate) fn run(options: &DoctorOptions) -> Result<(), CommandError> {
         print_text!("{}", notice::text(notice));
     }
     let class = terminal_text::escape(answer["class"].as_str().unwrap_or(class));
-    print_text!("{}", table::print(&class, &KeyRow::all(&answer["buckets"], &status["mode"])));
+    print_text!("{}", table::text(&class, &KeyRow::all(&answer["buckets"], &status["mode"])));
     Ok(())
 }
 

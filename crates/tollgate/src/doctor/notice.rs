@@ -1,11 +1,13 @@
-//! Notices in the status of the gate: a problem, and the setting that resolves it if there is one.
+//! Notices in the status of the gate. A notice has a `message` about a problem, and the `setting` that resolves it,
+//! which is empty if there is none.
 
 use serde_json::Value;
 
 use crate::colours::{BOLD, PLAIN, YELLOW, without_colours};
 use crate::terminal_text;
 
-/// A notice, wrapped at `width` columns. The lines of the setting follow, and are not wrapped.
+/// The message of a notice, wrapped at `width` columns, and the lines of its setting, which are not wrapped. The live
+/// view cuts lines that are too long.
 pub(super) fn lines(notice: &Value, width: usize) -> Vec<String> {
     let text = |name: &str| notice[name].as_str().unwrap_or_default();
     let setting: Vec<_> = text("setting").lines().map(terminal_text::escape).collect();
@@ -15,7 +17,7 @@ pub(super) fn lines(notice: &Value, width: usize) -> Vec<String> {
     message.chain(setting.iter().map(|line| format!("    {BOLD}{line}{PLAIN}"))).collect()
 }
 
-/// A notice without colours, for `--once`.
+/// A notice without colours and with its message on one line, for output that is not the live view.
 pub(super) fn text(notice: &Value) -> String {
     without_colours(lines(notice, usize::MAX))
 }

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Becomes readable when the process should end.
+/// Becomes readable at the first signal, and stays readable. Further signals have no effect.
 pub(super) struct StopSignal(UnixStream);
 
 impl StopSignal {

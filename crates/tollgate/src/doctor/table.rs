@@ -1,4 +1,4 @@
-//! The table of `tollgate doctor --once`: that of Tempomat, an earlier limiter, with more columns before the title.
+//! The table of `tollgate doctor --once`. It has the columns of Tempomat, an earlier limiter, and further ones.
 
 use unicode_width::UnicodeWidthStr;
 
@@ -7,6 +7,8 @@ use super::key_row::KeyRow;
 /// A column: its head, and the function that returns the cell of a row.
 type Column = (&'static str, fn(&KeyRow) -> String);
 
+/// The columns, from left to right. [`KeyRow`] explains their values; `Cpu[s]` is in CPU-seconds per second. `Wait[s]`,
+/// `Cpu[s]`, `Req/s`, `Last[s]` and `Title` have the names that Tempomat gives them.
 const COLUMNS: [Column; 9] = [
     ("Wait[s]", |row| format!("{:.2}", row.wait_secs)),
     ("Cpu[s]", |row| format!("{:.2}", row.cpu)),
@@ -18,11 +20,11 @@ const COLUMNS: [Column; 9] = [
     (OBSERVED, |row| row.observed.to_string()),
     ("Title", |row| row.title.clone()),
 ];
-/// Head of the column that is left out if all its values are 0.
+/// Head of the column for the effect of observe mode ([`KeyRow::observed`]). It is left out if all its values are 0.
 const OBSERVED: &str = "Observed";
 
 /// Formats the table.
-pub(super) fn print(class: &str, rows: &[KeyRow]) -> String {
+pub(super) fn text(class: &str, rows: &[KeyRow]) -> String {
     let has_observed = rows.iter().any(|row| row.observed > 0);
     let columns = || COLUMNS.iter().filter(|(head, _)| has_observed || *head != OBSERVED);
     let heads: Vec<&str> = columns().map(|(head, _)| *head).collect();
@@ -63,7 +65,7 @@ mod tests {
             share: 0.5,
             ..KeyRow::default()
         };
-        let text = print("ip/32", &[row("203.0.113.7/32", 15.62), row("198.51.100.20/32", 0.94)]);
+        let table = text("ip/32", &[row("203.0.113.7/32", 15.62), row("198.51.100.20/32", 0.94)]);
         let expect = "\
 Class: ip/32
 +---------+--------+-------+---------+----------+------+---------+------------------+
@@ -73,29 +75,29 @@ Class: ip/32
 |   10.51 |   0.94 | 14.89 |      67 |     50.0 |    0 |       0 | 198.51.100.20/32 |
 +---------+--------+-------+---------+----------+------+---------+------------------+
 ";
-        assert_eq!(text, expect);
+        assert_eq!(table, expect);
     }
 
     #[test]
     fn what_rules_in_observe_mode_would_have_done_has_a_column_if_there_is_any() {
         let row = |observed| KeyRow { title: "203.0.113.7/32".to_owned(), observed, ..KeyRow::default() };
-        let text = print("ip/32", &[row(5), row(0)]);
-        assert!(text.contains("| Refused | Observed |     Title      |\n"), "{text}");
-        assert!(text.contains("|       0 |        5 | 203.0.113.7/32 |\n"), "{text}");
-        assert!(!print("ip/32", &[row(0)]).contains("Observed"));
+        let table = text("ip/32", &[row(5), row(0)]);
+        assert!(table.contains("| Refused | Observed |     Title      |\n"), "{table}");
+        assert!(table.contains("|       0 |        5 | 203.0.113.7/32 |\n"), "{table}");
+        assert!(!text("ip/32", &[row(0)]).contains("Observed"));
     }
 
     #[test]
-    fn a_key_of_any_length_is_shortened() {
+    fn a_long_key_is_shortened_in_the_table_only() {
         let key = "k".repeat(200_000);
         let rows = KeyRow::all(&serde_json::json!([{ "key": key }]), &serde_json::Value::Null);
         assert_eq!(rows[0].key, key, "requests for the key need all of it");
-        let text = print("ip/32", &rows);
-        assert!(text.contains("kkk... |") && text.len() < 10_000, "{} bytes", text.len());
+        let table = text("ip/32", &rows);
+        assert!(table.contains("kkk... |") && table.len() < 10_000, "{} bytes", table.len());
     }
 
     #[test]
     fn a_table_without_keys_has_only_headers() {
-        assert_eq!(print("ip/24", &[]).lines().count(), 5);
+        assert_eq!(text("ip/24", &[]).lines().count(), 5);
     }
 }

@@ -1,22 +1,30 @@
 //! Translates a YAML file of envoyproxy/ratelimit to rules, one for each limit.
 //!
-//! A request has a descriptor: a list of entries, each with a key and a value. In that format, the most specific
-//! descriptor of the file that matches it decides alone. In Tollgate, all rules that apply decide. So the `when` of
-//! each rule names the descriptors that it is for, with all their keys, and its `unless` excludes those that a more
-//! specific descriptor of the file is for.
+//! Envoy sends one or more descriptors for a request. Each is a list of entries with a key and a value, and is decided
+//! separately. In the file, the most specific descriptor that matches decides alone. In Tollgate, all rules that apply
+//! decide. So the `when` of a rule matches descriptors with exactly the keys of its limit, and its `unless` excludes
+//! those for which another descriptor of the file takes precedence.
+//!
+//! The file also matches the order of entries. Rules do not: a rule applies to descriptors with its keys in any order.
+//! Two limits with the same keys in different orders are therefore an error.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use tollgate_wire::ratelimit_config::{self, Allowance, DescriptorSpec, LimitLeaf, LimitTree, LimitUnit};
+use tollgate_wire::ratelimit_config::{self, Allowance, DescriptorSpec, LeafEntry, LimitLeaf, LimitTree, LimitUnit};
 
 use super::{FILE_BYTES_MAX, Imported, comment, quoted};
 use crate::bounded_file;
 
 /// The port on which envoyproxy/ratelimit serves gRPC, and the translated settings do too.
 const SERVICE_PORT: u16 = 8081;
+/// The class of a limit whose descriptors share one counter. A rule needs a class, and a descriptor without the key
+/// `method` has an empty method.
+const METHOD_CLASS: &str = "method";
 
-/// The settings for a file, or all its errors, among them everything that rules cannot express.
+/// The settings for a file, or all its errors, among them everything that rules cannot express. Keys without effect are
+/// comments in the settings, not notes.
 pub(super) fn imported(file: &Path) -> Result<Imported, String> {
     let text = bounded_file::read_text(file, FILE_BYTES_MAX).map_err(|message| vec![format!("1:1: {message}")]);
     let rules = text.and_then(|text| rules(&file.display().to_string(), &text));
@@ -38,7 +46,8 @@ fn rules(name: &str, text: &str) -> Result<String, Vec<String>> {
     let shown = |error: ratelimit_config::ConfigMessage| format!("{}:{}: {}", error.line, error.column, error.message);
     let file = ratelimit_config::parse(text).map_err(|errors| errors.into_iter().map(shown).collect::<Vec<_>>())?;
     let tree = LimitTree::new(&file.descriptors);
-    let mut writer = Writer { out: String::new(), errors: Vec::new(), leaves: tree.leaves().iter() };
+    let mut writer =
+        Writer { out: String::new(), errors: Vec::new(), leaves: tree.leaves().iter(), orders: HashMap::new() };
     let _ = writeln!(
         writer.out,
         "# From {}, for Envoy's rate limit service. `tollgate run --config FILE` serves it.\n\
@@ -66,13 +75,16 @@ struct Writer<'f> {
     errors: Vec<String>,
     /// The limits that are not written yet, in file order.
     leaves: std::slice::Iter<'f, LimitLeaf>,
+    /// The keys of limits in the order of their entries, by the same keys sorted.
+    orders: HashMap<Vec<&'f str>, Vec<&'f str>>,
 }
 
-impl Writer<'_> {
+impl<'f> Writer<'f> {
     /// Writes the rules of all descriptors of a level and below it. `path` leads to the level.
-    fn level<'f>(&mut self, level: &'f [DescriptorSpec], path: &mut Vec<Step<'f>>) {
+    fn level<'d>(&mut self, level: &'d [DescriptorSpec], path: &mut Vec<Step<'d>>) {
         for descriptor in level {
             path.push(Step { descriptor, level });
+            // The leaves are in file order too, so the next one is the limit of this descriptor.
             if let Some(leaf) = descriptor.limit.as_ref().and_then(|_| self.leaves.next()) {
                 self.limit(leaf, path);
             }
@@ -82,7 +94,7 @@ impl Writer<'_> {
     }
 
     /// Writes the rule of a limit, or reports that rules cannot express it.
-    fn limit(&mut self, leaf: &LimitLeaf, path: &[Step<'_>]) {
+    fn limit(&mut self, leaf: &'f LimitLeaf, path: &[Step<'_>]) {
         let line = leaf.line;
         let mut refuse = |message: &str| {
             self.errors.push(format!("{line}:1: {message}: serve the file as it is, with `ratelimit` in [doors]"));
@@ -94,11 +106,21 @@ impl Writer<'_> {
             refuse("rules have no quota mode");
         }
         let keys: Vec<&str> = leaf.entries.iter().map(|entry| entry.key.as_str()).collect();
-        if keys.iter().enumerate().any(|(index, key)| keys[..index].contains(key) || key.contains(['+', '*'])) {
+        // `+` joins the parts of a class, whose trailing spaces are ignored. In the file, `*` in a key is a wildcard.
+        let is_plain = |key: &str| !key.contains(['+', '*']) && key.trim_end() == key;
+        if keys.iter().enumerate().any(|(index, key)| keys[..index].contains(key) || !is_plain(key)) {
             refuse("rules need a plain key for each entry, and each once");
+        }
+        let mut sorted = keys.clone();
+        sorted.sort_unstable();
+        if *self.orders.entry(sorted).or_insert_with(|| keys.clone()) != keys {
+            refuse("another limit has the same keys in another order, which rules do not distinguish");
         }
         match leaf.limit.allowance {
             Allowance::PerUnit(0, _) => refuse("rules have no limit of 0"),
+            Allowance::PerUnit(..) if shares_methods(leaf) => {
+                refuse("rules cannot count the values of the key `method` together");
+            }
             Allowance::PerUnit(requests, unit) => self.rule(leaf, &more_specific(path), requests, unit),
             Allowance::Unlimited => {
                 let name = comment(&leaf.path);
@@ -108,26 +130,35 @@ impl Writer<'_> {
     }
 
     fn rule(&mut self, leaf: &LimitLeaf, unless: &[String], requests: u32, unit: LimitUnit) {
-        let (out, entries) = (&mut self.out, leaf.entries.iter());
+        let out = &mut self.out;
         let _ = writeln!(out, "\n[[domain.rule]]\nname   = {}", quoted(&leaf.path));
-        let when = entries_table(entries.clone().map(|entry| (entry.key.as_str(), entry.value.as_deref())));
+        let when = entries_table(leaf.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_deref())));
         let _ = writeln!(out, "when   = {{ descriptor = {when} }}");
         if !unless.is_empty() {
             let _ = writeln!(out, "unless = {{ descriptor = [{}] }}", unless.join(", "));
         }
-        let varying = entries.filter(|entry| entry.varies);
-        let class: Vec<String> = varying.map(|entry| format!("descriptor:{}", entry.key)).collect();
-        match class.as_slice() {
-            [] => out.push_str("class  = \"method\" # descriptors have no method, so all share one counter\n"),
-            class => {
-                let _ = writeln!(out, "class  = {}", quoted(&class.join("+")));
-            }
-        }
+        let class = class(leaf);
+        let note = if class == METHOD_CLASS { " # equal for all of them, so they share one counter" } else { "" };
+        let _ = writeln!(out, "class  = {}{note}", quoted(&class));
         let _ = writeln!(out, "bucket = {{ size = {requests}, drip = {requests}, every = \"{}s\" }}", unit.secs());
         if leaf.is_shadow {
             out.push_str("mode   = \"observe\"\n");
         }
     }
+}
+
+/// Whether descriptors with different methods share one counter, which [`METHOD_CLASS`] would count separately.
+fn shares_methods(leaf: &LimitLeaf) -> bool {
+    let is_wildcard = |value: &String| value.contains('*');
+    let has_methods = |entry: &LeafEntry| entry.key == "method" && entry.value.as_ref().is_some_and(is_wildcard);
+    class(leaf) == METHOD_CLASS && leaf.entries.iter().any(has_methods)
+}
+
+/// The class of a limit's rule: the keys whose values have counters of their own, such as `descriptor:user`.
+fn class(leaf: &LimitLeaf) -> String {
+    let varying = leaf.entries.iter().filter(|entry| entry.varies);
+    let class: Vec<String> = varying.map(|entry| format!("descriptor:{}", entry.key)).collect();
+    if class.is_empty() { METHOD_CLASS.to_owned() } else { class.join("+") }
 }
 
 /// The descriptors that take precedence over the one at the end of `path` for a request that matches both, as TOML
@@ -141,6 +172,7 @@ fn more_specific(path: &[Step<'_>]) -> Vec<String> {
             }
             let above =
                 path[..depth].iter().map(|step| (step.descriptor.key.as_str(), step.descriptor.value.as_deref()));
+            // The lookup does not return from the other branch, so its values below are excluded whatever they are.
             let below = path[depth + 1..].iter().map(|step| (step.descriptor.key.as_str(), None));
             let entries = above.chain([(other.key.as_str(), other.value.as_deref())]).chain(below);
             tables.push(entries_table(entries));
@@ -165,7 +197,7 @@ fn comes_before(other: &DescriptorSpec, step: &Step<'_>) -> bool {
     one < own || (one == 1 && own == 1 && place(other) < place(step.descriptor))
 }
 
-/// Whether a value may match both. An exact value and a wildcard are compared; of two wildcards this is assumed.
+/// Whether a value may match both. An exact value is matched against a wildcard; two wildcards are assumed to overlap.
 fn may_overlap(other: &DescriptorSpec, own: &DescriptorSpec) -> bool {
     match (&other.value, &own.value) {
         (Some(other), Some(own)) if !other.contains('*') && own.contains('*') => {

@@ -169,10 +169,14 @@ fn screentinkers_other_limiters_are_windows() {
 fn an_operators_block_admits_one_connection_a_day() {
     row(
         "screentinker",
-        "`when = { header = { x-device-id = \"THE-ID\" } }` and `rate = { rate = \"1/d\", burst = 1 }` | one connection a day",
+        "`class = \"header:x-device-id\"`, `when = { header = { x-device-id = \"THE-ID\" } }` and \
+         `rate = { rate = \"1/d\", burst = 1 }` | one connection a day",
     );
-    let block =
-        rule("blocked", "when = { header = { x-device-id = \"THE-ID\" } }\nrate = { rate = \"1/d\", burst = 1 }");
+    let block = rule(
+        "blocked",
+        "class = \"header:x-device-id\"\n\
+         when = { header = { x-device-id = \"THE-ID\" } }\nrate = { rate = \"1/d\", burst = 1 }",
+    );
     let hour_ms = 3_600_000;
     let connect = |hour: u64, device: &str| request(hour * hour_ms, json!({ "headers": { "x-device-id": device } }));
     let trace = [

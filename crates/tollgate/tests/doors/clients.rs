@@ -66,10 +66,14 @@ fn a_server_tells_a_device_to_wait_as_documented() {
     let mut doors = Doors::start(&config.replace("[gate]\n", "[gate]\nlisten = \"127.0.0.1:0\"\n"));
     let client = blocks("docs/door-http.md", "javascript")[0].split("\n\n").next().unwrap().to_owned();
     let server = &blocks("docs/coming-from/screentinker.md", "javascript")[0];
-    // In warm-up, so that only the ceiling of twenty applies.
+    // In warm-up, so that only the ceiling of twenty applies. The server's checks do not count as connections.
     let code = format!(
         "{client}\nconst deviceId = 'screen-7', socket = {{ emit: (...event) => console.log(JSON.stringify(event)), disconnect() {{}} }};\n\
-         for (let connect = 0; connect < 21; connect++) {{\n{server}}}\n"
+         for (let check = 0; check < 21; check++) {{\n{server}}}\n\
+         for (let connect = 1; connect <= 21; connect++) {{\n\
+           const {{ blocked }} = await ask('/v1/check', {{ rule: 'reconnect', key: deviceId }});\n\
+           if (blocked !== connect > 20) throw new Error(`connection ${{connect}}: ${{blocked}}`);\n\
+         }}\n{{\n{server}}}\n"
     );
     let path = doors.folder.path().join("server.mjs");
     std::fs::write(&path, code).unwrap();

@@ -187,7 +187,7 @@ fn every_metric_and_call_in_the_tables_exists() {
     let backend = Backend::saying("ok");
     let [accounting, control] = free_addresses();
     let doors = Doors::start(&format!(
-        "[gate]\nlisten = \"127.0.0.1:0\"\nbackend = \"{}\"\n\
+        "[gate]\nlisten = \"127.0.0.1:0\"\nbackend = \"{}\"\n[doors]\nhttp = \"127.0.0.1:0\"\n\
          [master]\naccounting = \"{accounting}\"\ncontrol = \"{control}\"\n\
          [[link.master]]\naccounting = \"{accounting}\"\ncontrol = \"{control}\"\n\
          [[rule]]\nname = \"each\"\nclass = \"ip/32\"\nrate = {{ rate = \"9/s\", burst = 9 }}\nstate = \"master\"\n",

@@ -1,8 +1,9 @@
 //! The RESP door: `CL.THROTTLE` and `THROTTLE` for Redis clients, in the protocol of Redis (RESP).
 //!
 //! `CL.THROTTLE` has the arguments and replies of redis-cell, a module of Redis; its limits come with each call.
-//! `THROTTLE` with the name of a rule uses that rule. The commands of a pipeline are executed in order, and their
-//! replies are sent together.
+//! `THROTTLE` with the name of a rule uses that rule, and with the arguments of `CL.THROTTLE` it is the same command.
+//! The other commands are those that client libraries send, such as `HELLO` and `PING`. The commands of a pipeline are
+//! executed in order, and about 64 KiB of their replies are sent together.
 
 mod commands;
 mod session;
@@ -25,14 +26,15 @@ use super::station::Station;
 use super::thread::DoorPeer;
 use session::{AfterCommand, RespSession};
 
-/// Maximum size of unsent replies, in bytes. Beyond it, no command is read until the client has read replies.
+/// Size of unsent replies, in bytes, from which they are sent before the next command is executed. A client that reads
+/// no replies therefore cannot fill the memory.
 const REPLY_BYTES_MAX: usize = 64 << 10;
 /// Timeout of an idle connection. Clients keep connections in pools.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 /// Timeout for the rest of a command whose first bytes have arrived.
 const COMMAND_MAX: Duration = Duration::from_secs(10);
 
-/// Serves one connection until it ends.
+/// Serves one connection until the client closes it, a timeout passes, or the process drains.
 pub(super) async fn converse(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     peer: DoorPeer,
@@ -41,7 +43,7 @@ pub(super) async fn converse(
     mut drains: watch::Receiver<bool>,
 ) {
     let mut session = RespSession::new(station.clone(), peer.has_certificate);
-    let (mut buffer, mut replies) = (InputBuffer::default(), ReplyBuffer::default());
+    let (mut buffer, mut replies) = (InputBuffer::default(), SessionBuffers::default());
     let mut drained = pin!(drains.wait_for(|is_draining| *is_draining));
     // The time by which the next command must be complete. The timer may end earlier: setting it for each command would
     // cost as much as the decision.
@@ -98,7 +100,7 @@ async fn answer_all(
     stream: &mut (impl AsyncWrite + Unpin),
     session: &mut RespSession,
     buffer: &mut InputBuffer,
-    ReplyBuffer { command, out }: &mut ReplyBuffer,
+    SessionBuffers { command, out }: &mut SessionBuffers,
     usage: &Usage,
 ) -> io::Result<Answered> {
     usage.set_serving(true);
@@ -128,9 +130,11 @@ async fn answer_all(
     };
     buffer.consume(at);
     if at > 0 && session.is_authorized() {
+        // At the maximum number of connections, those that are not useful are closed first.
         usage.is_useful.set(true);
     }
-    // From here on the connection can be closed for another one: a client that reads no replies is not served.
+    // From here on the connection can be closed for another one, because the client may read no replies. `send` gives
+    // up after 30 s.
     usage.set_serving(false);
     send(stream, out).await?;
     Ok(match stays_open {
@@ -140,9 +144,9 @@ async fn answer_all(
     })
 }
 
-/// Memory for commands and replies, kept between reads.
+/// The parsed command and the unsent replies of a connection. Their memory is kept between reads.
 #[derive(Default)]
-struct ReplyBuffer {
+struct SessionBuffers {
     command: Command,
     out: Vec<u8>,
 }

@@ -1,7 +1,8 @@
 //! WebSockets over HTTP/2 (RFC 8441): an extended CONNECT that turns a stream into a tunnel.
 //!
-//! The rest of the gate and the backend see such a request as the HTTP/1.1 upgrade that it corresponds to. Only the
-//! request and the response differ, and they are translated here.
+//! The rest of the gate and an HTTP/1.1 backend see such a request as the HTTP/1.1 upgrade that it corresponds to. The
+//! heads of request and response are translated here; `h2.rs` carries the bytes. An HTTP/2 backend gets an ordinary
+//! GET, so no tunnel opens.
 
 use http::{Method, Request, Response, StatusCode};
 use tollgate_wire::http1::{Length, RequestHead};
@@ -9,7 +10,7 @@ use tollgate_wire::http1::{Length, RequestHead};
 const KEY: &str = "sec-websocket-key";
 const ACCEPT: &str = "sec-websocket-accept";
 
-/// Whether the client asks for a WebSocket. Any other CONNECT is invalid, because a gate is not a forward proxy.
+/// Whether the client asks for a WebSocket. Any other CONNECT gets 501, because a gate is not a forward proxy.
 pub(crate) fn asks_for_websocket<B>(request: &Request<B>) -> bool {
     let protocol = request.extensions().get::<h2::ext::Protocol>();
     request.method() == Method::CONNECT && protocol.is_some_and(|protocol| protocol.as_str() == "websocket")
@@ -26,8 +27,9 @@ pub(crate) fn make_upgrade(head: &mut RequestHead) {
     head.fields.push(KEY.as_bytes(), &nonce());
 }
 
-/// Translates the backend's response to the upgrade. Returns whether the tunnel is open.
+/// Translates the response to the upgrade, of the backend or the gate itself. Returns whether the tunnel is open.
 pub(crate) fn make_answer(response: &mut Response<()>) -> bool {
+    // HTTP/2 does not use this field, and nothing compares it with the key.
     response.headers_mut().remove(ACCEPT);
     let is_open = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     if is_open {

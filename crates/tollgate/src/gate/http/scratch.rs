@@ -1,5 +1,6 @@
 //! Memory for exchanges (requests with their responses) of HTTP/1 and HTTP/2 clients, reused from one to the next, so
-//! that most requests allocate nothing. Each worker thread keeps up to 64 unused ones.
+//! that most HTTP/1 requests allocate nothing. `Worker::scratch` returns one; each worker thread keeps up to
+//! `SCRATCHES_MAX` unused ones.
 
 use tollgate_wire::http1::chunked::Decoder;
 use tollgate_wire::http1::{RequestHead, ResponseHead};
@@ -9,7 +10,7 @@ use tollgate_wire::http1::{RequestHead, ResponseHead};
 pub(crate) struct Scratch {
     pub(crate) request: RequestHead,
     pub(crate) response: ResponseHead,
-    /// Decodes the chunks of the request's body. HTTP/2 has no chunks, and uses neither this nor `out`.
+    /// Decodes the chunks of the request's body. Only for HTTP/1 clients, as is `out` below.
     pub(crate) decoder: Decoder,
     /// Bytes for the client that are not sent yet.
     pub(crate) out: Vec<u8>,
@@ -17,7 +18,7 @@ pub(crate) struct Scratch {
 }
 
 /// The part that an attempt to send the request to a backend uses. It is separate, because the other parts are borrowed
-/// at the same time.
+/// at the same time. A backend with HTTP/2 uses only `value`.
 #[derive(Default)]
 pub(crate) struct BackendScratch {
     /// Decodes the chunks of the response's body.

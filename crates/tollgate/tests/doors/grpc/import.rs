@@ -34,6 +34,7 @@ descriptors:
 - {key: file, value: 'a*', rate_limit: {unit: minute, requests_per_unit: 1}}
 - {key: file, value: 'ab*', rate_limit: {unit: minute, requests_per_unit: 5}}
 - {key: file, value: 'b*.txt', share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 2}}
+- {key: method, value: POST, rate_limit: {unit: minute, requests_per_unit: 2}}
 - {key: tier, value: trial, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
 ";
 
@@ -44,7 +45,7 @@ fn imported_rules_decide_as_the_file_does() {
     let mut by_file = start_with(LIMITS, "[doors]\nhttp = '127.0.0.1:0'\nratelimit = 'FOLDER/limits.yaml'\n");
     let mut by_rules = Doors::start(&rules.replace("grpc = \"127.0.0.1:8081\"", "http = '127.0.0.1:0'"));
     let (file, rules) = (by_file.door("http"), by_rules.door("http"));
-    let questions: [&[(&str, &str)]; 14] = [
+    let questions: [&[(&str, &str)]; 16] = [
         &[("client", "alice")],
         &[("client", "bob")],
         &[("client", "root")],
@@ -57,6 +58,8 @@ fn imported_rules_decide_as_the_file_does() {
         &[("file", "ac")],
         &[("file", "b1.txt")],
         &[("file", "b2.txt")],
+        &[("method", "POST")],
+        &[("method", "PUT")],
         &[("tier", "trial")],
         &[("tier", "other")],
     ];
@@ -89,7 +92,7 @@ fn imported_rules_are_a_settings_file_of_one_domain() {
     std::fs::write(&file, rules).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("check").arg(&file).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("ok, 8 rules\n") && text.contains("door: grpc"), "{text}");
+    assert!(text.contains("ok, 9 rules\n") && text.contains("door: grpc"), "{text}");
 }
 
 #[test]
@@ -98,6 +101,24 @@ fn limits_that_rules_cannot_express_are_named_with_their_lines() {
     assert_eq!((code, rules.as_str()), (Some(2), ""));
     for line in ["44:1: rules do not replace", "53:1: rules have no limit of 0", "58:1: rules have no quota mode"] {
         assert!(errors.contains(&format!("limits.yaml:{line}")), "{line} in {errors}");
+    }
+    let per_hour = "rate_limit: {unit: hour, requests_per_unit: 2}";
+    for (descriptors, message) in [
+        (
+            format!("- {{key: method, value: 'P*', share_threshold: true, {per_hour}}}\n"),
+            "3:1: rules cannot count the values of the key `method` together",
+        ),
+        (
+            format!(
+                "- key: a\n  descriptors: [{{key: b, {per_hour}}}]\n\
+                 - key: b\n  descriptors: [{{key: a, rate_limit: {{unlimited: true}}}}]\n"
+            ),
+            "6:1: another limit has the same keys in another order",
+        ),
+    ] {
+        let (code, rules, errors) = import(&format!("domain: a\ndescriptors:\n{descriptors}"));
+        assert_eq!((code, rules.as_str()), (Some(2), ""), "{descriptors}");
+        assert!(errors.contains(&format!("limits.yaml:{message}")), "{errors}");
     }
     let (code, _, errors) = import("domain: a\ndescriptors: [{}]\n");
     assert_eq!(code, Some(2));

@@ -5,8 +5,9 @@
 //! done in order, so a slot that is freed while its last job is waiting can be used for the next block at once.
 //!
 //! A block stays in memory until it has been written: the job has a weak reference to it. If jobs wait and none ends
-//! for [`STUCK_AFTER`], the disk is stuck: waiting blocks go back to their downloads, and no further jobs are queued
-//! until one ends.
+//! for [`STUCK_AFTER`], the disk is stuck: an [`Overflow`](super::Overflow), the buffer of one response, takes back its
+//! block that waits and starts no further write until a job ends. Reads are still queued, because their blocks are only
+//! in the file.
 
 use std::fs::File;
 use std::io;
@@ -22,12 +23,13 @@ use tokio::sync::oneshot;
 
 use super::BLOCK_BYTES;
 
-/// Blocks that may wait to be written, for all workers together: 16 MiB. Each read has a download that waits for it.
+/// Blocks that may wait to be written, for all workers together: 16 MiB. Reads need no limit: a response waits for one
+/// read at a time.
 const WRITES_MAX: usize = 256;
 /// The time for which the spool is not used after an error.
 const RETRY: Duration = Duration::from_secs(30);
-/// The longest time of a job before the disk counts as stuck. A block takes less than a millisecond on most disks, and
-/// some hundred on a busy one.
+/// The time without the end of a job after which the disk counts as stuck. Writing a block takes less than a
+/// millisecond on most disks, and some hundred milliseconds on a busy one.
 pub(super) const STUCK_AFTER: Duration = Duration::from_secs(2);
 
 /// The number of a slot in the file.
@@ -42,7 +44,7 @@ pub(super) struct Disk {
 
 struct DiskState {
     dir: PathBuf,
-    /// Whether the file exists, and no job has failed since it was last opened.
+    /// Whether the file exists, and no read or write has failed since [`DiskWorker::open`] last succeeded.
     is_usable: AtomicBool,
     /// Blocks that wait to be written.
     writes: AtomicUsize,
@@ -64,7 +66,7 @@ struct FileSlots {
 
 /// A job for the helper thread. The sender gets its result.
 enum Job {
-    /// Writes a block to a slot, unless the block was dropped. The result is whether it was written.
+    /// Writes a block to a slot. The result is whether it was written; none if the block was dropped meanwhile.
     Write(Slot, Weak<Vec<u8>>, oneshot::Sender<bool>),
     /// Reads this many bytes from a slot.
     Read(Slot, usize, oneshot::Sender<io::Result<Vec<u8>>>),
@@ -92,10 +94,12 @@ impl Disk {
 
     /// Whether blocks can be written, as far as is known, and the disk is not stuck.
     pub(super) fn is_usable(&self) -> bool {
-        self.state.is_usable.load(Ordering::Relaxed) && !self.is_stuck()
+        // First, so that a hang while the file is created is logged as well.
+        let is_stuck = self.is_stuck();
+        !is_stuck && self.state.is_usable.load(Ordering::Relaxed)
     }
 
-    /// Whether a job takes so long that nothing should wait for it.
+    /// Whether jobs wait and none has ended for [`STUCK_AFTER`]. Logs this.
     pub(super) fn is_stuck(&self) -> bool {
         let has_jobs = self.state.jobs.load(Ordering::Acquire) > 0;
         let waited_ms = self.state.now_ms().saturating_sub(self.state.progressed_ms.load(Ordering::Acquire));
@@ -106,7 +110,7 @@ impl Disk {
         is_stuck
     }
 
-    /// Queues a job for the helper thread, if there is one.
+    /// Queues a job for the helper thread. False if the thread has ended.
     fn give(&self, job: Job) -> bool {
         self.state.count_queued();
         let is_given = self.jobs.send(job).is_ok();
@@ -189,7 +193,7 @@ impl DiskState {
 struct DiskWorker {
     file: Option<File>,
     state: Arc<DiskState>,
-    /// The time of the last error, until blocks have been written for a while.
+    /// The time of the last error or slow job. The first write that succeeds more than twice [`RETRY`] later resets it.
     failed_at: Option<Instant>,
 }
 
@@ -216,7 +220,8 @@ impl DiskWorker {
         self.perform(Self::open);
     }
 
-    /// Does one job that was counted, and counts its end. A job that takes too long counts as an error.
+    /// Does one job that was counted, and counts its end. A job that takes longer than [`STUCK_AFTER`] sets
+    /// `failed_at`, so that a disk that often hangs is not logged each time. The file stays in use.
     fn perform(&mut self, job: impl FnOnce(&mut Self)) {
         let began = Instant::now();
         job(self);
@@ -292,4 +297,28 @@ impl DiskWorker {
 
 fn offset(slot: Slot) -> u64 {
     u64::from(slot) * BLOCK_BYTES as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hang_while_the_file_is_created_is_logged() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = Disk::new(folder.path().to_owned()).unwrap();
+        // As if there were no file yet, and the job that creates it had been queued long ago.
+        let began = Instant::now().checked_sub(2 * STUCK_AFTER).unwrap();
+        let state = DiskState {
+            dir: folder.path().to_owned(),
+            is_usable: AtomicBool::new(false),
+            writes: AtomicUsize::new(0),
+            began,
+            jobs: AtomicUsize::new(1),
+            progressed_ms: AtomicU64::new(0),
+            has_logged: AtomicBool::new(false),
+        };
+        let disk = Disk { state: Arc::new(state), ..disk };
+        assert!(!disk.is_usable() && disk.state.has_logged.load(Ordering::Relaxed));
+    }
 }
