@@ -465,7 +465,7 @@ impl InFlightLimit {
         let most = self.found.as_256ths().saturating_mul(GROWTH_MAX);
         self.is_clear = true;
         (self.tries, self.tries_more) = (TRIES, false);
-        self.set(number.as_256ths().min(most).max(Load::ONE.as_256ths()), now);
+        self.set(number.as_256ths().min(most), now);
     }
 
     /// Compares the number with half of it or twice as much, in turns, until it is certain which is better: the smaller
