@@ -66,6 +66,9 @@ const SAMPLES_MIN: u64 = 12;
 /// A candidate is clearly better than another if it leaves less variance unexplained, by at least this many times the
 /// usual variance of one request.
 const CLEARLY: u64 = 30;
+/// The same for a guess, and the numbers of requests that may lead to one. After many, a guess is no better than none.
+const LEANING: u64 = 4;
+const LEANING_SAMPLES: core::ops::Range<u64> = 6..64;
 /// One request leaves at least this much unexplained, however regular the backend: a sixteenth of an octave, squared.
 const NOISE_MIN: u64 = (OCTAVE as u64 / 16).pow(2);
 
@@ -180,6 +183,12 @@ impl Knee {
         } else {
             Finding::Unclear
         }
+    }
+
+    /// Whether the backend seems to serve all requests at once, however many there are, although that is not clear.
+    pub(super) fn leans_to_room(&self) -> bool {
+        let evidence = self.unexplained[0].saturating_sub(self.unexplained[FLAT]);
+        LEANING_SAMPLES.contains(&self.samples) && evidence > self.noise() * LEANING
     }
 
     /// The variance of one request's time around its route's usual time.

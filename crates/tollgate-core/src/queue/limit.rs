@@ -15,7 +15,8 @@
 //! | the number in force | yes | is compared with half and twice of it, in turns, until one is clearly better |
 //! | room, no number found before | yes | grows, by up to 8 times |
 //! | room, and times do not follow the number in flight | yes | is doubled |
-//! | nothing clear | yes | grows if that exposes less than 0.4 s per core, otherwise half is tried for a wave |
+//! | nothing clear | yes | grows if that exposes less than 0.4 s per core |
+//! | nothing clear, and that exposes more | yes | half is tried for a wave, or more if there seems to be room |
 //! | room, nothing clear | no | stays |
 //!
 //! All this is about requests of one cost: that of the requests which most of the waiting CPU time belongs to
@@ -51,6 +52,8 @@ const WAVE_MAX: Span = Span::from_secs(2);
 const SILENCE_MAX: Span = Span::from_secs(4);
 /// CPU time of unknown requests that a growing limit may expose, per core.
 const EXPOSED: Span = Span::from_millis(400);
+/// Up to this many times as much, where requests seem to be served at once.
+const EXPOSED_TIMES_MAX: u64 = 16;
 /// At least this many requests may be in flight whatever they cost, and as many as there are cores if that is more.
 const ALWAYS_ALLOWED: u32 = 4;
 /// The limit grows by at most this factor per wave.
@@ -189,6 +192,10 @@ pub(super) struct InFlightLimit {
     tries: u8,
     tries_more: bool,
     trial: Trial,
+    /// How many times [`EXPOSED`] is allowed.
+    exposed_times: u64,
+    /// Until then, the number in flight at a time and the times of requests are not compared ([`Self::rescale`]).
+    blind_until: Moment,
 }
 
 impl InFlightLimit {
@@ -215,6 +222,8 @@ impl InFlightLimit {
             tries: 0,
             tries_more: true,
             trial: Trial::None,
+            exposed_times: 1,
+            blind_until: now,
         }
     }
 
@@ -245,10 +254,16 @@ impl InFlightLimit {
         self.is_idle || self.is_proven() && price <= self.reference_cost.times(COMPARABLE)
     }
 
-    /// Whether a request of this price may be refused for its estimated wait. A number that was found before any
-    /// request had to wait is about requests of all prices.
+    /// Whether a request of this price may be refused for its estimated wait: a number was found. One that was found
+    /// before any request had to wait is about requests of all prices.
     pub(super) fn is_certain_for(&self, price: Span) -> bool {
-        self.is_proven() && (self.reference_cost == Span::ZERO || price <= self.reference_cost.times(COMPARABLE))
+        self.is_clear && (self.reference_cost == Span::ZERO || price <= self.reference_cost.times(COMPARABLE))
+    }
+
+    /// Whether a number was found. While the limit grows, no wait can be estimated: prices are those of requests that
+    /// shared the backend with fewer others.
+    pub(super) const fn is_clear(&self) -> bool {
+        self.is_clear
     }
 
     /// Whether the number follows from a finding.
@@ -324,7 +339,7 @@ impl InFlightLimit {
         let (more_in_flight, longer) = route.usual.off_mean(took, concurrency);
         let is_comparable = cost.times(COMPARABLE) >= self.reference_cost;
         // A sleeper that others did not slow down says nothing about how many of those may compute.
-        if is_comparable && (!route.is_sleeper || stay.computing == Load::ZERO) {
+        if is_comparable && (!route.is_sleeper || stay.computing == Load::ZERO) && now >= self.blind_until {
             self.knee.record(&deviations);
             if !is_new && stay.wall <= now.since(self.set_at) {
                 self.response.add(more_in_flight, longer);
@@ -353,6 +368,7 @@ impl InFlightLimit {
     fn follow_dominant_cost(&mut self, dominant: Option<Price>, now: Moment) {
         let Some(price) = dominant.filter(|price| price.is_settled).map(|price| price.usual) else { return };
         if price > self.reference_cost.times(COMPARABLE) {
+            self.exposed_times = 1;
             let few = self.unproven(price);
             // Nothing was found yet if the number is still the first one.
             if self.found > few && self.is_proven() && !self.is_idle {
@@ -372,15 +388,19 @@ impl InFlightLimit {
         self.reference_at = now;
     }
 
-    /// The requests in flight have another load, and so has every number that was found.
-    pub(super) fn rescale(&mut self, from: Load, to: Load, now: Moment) {
+    /// Requests of a route have another load, and another cost. If those that the limit is about are among them, so has
+    /// the number that was found, and what was measured before says nothing.
+    pub(super) fn rescale(&mut self, (from, to): (Load, Load), (cost_before, cost): (Span, Span), now: Moment) {
+        if cost_before.times(COMPARABLE) < self.reference_cost {
+            return;
+        }
         let (from, to) = (u128::from(from.as_256ths().max(1)), u128::from(to.as_256ths().max(1)));
         let number = u128::from(self.found.as_256ths()) * to / from;
         let most = self.found.max(self.few(self.reference_cost)).as_256ths();
-        self.knee = Knee::new();
-        // A request that only counts as a part of one costs that part.
-        self.reference_cost =
-            Span::from_nanos(u64::try_from(u128::from(self.reference_cost.as_nanos()) * to / from).unwrap_or(u64::MAX));
+        (self.knee, self.reference_cost) = (Knee::new(), cost);
+        // Until requests with the load of before have left, and for as long after that, since the first to end are the
+        // short ones.
+        self.blind_until = now + self.wave.longest.max(self.wave.lasts_min).times(2);
         self.set(u64::try_from(number).unwrap_or(u64::MAX).min(most), now);
     }
 
@@ -453,17 +473,28 @@ impl InFlightLimit {
             }
             (_, Some(_)) if self.is_clear => self.steer(trial, tried, now),
             (Finding::Unclear, Some(price)) if self.exposes_little(price) => self.grow(price, now),
-            (Finding::Unclear, Some(price)) if trial == Trial::None => {
-                self.attempt(Trial::Half, self.unproven(price).as_256ths() / 2, now);
-            }
+            (Finding::Unclear, Some(price)) if !self.is_idle => self.explore(trial, price, now),
             _ => self.next_wave(now),
+        }
+    }
+
+    /// Nothing is clear, and more requests would be expensive. Half of them is tried for one wave. If requests seem to
+    /// be served at once, twice as many go: certainty can take a minute where times vary.
+    fn explore(&mut self, trial: Trial, price: Span, now: Moment) {
+        if self.knee.leans_to_room() {
+            self.exposed_times = (self.exposed_times * 2).min(EXPOSED_TIMES_MAX);
+            self.set(self.found.max(self.few(price)).as_256ths(), now);
+        } else if trial == Trial::None {
+            self.attempt(Trial::Half, self.unproven(price).as_256ths() / 2, now);
+        } else {
+            self.next_wave(now);
         }
     }
 
     /// Takes over a number that the regression found. Half of it is tried next.
     fn take_over(&mut self, number: Load, now: Moment) {
         let most = self.found.as_256ths().saturating_mul(GROWTH_MAX);
-        self.is_clear = true;
+        (self.is_clear, self.exposed_times) = (true, 1);
         (self.tries, self.tries_more) = (TRIES, false);
         self.set(number.as_256ths().min(most), now);
     }
@@ -527,7 +558,8 @@ impl InFlightLimit {
     /// The number of requests of this price that expose no more than [`EXPOSED`], or that keep the cores busy.
     fn few(&self, price: Span) -> Load {
         let number = self.exposed_cpu().as_nanos() / price.as_nanos().max(1);
-        Load::from_256ths(number.saturating_mul(Load::ONE.as_256ths())).max(self.always_allowed())
+        let number = Load::from_256ths(number.saturating_mul(Load::ONE.as_256ths())).max(self.always_allowed());
+        Load::from_256ths(number.as_256ths().saturating_mul(self.exposed_times))
     }
 
     /// The load that may be in flight whatever the requests cost: it keeps the cores busy.

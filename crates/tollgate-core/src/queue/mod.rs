@@ -68,7 +68,7 @@ pub use price::{Price, RouteKey};
 pub use results::{Arrival, Event, Judgement, Refusal, RefusedBy, Standing};
 
 use crate::time::{Moment, Span};
-use crate::virtual_clock::{Cores, Load, Reading, Stay, VirtualClock};
+use crate::virtual_clock::{Cores, Load, Reading, Stay, VirtualClock, divide};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use client::TAGS;
@@ -489,7 +489,7 @@ impl Queue {
         }
         let dominant = self.dominant();
         if let (true, Some(stay)) = (teaches, slot.stay)
-            && let Some(times) = self.prices.record(slot.request.route, toll)
+            && let Some(times) = self.prices.record(slot.request.route, toll, slot.load)
             && !slot.is_exempt
         {
             let took = log2(stay.wall.as_nanos());
@@ -502,21 +502,28 @@ impl Queue {
                 times.record_calm(took);
             }
             if let Some(load) = self.limit.record(times, stay, toll, dominant, now) {
-                self.rescale(&slot, load, now);
+                self.rescale(&slot, stay.wall, load, now);
             }
             self.clock.set_cores(self.limit.cores(), now);
         }
     }
 
-    /// The route of `done` puts another load on the backend than was thought.
-    fn rescale(&mut self, done: &Slot, load: Load, now: Moment) {
+    /// The route of `done`, which has taken `wall`, puts another load on the backend than was thought. So its requests
+    /// have another cost, too.
+    fn rescale(&mut self, done: &Slot, wall: Span, load: Load, now: Moment) {
         let (mut from, mut to) = (done.load, load);
         for index in 0..self.in_flight.count() {
             let slot = &self.slots[self.in_flight.get(index) as usize];
             from = from.plus(slot.load);
             to = to.plus(if slot.request.route == done.request.route { load } else { slot.load });
         }
-        self.limit.rescale(from, to, now);
+        let [load, cores, to_256ths] =
+            [load, Load::of_cores(self.limit.cores()), to].map(|load| u128::from(load.as_256ths()));
+        let shared = to_256ths.max(cores) * u128::from(Load::ONE.as_256ths());
+        let cost = Span::from_nanos(divide(u128::from(wall.as_nanos()) * load * cores, shared.max(1)).max(1));
+        let before = self.prices.price(done.request.route).usual;
+        self.prices.restart(done.request.route, cost);
+        self.limit.rescale((from, to), (before, cost), now);
     }
 
     /// Raises the cost of requests that exceed their price, changes limits, and refuses waiting requests whose

@@ -190,16 +190,30 @@ impl Prices {
         }
     }
 
-    /// A request has cost `toll`. Returns the times of its route, if it has a slot.
-    pub(super) fn record(&mut self, key: RouteKey, toll: Span) -> Option<&mut Times> {
-        self.all.record(toll);
-        self.judge_restored(key.route, toll);
-        if let Some(parent) = self.slot(key.parent) {
-            parent.cost.record(toll);
+    /// A request has cost `toll`, computed with this load. Returns the times of its route, if it has a slot.
+    pub(super) fn record(&mut self, key: RouteKey, toll: Span, load: Load) -> Option<&mut Times> {
+        // The cost of a request that started before its route was found to sleep, or not to, says nothing any more.
+        let counts = self.find(key.route).is_none_or(|route| route.times.load() == load);
+        if counts {
+            self.all.record(toll);
+            self.judge_restored(key.route, toll);
+            if let Some(parent) = self.slot(key.parent) {
+                parent.cost.record(toll);
+            }
         }
         let route = self.slot(key.route)?;
-        route.cost.record(toll);
+        if counts {
+            route.cost.record(toll);
+        }
         Some(&mut route.times)
+    }
+
+    /// Forgets the costs of a route, which were computed in another way. One request of it cost `toll`.
+    pub(super) fn restart(&mut self, key: RouteKey, toll: Span) {
+        if let Some(route) = self.slot(key.route) {
+            route.cost = Cost::default();
+            route.cost.record(toll);
+        }
     }
 
     /// Counts whether the restored price of a route was right, and drops the others if too many were not.
@@ -292,7 +306,7 @@ mod tests {
     }
 
     fn record(prices: &mut Prices, key: RouteKey, millis: u64, times: usize) {
-        (0..times).for_each(|_| _ = prices.record(key, ms(millis)));
+        (0..times).for_each(|_| _ = prices.record(key, ms(millis), Load::ONE));
     }
 
     #[test]
@@ -383,7 +397,7 @@ mod tests {
         fn work_that_costs_something_has_a_price(tolls in prop::collection::vec(1u64..u64::MAX, 1..100)) {
             let mut prices = Prices::new(8);
             for toll in &tolls {
-                prices.record(key(1), Span::from_nanos(*toll));
+                prices.record(key(1), Span::from_nanos(*toll), Load::ONE);
             }
             prop_assert!(!prices.price(key(1)).mean.is_zero());
         }

@@ -109,7 +109,7 @@ impl Queue {
     pub(super) fn trim(&mut self) {
         self.update_prices();
         let allowed = self.wait_max();
-        if self.drain() <= allowed || !self.limit.is_proven() {
+        if self.drain() <= allowed || !self.limit.is_clear() {
             return;
         }
         let addresses: Vec<u64> = self.backlogs.keys().copied().collect();

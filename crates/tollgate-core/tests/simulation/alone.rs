@@ -125,6 +125,27 @@ fn a_lone_client_of_a_backend_that_sleeps_does_not_notice_the_gate_after_a_secon
     later.check();
 }
 
+/// A backend in a test often sleeps for exactly the same time. Requests of a closed loop then start and end together.
+#[test]
+fn a_lone_client_of_a_backend_that_always_sleeps_as_long_is_not_refused() {
+    let (mut later, mut long) = (Laws::new(), Sweep::at_most("L1 refused, long sleep", 0.5));
+    for (is_local, said, sleep) in [(true, 1, 250.0), (true, 2, 100.0), (false, 1, 250.0), (false, 4, 50.0)] {
+        for at_once in [16, 64, 100, 200, 256] {
+            for sigma in [0.0, 0.02] {
+                let mut world = World { is_local, ..lone(1, 100_000, &[(100, 0.01, sleep)], at_once) }.said(said);
+                world.sources[0].sigma = sigma;
+                let run =
+                    || format!("sleep {sleep} ms, sigma {sigma}, {at_once} at once, local {is_local}, said {said}");
+                later.add(&compare(&world, &[(3000, 7000)])[0], run);
+                world.sources[0].works[0].1 = work(0.01, 1000.0);
+                long.add(compare(&world, &[(3000, 7000)])[0].refused as f64, run);
+            }
+        }
+    }
+    later.check();
+    check([long.always()]);
+}
+
 #[test]
 fn a_lone_client_with_a_mixture_of_requests_does_not_notice_the_gate_after_a_second() {
     let (mut later, mut first) = (Laws::new(), Laws::first_second_of_sleepers());
