@@ -65,12 +65,11 @@ impl Queue {
         let network = network.filter(|network| self.contention.has_light(*network, is_light, now));
         let has_lighter = |network| self.contention.has_light(network, |_, cost| is_lighter(cost), now);
         let heavy = dominant.filter(|_| network.is_some_and(has_lighter)).map(octave);
-        let is_found = self.limit.is_found() && price.is_some_and(|price| self.limit.is_proven_for(price));
-        let cores = Load::of_cores(self.cores());
-        let start = if is_found { self.limit.in_force() } else { cores.min(self.limit.in_force()) };
+        let start = Load::of_cores(self.cores()).min(self.limit.in_force());
         let contenders = Contenders { network, heavy, start, cores: self.settings.cores };
+        let is_lone = self.lanes.iter().all(|lane| lane.blocks() <= 1);
         let limit = &mut self.limit;
         self.contention.update(&contenders, |number| limit.has_room(number), now);
-        limit.set_contended(network.is_some());
+        limit.set_contended(network.is_some(), is_lone);
     }
 }

@@ -12,7 +12,8 @@
 //! | the regression ([`Knee`]) finds | requests waited | the limit |
 //! |---|---|---|
 //! | a new number | | becomes that number |
-//! | the number in force | yes | is compared with half and twice of it, in turns, until one is clearly better |
+//! | the number in force | yes | is compared with twice of it, in turns, until one is clearly better |
+//! | the same, and several address blocks wait | yes | is compared with half of it first |
 //! | room, no number found before | yes | grows, by up to 8 times |
 //! | room, and times do not follow the number in flight | yes | is doubled |
 //! | nothing clear | yes | grows if that exposes less than 0.4 s per core |
@@ -176,6 +177,8 @@ pub(super) struct InFlightLimit {
     /// Whether heavy clients have a limit of their own (`contention.rs`). This one then neither tries other numbers nor
     /// grows because the machine is idle.
     is_contended: bool,
+    /// Whether all waiting requests are of one address block.
+    is_lone: bool,
     /// Since when the machine is idle with this limit.
     idle_since: Moment,
     /// Whether the limit has grown because the machine was idle.
@@ -212,6 +215,7 @@ impl InFlightLimit {
             in_force: start,
             is_clear: false,
             is_contended: false,
+            is_lone: false,
             idle_since: now,
             has_grown_idle: false,
             is_roomy: false,
@@ -266,18 +270,13 @@ impl InFlightLimit {
         self.is_clear
     }
 
-    /// Whether the number follows from a finding.
-    pub(super) const fn is_found(&self) -> bool {
-        self.is_clear || self.is_roomy
-    }
-
     /// Whether the backend is known to serve more than this number at once.
     pub(super) fn has_room(&self, number: Load) -> bool {
         self.is_idle || self.is_roomy || self.is_clear && self.found > number
     }
 
-    pub(super) const fn set_contended(&mut self, is_contended: bool) {
-        self.is_contended = is_contended;
+    pub(super) const fn set_contended(&mut self, is_contended: bool, is_lone: bool) {
+        (self.is_contended, self.is_lone) = (is_contended, is_lone);
     }
 
     /// CPU time that requests in flight may take while the limit is not proven.
@@ -531,6 +530,10 @@ impl InFlightLimit {
     fn try_another(&mut self, now: Moment) {
         // Half of one request is one request.
         let half = (self.found.as_256ths() / 2).max(Load::ONE.as_256ths());
+        // A smaller number would serve others sooner, but there are none, and the backend may need this one.
+        if !self.tries_more && self.is_lone {
+            (self.tries, self.trial_at) = (0, self.trial_at.or(Some(now)));
+        }
         if self.tries == 0 || !self.tries_more && half >= self.found.as_256ths() {
             return self.next_wave(now);
         }
