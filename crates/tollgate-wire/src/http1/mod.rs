@@ -82,9 +82,7 @@ impl Fault {
             Self::Malformed(detail) | Self::NotImplemented(detail) => detail,
             Self::TargetTooLong => "the request target is too long",
             Self::HeadTooLarge => "the header fields are too large or too many",
-            Self::VersionNotSupported => {
-                "HTTP/1.0 and HTTP/1.1 are supported, and HTTP/2 with TLS or with `h2c = true` in [gate]"
-            }
+            Self::VersionNotSupported => "only HTTP/1.0 and HTTP/1.1 are supported on this connection",
         }
     }
 }
