@@ -14,7 +14,7 @@
 //!
 //! | state | event | limit |
 //! |---|---|---|
-//! | off | heavy clients wait; a light one was seen less than [`LASTS`] ago | the cores |
+//! | off | heavy clients wait; a light one was seen less than [`LASTS`] ago | at most the cores |
 //! | on | light clients' requests take clearly longer than in calm; more than the busy cores | halved, down to one |
 //! | on | they hardly do, and the backend is known to have room or idle cores | grows by a quarter |
 //! | on | the machine is as busy with a smaller limit, or no busier with a larger one | the smaller ([`Saturation`]) |

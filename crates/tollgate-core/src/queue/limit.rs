@@ -490,7 +490,8 @@ impl InFlightLimit {
         }
     }
 
-    /// Takes over a number that the regression found. Half of it is tried next.
+    /// Takes over a number that the regression found. Half of it is tried next, if requests of several address blocks
+    /// wait.
     fn take_over(&mut self, number: Load, now: Moment) {
         let most = self.found.as_256ths().saturating_mul(GROWTH_MAX);
         (self.is_clear, self.exposed_times) = (true, 1);
@@ -558,7 +559,8 @@ impl InFlightLimit {
         self.few(price).min(self.in_force)
     }
 
-    /// The number of requests of this price that expose no more than [`EXPOSED`], or that keep the cores busy.
+    /// The number of requests of this price that expose no more than [`EXPOSED`], or that keep the cores busy, times
+    /// what a guess adds ([`Self::explore`]).
     fn few(&self, price: Span) -> Load {
         let number = self.exposed_cpu().as_nanos() / price.as_nanos().max(1);
         let number = Load::from_256ths(number.saturating_mul(Load::ONE.as_256ths())).max(self.always_allowed());

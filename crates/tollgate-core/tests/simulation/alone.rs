@@ -146,8 +146,7 @@ fn a_lone_client_of_a_backend_that_always_sleeps_as_long_is_not_refused() {
     check([long.always()]);
 }
 
-/// Most sites: a request waits for a database, and computes in between. Not met yet where it waits for half a second: a
-/// number of requests is found before those in flight show what they need.
+/// Most sites: a request waits for a database, and computes in between. Not met yet where it waits for half a second.
 #[test]
 fn a_lone_client_of_a_backend_that_waits_and_computes_hardly_notices_the_gate() {
     let mut laws = Laws::new();
