@@ -30,67 +30,19 @@ impl Cores {
     pub const fn as_milli(self) -> u32 {
         self.0
     }
-}
 
-/// How much of the backend requests claim: one that computes all the time claims one core, one that mostly sleeps a
-/// small part of one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Load(u64);
-
-/// A load is counted in parts of a request.
-const REQUEST: u64 = 256;
-
-impl Load {
-    /// Nothing.
-    pub const ZERO: Self = Self(0);
-    /// One request that computes.
-    pub const ONE: Self = Self(REQUEST);
-
-    /// The load of this many requests that compute.
-    pub const fn of(requests: u32) -> Self {
-        Self(requests as u64 * REQUEST)
-    }
-
-    /// The load of this many 256ths of a request.
-    pub const fn from_256ths(parts: u64) -> Self {
-        Self(parts)
-    }
-
-    /// In 256ths of a request.
-    pub const fn as_256ths(self) -> u64 {
-        self.0
-    }
-
-    /// The load of one request that counts as computing: all of it if it is [`Self::ONE`] or more, otherwise nothing.
-    const fn computing(self) -> u64 {
-        if self.0 >= REQUEST { self.0 } else { 0 }
-    }
-
-    /// The sum.
-    pub const fn plus(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
-    }
-
-    /// The difference, or zero if it would be negative.
-    pub const fn minus(self, other: Self) -> Self {
-        Self(self.0.saturating_sub(other.0))
-    }
-
-    /// The load that keeps this many cores busy.
-    pub const fn of_cores(cores: Cores) -> Self {
-        Self(cores.0 as u64 * REQUEST / 1000)
+    /// In whole cores, rounded up.
+    pub const fn count(self) -> u32 {
+        self.0.div_ceil(1000)
     }
 }
 
-/// A reading of the virtual clock when a request's stay at the backend begins: the request's load, and the fields of
-/// the clock of the same names.
+/// A reading of the virtual clock when a request's stay at the backend begins: the fields of the clock of the same names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    load: Load,
     at: Moment,
     nanos: u64,
     alone: u64,
-    full_nanos: u64,
 }
 
 impl Reading {
@@ -107,21 +59,18 @@ pub struct Stay {
     pub toll: Span,
     /// How long it was there.
     pub wall: Span,
-    /// The load that was there with it, its own included: the harmonic mean over that time, because a request that
-    /// shares a core gets one part of it in as many.
-    pub concurrency: Load,
-    /// The load of requests that compute (a load of one or more), its own included: the arithmetic mean over that time.
-    pub computing: Load,
+    /// How many requests were there with it, itself included, in parts of [`ALONE`]: the harmonic mean over that time,
+    /// because a request that shares a core gets one part of it in as many.
+    pub concurrency: u64,
 }
 
 /// The share of the cores within reach that requests use, when they use all of it.
 const USED_FULLY: u32 = 1024;
 
-/// [`VirtualClock::alone`] counts in parts of this size, so that a division by the load loses little.
-const ALONE: u64 = 1 << 20;
+/// Concurrency is counted in parts of this size, so that a division by the number of requests loses little.
+pub const ALONE: u64 = 1 << 12;
 
-/// The unit of work: parts of a nanosecond of a 256th of a request. Thousandths of a core times parts of
-/// [`USED_FULLY`].
+/// The unit of work: parts of a nanosecond. Thousandths of a core times parts of [`USED_FULLY`].
 const PARTS: i128 = 1000 * USED_FULLY as i128;
 
 /// The clock that all requests at one backend share.
@@ -129,15 +78,12 @@ const PARTS: i128 = 1000 * USED_FULLY as i128;
 pub struct VirtualClock {
     cores: Cores,
     at: Moment,
-    in_service: Load,
-    computing: Load,
-    /// CPU time that a request of load one would have taken since the beginning.
+    in_service: u32,
+    /// CPU time that a request would have taken since the beginning.
     nanos: u64,
-    /// The sum of elapsed nanoseconds divided by the load in service, times [`ALONE`]; wraps. The elapsed time divided
-    /// by its advance is the harmonic mean of the load.
+    /// The sum of elapsed nanoseconds divided by the number in service, times [`ALONE`]; wraps. The elapsed time
+    /// divided by its advance is the harmonic mean of that number.
     alone: u64,
-    /// The sum of elapsed nanoseconds times the load in service that computes, for its mean; wraps.
-    full_nanos: u64,
     /// Work done and not handed out yet, in [`PARTS`]; negative when more was handed out than was measured.
     carry: i128,
     /// How much of what is within reach requests really use, as last measured, in parts of [`USED_FULLY`].
@@ -155,11 +101,9 @@ impl VirtualClock {
         Self {
             cores,
             at: Moment::ZERO,
-            in_service: Load::ZERO,
-            computing: Load::ZERO,
+            in_service: 0,
             nanos: 0,
             alone: 0,
-            full_nanos: 0,
             carry: 0,
             used: USED_FULLY,
             work: 0,
@@ -168,8 +112,8 @@ impl VirtualClock {
         }
     }
 
-    /// The load in service.
-    pub const fn in_service(&self) -> Load {
+    /// How many requests are in service.
+    pub const fn in_service(&self) -> u32 {
         self.in_service
     }
 
@@ -182,41 +126,34 @@ impl VirtualClock {
     }
 
     /// A request begins its work at the backend.
-    pub fn start(&mut self, load: Load, now: Moment) -> Reading {
+    pub fn start(&mut self, now: Moment) -> Reading {
         self.advance(now);
-        self.in_service.0 = self.in_service.0.saturating_add(load.0);
-        self.computing.0 = self.computing.0.saturating_add(load.computing());
-        let Self { at, nanos, alone, full_nanos, .. } = *self;
-        Reading { load, at, nanos, alone, full_nanos }
+        self.in_service = self.in_service.saturating_add(1);
+        let Self { at, nanos, alone, .. } = *self;
+        Reading { at, nanos, alone }
     }
 
     /// The CPU time so far of a request that is still in service.
     pub fn so_far(&mut self, start: Reading, now: Moment) -> Span {
         self.advance(now);
-        Span::from_nanos(u64::try_from(self.taken(start) / u128::from(REQUEST)).unwrap_or(u64::MAX))
+        Span::from_nanos(self.nanos.saturating_sub(start.nanos))
     }
 
     /// The backend has finished a request.
     pub fn end(&mut self, start: Reading, now: Moment) -> Stay {
         let toll = self.so_far(start, now);
-        // A fraction of a nanosecond cannot be charged. It is divided among the remaining requests.
-        self.carry += (self.taken(start) % u128::from(REQUEST)) as i128 * PARTS;
-        self.in_service.0 = self.in_service.0.saturating_sub(start.load.0);
-        self.computing.0 = self.computing.0.saturating_sub(start.load.computing());
-
+        self.in_service = self.in_service.saturating_sub(1);
         let wall = self.at.since(start.at);
         let alone = u128::from(self.alone.wrapping_sub(start.alone));
-        let concurrency = (u128::from(wall.as_nanos()) * u128::from(ALONE)).checked_div(alone);
-        let concurrency = concurrency.map_or(start.load, |load| Load(u64::try_from(load).unwrap_or(u64::MAX)));
-        let full = self.full_nanos.wrapping_sub(start.full_nanos).checked_div(wall.as_nanos());
-        let computing = Load(full.unwrap_or(start.load.computing()));
-        Stay { toll, wall, concurrency, computing }
+        let concurrency = (u128::from(wall.as_nanos()) * u128::from(ALONE).pow(2)).checked_div(alone);
+        let concurrency = concurrency.map_or(ALONE, |parts| u64::try_from(parts).unwrap_or(u64::MAX));
+        Stay { toll, wall, concurrency }
     }
 
     /// Busy core time since the beginning, in nanoseconds, up to `now`; wraps.
     pub fn work_nanos(&mut self, now: Moment) -> u64 {
         self.advance(now);
-        (self.work / (PARTS as u128 * u128::from(REQUEST))) as u64
+        (self.work / PARTS as u128) as u64
     }
 
     /// The backend has used `cpu` since the last call. Call it every few tens of milliseconds, or not at all.
@@ -225,7 +162,7 @@ impl VirtualClock {
     pub fn measure(&mut self, cpu: Span, now: Moment) {
         self.advance(now);
         if self.within_reach > 0 {
-            let measured = i128::from(cpu.as_nanos()) * i128::from(REQUEST) * PARTS;
+            let measured = i128::from(cpu.as_nanos()) * PARTS;
             self.carry = self.carry.saturating_add(measured - self.handed_out);
             self.used = u32::try_from(measured / self.within_reach).unwrap_or(u32::MAX);
         }
@@ -239,22 +176,17 @@ impl VirtualClock {
         (self.handed_out, self.within_reach) = (0, 0);
     }
 
-    /// CPU time of a request, in 256ths of a nanosecond.
-    fn taken(&self, start: Reading) -> u128 {
-        u128::from(self.nanos.saturating_sub(start.nanos)) * u128::from(start.load.0)
-    }
-
-    /// Hands out the work done since the last event, to each by its load. A `now` in the past is no time at all.
+    /// Hands out the work done since the last event, to each the same. A `now` in the past is no time at all.
     fn advance(&mut self, now: Moment) {
         let elapsed = now.since(self.at).as_nanos();
         self.at = self.at.max(now);
-        if self.in_service == Load::ZERO {
+        if self.in_service == 0 {
             return;
         }
         if elapsed > 0 {
             self.work_for(elapsed);
         }
-        let parts_per_nano = i128::from(self.in_service.0) * PARTS;
+        let parts_per_nano = i128::from(self.in_service) * PARTS;
         if self.carry >= parts_per_nano {
             let each = divide(self.carry.unsigned_abs(), parts_per_nano.unsigned_abs());
             self.nanos = self.nanos.saturating_add(each);
@@ -264,13 +196,12 @@ impl VirtualClock {
 
     /// Adds the work that the requests in service do in `elapsed` nanoseconds.
     fn work_for(&mut self, elapsed: u64) {
-        let load = self.in_service.0.max(1);
+        let count = u64::from(self.in_service.max(1));
         let alone =
-            elapsed.checked_mul(ALONE).map_or_else(|| (elapsed / load).wrapping_mul(ALONE), |parts| parts / load);
+            elapsed.checked_mul(ALONE).map_or_else(|| (elapsed / count).wrapping_mul(ALONE), |parts| parts / count);
         self.alone = self.alone.wrapping_add(alone);
-        self.full_nanos = self.full_nanos.wrapping_add(elapsed.wrapping_mul(self.computing.0));
-        let busy = (u128::from(self.in_service.0) * 1000).min(u128::from(self.cores.0) * u128::from(REQUEST));
-        let within_reach = i128::from(elapsed) * busy as i128;
+        let busy = (count * 1000).min(self.cores.0.into());
+        let within_reach = i128::from(elapsed) * i128::from(busy);
         let work = within_reach.saturating_mul(i128::from(self.used));
         self.within_reach = self.within_reach.saturating_add(within_reach);
         self.handed_out = self.handed_out.saturating_add(work);
@@ -297,14 +228,13 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum ClockEvent {
-        Start(Load),
+        Start,
         End(prop::sample::Index),
         Measure(u64),
     }
 
     fn event() -> impl Strategy<Value = ClockEvent> {
-        let load = prop_oneof![Just(Load::ONE), (1u64..600).prop_map(Load::from_256ths)];
-        prop_oneof![load.prop_map(ClockEvent::Start), any::<prop::sample::Index>().prop_map(ClockEvent::End)]
+        prop_oneof![Just(ClockEvent::Start), any::<prop::sample::Index>().prop_map(ClockEvent::End)]
     }
 
     fn measured_event() -> impl Strategy<Value = ClockEvent> {
@@ -325,22 +255,21 @@ mod tests {
             now = now + Span::from_nanos(*elapsed);
             was_busy |= *elapsed > 0 && !at_work.is_empty();
             match event {
-                ClockEvent::Start(load) => at_work.push(clock.start(*load, now)),
+                ClockEvent::Start => at_work.push(clock.start(now)),
                 ClockEvent::End(index) if !at_work.is_empty() => {
                     let start = at_work.swap_remove(index.index(at_work.len()));
-                    charged += i128::from(clock.end(start, now).toll.as_nanos()) * i128::from(REQUEST);
+                    charged += i128::from(clock.end(start, now).toll.as_nanos());
                 }
                 ClockEvent::End(_) => {}
                 ClockEvent::Measure(cpu) => {
                     clock.measure(Span::from_nanos(*cpu), now);
-                    due += if was_busy { i128::from(*cpu) * i128::from(REQUEST) * PARTS } else { 0 };
+                    due += if was_busy { i128::from(*cpu) * PARTS } else { 0 };
                     was_busy = false;
                 }
             }
         }
         for start in at_work {
-            clock.advance(now);
-            charged += clock.taken(start) as i128;
+            charged += i128::from(clock.so_far(start, now).as_nanos());
         }
         due += clock.handed_out;
         (clock, charged * PARTS, due)
@@ -353,22 +282,19 @@ mod tests {
             events in prop::collection::vec((elapsed(), event()), 0..200),
         ) {
             let mut integral = 0i128;
-            let mut at_work = Vec::new();
+            let mut at_work = 0i128;
             for (elapsed, event) in &events {
-                let load: i128 = at_work.iter().map(|load: &Load| i128::from(load.0)).sum();
-                integral += i128::from(*elapsed) * (i128::from(cores.0) * i128::from(REQUEST)).min(load * 1000);
+                integral += i128::from(*elapsed) * i128::from(cores.0).min(at_work * 1000);
                 match event {
-                    ClockEvent::Start(load) => at_work.push(*load),
-                    ClockEvent::End(index) if !at_work.is_empty() => {
-                        at_work.swap_remove(index.index(at_work.len()));
-                    }
-                    _ => {}
+                    ClockEvent::Start => at_work += 1,
+                    ClockEvent::End(_) => at_work = (at_work - 1).max(0),
+                    ClockEvent::Measure(_) => {}
                 }
             }
             let (clock, charged, _) = run(cores, &events);
             prop_assert_eq!(charged + clock.carry, integral * i128::from(USED_FULLY));
             // At most a nanosecond per request in service is left to hand out.
-            prop_assert!((0..=PARTS * i128::from(REQUEST) * (events.len() as i128 + 1)).contains(&clock.carry));
+            prop_assert!((0..=PARTS * (events.len() as i128 + 1)).contains(&clock.carry));
         }
 
         #[test]
@@ -395,7 +321,7 @@ mod tests {
                     Some((a, b)) if !starts => prop_assert_eq!(steady.end(a, latest), shaken.end(b, at)),
                     popped => {
                         at_work.extend(popped);
-                        at_work.push((steady.start(Load::ONE, latest), shaken.start(Load::ONE, at)));
+                        at_work.push((steady.start(latest), shaken.start(at)));
                     }
                 }
             }
@@ -404,7 +330,7 @@ mod tests {
         #[test]
         fn equal_parallel_requests_pay_equal_parts(k in 1u32..200, cores in 1u32..9, wall in 0u64..10_000_000_000) {
             let mut clock = VirtualClock::new(Cores::whole(cores));
-            let starts: Vec<_> = (0..k).map(|_| clock.start(Load::ONE, Moment::ZERO)).collect();
+            let starts: Vec<_> = (0..k).map(|_| clock.start(Moment::ZERO)).collect();
             let fair = u128::from(wall) * u128::from(k.min(cores)) / u128::from(k);
             for start in starts {
                 let toll = u128::from(clock.end(start, Moment::from_nanos(wall)).toll.as_nanos());
@@ -418,62 +344,44 @@ mod tests {
     fn a_lone_request_pays_its_wall_time() {
         let mut clock = VirtualClock::new(Cores::whole(4));
         for year in 1..50 {
-            let start = clock.start(Load::ONE, Moment::from_nanos(year * YEAR_NS));
+            let start = clock.start(Moment::from_nanos(year * YEAR_NS));
             let stay = clock.end(start, Moment::from_nanos(year * YEAR_NS + 12_345_679));
             assert_eq!(stay.toll, Span::from_nanos(12_345_679));
-            assert_eq!((stay.wall, stay.concurrency), (stay.toll, Load::ONE));
+            assert_eq!((stay.wall, stay.concurrency), (stay.toll, ALONE));
         }
     }
 
     #[test]
-    fn a_stay_has_the_mean_load_that_was_in_service() {
+    fn a_stay_has_the_mean_number_that_was_in_service() {
         let mut clock = VirtualClock::new(Cores::whole(1));
-        let first = clock.start(Load::ONE, Moment::ZERO);
-        let second = clock.start(Load::ONE, Moment::from_millis(30));
-        assert_eq!(clock.end(second, Moment::from_millis(40)).concurrency, Load::of(2));
+        let first = clock.start(Moment::ZERO);
+        let second = clock.start(Moment::from_millis(30));
+        assert_eq!(clock.end(second, Moment::from_millis(40)).concurrency, 2 * ALONE);
         // It had the core for 30 ms and half of it for 10 ms: 35 ms of 40.
-        assert_eq!(clock.end(first, Moment::from_millis(40)).concurrency.as_256ths(), 256 * 40 / 35);
-    }
-
-    #[test]
-    fn a_request_that_mostly_sleeps_pays_only_its_part() {
-        let mut clock = VirtualClock::new(Cores::whole(1));
-        let sleeper = clock.start(Load::from_256ths(16), Moment::ZERO);
-        let worker = clock.start(Load::ONE, Moment::ZERO);
-        let worked = clock.end(worker, Moment::from_millis(170)).toll;
-        assert_eq!(worked, Span::from_millis(160));
-        assert_eq!(clock.end(sleeper, Moment::from_millis(170)).toll, Span::from_millis(10));
+        assert_eq!(clock.end(first, Moment::from_millis(40)).concurrency, ALONE * 40 / 35);
     }
 
     #[test]
     fn a_request_that_is_alone_for_hours_has_a_concurrency_of_one() {
         let mut clock = VirtualClock::new(Cores::whole(1));
-        let start = clock.start(Load::ONE, Moment::ZERO);
-        assert_eq!(clock.end(start, Moment::from_millis(20 * 3_600_000)).concurrency, Load::ONE);
+        let start = clock.start(Moment::ZERO);
+        assert_eq!(clock.end(start, Moment::from_millis(20 * 3_600_000)).concurrency, ALONE);
     }
 
     #[test]
     fn half_a_core_does_half_the_work() {
         let mut clock = VirtualClock::new(Cores::from_milli(500));
-        let start = clock.start(Load::ONE, Moment::ZERO);
+        let start = clock.start(Moment::ZERO);
         assert_eq!(clock.end(start, Moment::from_millis(300)).toll, Span::from_millis(150));
     }
 
     #[test]
     fn a_victim_is_not_charged_for_the_load_of_others() {
         let mut clock = VirtualClock::new(Cores::whole(1));
-        let crowd: Vec<_> = (0..15).map(|_| clock.start(Load::ONE, Moment::ZERO)).collect();
-        let victim = clock.start(Load::ONE, Moment::from_millis(100));
+        let crowd: Vec<_> = (0..15).map(|_| clock.start(Moment::ZERO)).collect();
+        let victim = clock.start(Moment::from_millis(100));
         let stay = clock.end(victim, Moment::from_millis(100 + 16 * 20));
-        assert_eq!(
-            stay,
-            Stay {
-                toll: Span::from_millis(20),
-                wall: Span::from_millis(320),
-                concurrency: Load::of(16),
-                computing: Load::of(16)
-            }
-        );
+        assert_eq!(stay, Stay { toll: Span::from_millis(20), wall: Span::from_millis(320), concurrency: 16 * ALONE });
         assert_eq!(crowd.len(), 15);
     }
 
@@ -483,7 +391,7 @@ mod tests {
         let mut tolls = Vec::new();
         // Ten at a time, 250 ms each, of which 5 ms are work: 200 ms of CPU a second.
         for round in 0..20u64 {
-            let starts: Vec<_> = (0..10).map(|_| clock.start(Load::ONE, Moment::from_millis(250 * round))).collect();
+            let starts: Vec<_> = (0..10).map(|_| clock.start(Moment::from_millis(250 * round))).collect();
             for tick in 1..=5 {
                 clock.measure(Span::from_millis(10), Moment::from_millis(250 * round + 50 * tick));
             }
@@ -497,13 +405,13 @@ mod tests {
     #[test]
     fn a_measurement_counts_from_when_it_begins_and_not_beyond_its_end() {
         let mut clock = VirtualClock::new(Cores::whole(1));
-        let first = clock.start(Load::ONE, Moment::ZERO);
+        let first = clock.start(Moment::ZERO);
         clock.unmeasured(Moment::from_millis(100));
         clock.measure(Span::from_millis(10), Moment::from_millis(200));
         clock.unmeasured(Moment::from_millis(200));
         // 100 ms by the clock, then 10 that were measured, of which the clock had handed out 100 already.
         assert_eq!(clock.end(first, Moment::from_millis(200)).toll, Span::from_millis(200));
-        let second = clock.start(Load::ONE, Moment::from_millis(200));
+        let second = clock.start(Moment::from_millis(200));
         assert_eq!(clock.end(second, Moment::from_millis(400)).toll, Span::from_millis(110));
     }
 
@@ -511,7 +419,7 @@ mod tests {
     fn cpu_time_of_an_idle_stretch_belongs_to_nobody() {
         let mut clock = VirtualClock::new(Cores::whole(1));
         clock.measure(Span::from_secs(100), Moment::from_millis(50));
-        let start = clock.start(Load::ONE, Moment::from_millis(60));
+        let start = clock.start(Moment::from_millis(60));
         assert_eq!(clock.end(start, Moment::from_millis(70)).toll, Span::from_millis(10));
     }
 
@@ -519,9 +427,9 @@ mod tests {
     fn an_end_without_a_start_is_harmless() {
         let mut clock = VirtualClock::new(Cores::whole(1));
         let mut other = VirtualClock::new(Cores::whole(1));
-        other.start(Load::ONE, Moment::ZERO);
-        let reading = other.start(Load::ONE, Moment::from_millis(5));
+        other.start(Moment::ZERO);
+        let reading = other.start(Moment::from_millis(5));
         assert_eq!(clock.end(reading, Moment::ZERO).toll, Span::ZERO);
-        assert_eq!(clock.in_service(), Load::ZERO);
+        assert_eq!(clock.in_service(), 0);
     }
 }

@@ -8,17 +8,16 @@
 use super::client::Client;
 use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Slot, State};
 use crate::time::{Moment, Span};
-use crate::virtual_clock::Load;
 
 /// Clients that are ahead yield to others, but one of their requests goes after this time.
 const YIELD_MAX: Span = Span::from_secs(1);
 /// Settled requests that cost less than this together always go: a backend must not idle while the gate hands over the
 /// next one.
-const HANDOVER: Span = Span::from_millis(10);
-const HANDOVER_MAX: Load = Load::of(8);
+const HANDOVER: Span = Span::from_millis(40);
+const HANDOVER_MAX: u64 = 256;
 /// A client behind its share may have at least this many peers while heavier requests are in flight. If one heavy
 /// request computes on the same core, four light ones get four fifths of it, and one gets half.
-const WITH_HEAVIER: Load = Load::of(4);
+const WITH_HEAVIER: u32 = 4;
 /// Requests in flight for longer are no part of a burst: long polls are in flight for 25 s.
 const BURST: Span = Span::from_secs(1);
 
@@ -38,7 +37,7 @@ impl Queue {
             return false;
         }
         // A client that is ahead is not starved, and the first request of a route finds out what the route costs.
-        let is_starved = slot.is_ahead && self.in_flight.ahead() == Load::ZERO && now.since(self.ahead_at) >= YIELD_MAX;
+        let is_starved = slot.is_ahead && self.in_flight.ahead() == 0 && now.since(self.ahead_at) >= YIELD_MAX;
         if is_starved || self.is_probe(slot) {
             return true;
         }
@@ -46,29 +45,25 @@ impl Queue {
         let contended =
             if slot.is_ahead { self.contention.limit(now) } else { self.contention.limit_of_octave(slot.octave, now) };
         let limit = contended.unwrap_or_else(|| self.limit_of(slot));
-        if self.is_crowding(slot, peers.load, now) {
+        if self.is_crowding(slot, peers.count, now) {
             return false;
         }
         let exposure = self.limit.exposure(slot.cost);
-        // Few requests of unknown cost go at once, and all clients ahead together, heavier ones included, have at most
-        // twice the limit.
+        // Few requests of unknown cost go at once.
         let is_price_safe =
             slot.is_settled || peers.unsettled < exposure && !self.is_exposing(slot, peers.unsettled, now);
-        let is_within_total = !slot.is_ahead || self.in_flight.ahead() < limit.plus(limit);
-        peers.load < limit && is_price_safe && is_within_total
+        peers.count < limit && is_price_safe
     }
 
-    /// How much load its peers may have in flight, if light and heavy clients do not compete.
-    pub(super) fn limit_of(&self, slot: &Slot) -> Load {
-        let at_most =
-            |cpu: Span| Load::from_256ths(cpu.as_nanos() / slot.cost.as_nanos().max(1) * Load::ONE.as_256ths());
+    /// How many peers it may have in flight, if light and heavy clients do not compete.
+    pub(super) fn limit_of(&self, slot: &Slot) -> u32 {
         let mut limit = self.limit.in_force();
         if !self.limit.is_proven_for(slot.cost) {
             limit = self.limit.unproven(slot.cost);
         }
         // Not while requests in flight cost far more than their price: this price may be as wrong.
-        if slot.is_settled && self.in_flight.peers(true, OCTAVES as u8 - 1).unsettled == Load::ZERO {
-            limit = limit.max(at_most(HANDOVER).min(HANDOVER_MAX));
+        if slot.is_settled && self.in_flight.peers(true, OCTAVES as u8 - 1).unsettled == 0 {
+            limit = limit.max((HANDOVER.as_nanos() / slot.cost.as_nanos().max(1)).min(HANDOVER_MAX) as u32);
         }
         if !slot.is_ahead && self.in_flight.has_heavier(slot.octave) {
             limit = limit.max(WITH_HEAVIER);
@@ -78,7 +73,7 @@ impl Queue {
 
     /// Whether the client is behind its share, but its network is the heavy one that competes with light clients, and
     /// has as much in flight as heavy clients may ([`Contention`](super::Contention)).
-    fn is_crowding(&self, slot: &Slot, peers: Load, now: Moment) -> bool {
+    fn is_crowding(&self, slot: &Slot, peers: u32, now: Moment) -> bool {
         let limit = self.contention.limit_of(slot.request.client.network, now);
         limit.is_some_and(|limit| !slot.is_ahead && peers >= limit && self.of_network(slot, |_| true) >= limit)
     }
@@ -86,26 +81,26 @@ impl Queue {
     /// Whether the network of the client exposes light clients of other networks to a burst of unknown cost: it has as
     /// much of unsettled price in flight as is always allowed. That the backend has room for light requests does not
     /// show that it has room for such a burst. `unsettled` is that of all peers, which is cheaper to check first.
-    fn is_exposing(&self, slot: &Slot, unsettled: Load, now: Moment) -> bool {
+    fn is_exposing(&self, slot: &Slot, unsettled: u32, now: Moment) -> bool {
         let is_light = |client: &Client, _| !self.is_ahead(client);
         unsettled >= self.limit.always_allowed()
             && self.contention.has_light(slot.request.client.network, is_light, now)
             && self.of_network(slot, |other| !other.is_settled && other.is_recent(now)) >= self.limit.always_allowed()
     }
 
-    /// The load in flight of a request's network, of requests that are not heavier by two octaves or more.
-    fn of_network(&self, slot: &Slot, counts: impl Fn(&Slot) -> bool) -> Load {
-        self.load_of(|other| {
+    /// How many requests of a request's network are in flight that are not heavier by two octaves or more.
+    fn of_network(&self, slot: &Slot, counts: impl Fn(&Slot) -> bool) -> u32 {
+        self.number_of(|other| {
             other.request.client.network == slot.request.client.network
                 && other.octave <= slot.octave.saturating_add(1)
                 && counts(other)
         })
     }
 
-    /// The load in flight of some requests.
-    pub(super) fn load_of(&self, counts: impl Fn(&Slot) -> bool) -> Load {
+    /// How many requests in flight are such ones.
+    pub(super) fn number_of(&self, counts: impl Fn(&Slot) -> bool) -> u32 {
         let in_flight = (0..self.in_flight.count()).map(|index| &self.slots[self.in_flight.get(index) as usize]);
-        in_flight.filter(|slot| counts(slot)).fold(Load::ZERO, |sum, slot| sum.plus(slot.load))
+        in_flight.filter(|slot| counts(slot)).count() as u32
     }
 
     /// Whether a request goes without waiting, to find out what its unseen route costs. There is one at a time.

@@ -4,7 +4,6 @@
 //! its share of the cores. A client whose largest tag is less than [`BEHIND`] before the present is ahead of its share.
 
 use super::client::{Client, TAGS};
-use super::log2::log2;
 use super::tree::quantum;
 use super::{Queue, Slot, State, largest, octave};
 use crate::time::{Moment, Span};
@@ -60,12 +59,7 @@ impl Queue {
             self.slots[at as usize] = raised;
             // A probe that exceeds its price has shown that its route is expensive: the next unseen route has its turn.
             self.probe = self.probe.filter(|probe| *probe != at);
-            let (route, wall) = (slot.request.route, now.since(reading.at()));
-            if !slot.is_ahead
-                && let Some(longer) = self.prices.longer_than_calm(route, log2(wall.as_nanos()))
-            {
-                self.contention.record_light(longer, slot.mean, wall, now);
-            }
+            let route = slot.request.route;
             self.prices.raise(route, cost, !slot.has_overrun);
             self.charge(at, cost);
         }

@@ -6,7 +6,7 @@ pub(super) const TAGS: usize = 3;
 pub(super) const KEYS: usize = TAGS + 1;
 
 /// The keys of a request's client, as keyed hashes, all different.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Client {
     /// Of the block (IPv4 /16, IPv6 /48).
     pub block: u64,

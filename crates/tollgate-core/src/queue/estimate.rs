@@ -7,7 +7,7 @@
 use super::tree::quantum;
 use super::{OCTAVE_BASE_NS, OCTAVES, Queue, Refusal, RefusedBy, Request, Slot, Standing, State, largest};
 use crate::time::{Moment, Span};
-use crate::virtual_clock::{Cores, Load};
+use crate::virtual_clock::Cores;
 
 /// The service rate is measured over the last 2 to 4 s in which requests waited.
 const WINDOW_NS: u64 = 2_000_000_000;
@@ -26,16 +26,15 @@ pub(super) struct ServiceRate {
     at: Moment,
     /// The clock's work at `at`, in nanoseconds.
     work_at: u64,
-    /// Time in which requests waited, the work done in it, and how much of that for clients behind their share.
+    /// Time in which requests waited, the work done in it.
     elapsed: u64,
     work: u64,
-    behind: u64,
     is_waiting: bool,
 }
 
 impl ServiceRate {
     pub(super) const fn new(prior: Cores) -> Self {
-        Self { prior, at: Moment::ZERO, work_at: 0, elapsed: 0, work: 0, behind: 0, is_waiting: false }
+        Self { prior, at: Moment::ZERO, work_at: 0, elapsed: 0, work: 0, is_waiting: false }
     }
 
     /// Whether requests waited when [`Self::observe`] was last called.
@@ -48,25 +47,16 @@ impl ServiceRate {
             self.elapsed += now.since(self.at).as_nanos();
             self.work += work.wrapping_sub(self.work_at);
             if self.elapsed > 2 * WINDOW_NS {
-                (self.elapsed, self.work, self.behind) = (self.elapsed / 2, self.work / 2, self.behind / 2);
+                (self.elapsed, self.work) = (self.elapsed / 2, self.work / 2);
             }
         }
         (self.at, self.work_at, self.is_waiting) = (now, work, is_waiting);
     }
 
-    /// A request of a client behind its share has cost `toll`.
-    pub(super) const fn settle_behind(&mut self, toll: Span) {
-        if self.is_waiting {
-            self.behind += toll.as_nanos();
-        }
-    }
-
-    /// Time to serve `cost` nanoseconds of CPU time. Clients ahead of their share get what those behind leave, a tenth
-    /// at least.
-    pub(super) fn time_for(&self, cost: u64, is_ahead: bool) -> Span {
+    /// Time to serve `cost` nanoseconds of CPU time.
+    pub(super) fn time_for(&self, cost: u64) -> Span {
         let prior = u128::from(PRIOR_NS) * u128::from(self.prior.as_milli()) / 1000;
-        let work = if is_ahead { self.work.saturating_sub(self.behind).max(self.work / 10) } else { self.work };
-        let (elapsed, work) = (u128::from(self.elapsed) + u128::from(PRIOR_NS), u128::from(work) + prior);
+        let (elapsed, work) = (u128::from(self.elapsed) + u128::from(PRIOR_NS), u128::from(self.work) + prior);
         let nanos = u128::from(cost) * elapsed / work.max(1);
         Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
@@ -79,9 +69,8 @@ impl Queue {
         let slot = self.slot_for(request, self.tags(&request.client), now);
         let wait = if self.goes_at_once(&slot, now) { Span::ZERO } else { self.standing(&slot).wait };
         // The request shares the cores with all in flight, and takes longer than its price by that factor.
-        let (load, cores) =
-            (self.in_flight().plus(slot.load).as_256ths(), Load::of_cores(self.cores()).as_256ths().max(1));
-        let shared = u128::from(slot.cost.as_nanos()) * u128::from(load.max(cores)) / u128::from(cores);
+        let (in_flight, cores) = (u64::from(self.in_flight() + 1) * 1000, u64::from(self.cores().as_milli()));
+        let shared = u128::from(slot.cost.as_nanos()) * u128::from(in_flight.max(cores)) / u128::from(cores);
         wait + Span::from_nanos(u64::try_from(shared).unwrap_or(u64::MAX))
     }
 
@@ -98,13 +87,13 @@ impl Queue {
         let others = u64::try_from(others / u128::from(slot.request.weight_milli.max(1))).unwrap_or(u64::MAX);
         let mut before = total.min(with_itself.saturating_add(others).saturating_sub(mean));
         let is_only = own.count + u32::from(is_new) == 1;
-        if is_only && self.rate.time_for(before, slot.is_ahead) > self.settings.hold_max {
+        if is_only && self.rate.time_for(before) > self.settings.hold_max {
             before = self.before_newcomer(slot).map_or(before, |first| first.min(before));
         }
         let count = u32::try_from(addresses.max(1)).unwrap_or(u32::MAX);
         let waiting = u32::try_from(self.waiting).unwrap_or(u32::MAX).saturating_add(u32::from(is_new));
         let position = waiting.min((own.count + u32::from(is_new)).saturating_mul(count));
-        Standing { is_ahead: slot.is_ahead, position, wait: self.rate.time_for(before, slot.is_ahead) }
+        Standing { is_ahead: slot.is_ahead, position, wait: self.rate.time_for(before) }
     }
 
     /// The price of what goes before a request whose client has nothing else waiting: the next request of every block
@@ -136,7 +125,7 @@ impl Queue {
 
     /// Time until everything that waits has been served.
     pub(super) fn drain(&self) -> Span {
-        self.rate.time_for(self.waiting_costs.iter().flatten().sum(), false)
+        self.rate.time_for(self.waiting_costs.iter().flatten().sum())
     }
 
     /// Waiting requests are refused if they would wait longer: the estimate may have risen since they arrived.

@@ -1,34 +1,19 @@
-//! The requests in flight, and their load by standing and octave.
+//! The requests in flight, and their number by standing and octave.
 //!
 //! The standing of a request is whether its client is behind or ahead of its fair share. The octave is the logarithm of
 //! its price to base two. A request competes with its peers in flight: those of the same or a better standing whose
 //! octave is at most one above its own.
 
 use super::{OCTAVES, Slot};
-use crate::virtual_clock::Load;
 use alloc::vec::Vec;
 
-/// The load of requests in flight: of one standing and octave, or a sum over several.
+/// The number of requests in flight: of one standing and octave, or a sum over several.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Peers {
-    /// The load of all of them.
-    pub(super) load: Load,
-    /// The load of those whose price is uncertain ([`Price::is_settled`](super::Price::is_settled)).
-    pub(super) unsettled: Load,
-}
-
-impl Peers {
-    const fn plus(self, other: Self) -> Self {
-        Self { load: self.load.plus(other.load), unsettled: self.unsettled.plus(other.unsettled) }
-    }
-
-    const fn minus(self, other: Self) -> Self {
-        Self { load: self.load.minus(other.load), unsettled: self.unsettled.minus(other.unsettled) }
-    }
-
-    const fn of(slot: &Slot) -> Self {
-        Self { load: slot.load, unsettled: if slot.is_settled { Load::ZERO } else { slot.load } }
-    }
+    /// All of them.
+    pub(super) count: u32,
+    /// Those whose price is uncertain ([`Price::is_settled`](super::Price::is_settled)).
+    pub(super) unsettled: u32,
 }
 
 /// The requests in flight.
@@ -39,7 +24,7 @@ pub(super) struct InFlightRequests {
     /// By standing and octave. The first row is for clients behind their share, the second for clients ahead of it.
     sums: [[Peers; OCTAVES]; 2],
     /// The sum of the second row.
-    ahead: Load,
+    ahead: u32,
 }
 
 impl InFlightRequests {
@@ -51,8 +36,8 @@ impl InFlightRequests {
         self.requests[index]
     }
 
-    /// The load of requests whose clients were ahead.
-    pub(super) const fn ahead(&self) -> Load {
+    /// The number of requests whose clients were ahead.
+    pub(super) const fn ahead(&self) -> u32 {
         self.ahead
     }
 
@@ -60,44 +45,51 @@ impl InFlightRequests {
     /// are behind too; a client ahead of its share competes with all.
     pub(super) fn peers(&self, is_ahead: bool, octave: u8) -> Peers {
         let heaviest = (usize::from(octave) + 1).min(OCTAVES - 1);
-        let standings = &self.sums[..=usize::from(is_ahead)];
-        standings.iter().flat_map(|octaves| &octaves[..=heaviest]).fold(Peers::default(), |sum, peers| sum.plus(*peers))
+        let peers = self.sums[..=usize::from(is_ahead)].iter().flat_map(|octaves| &octaves[..=heaviest]);
+        peers.fold(Peers::default(), |sum, peers| Peers {
+            count: sum.count + peers.count,
+            unsettled: sum.unsettled + peers.unsettled,
+        })
     }
 
     /// Whether a request in flight does not compete with one of this octave whose client is behind its share: because
     /// its own client is ahead, or because it is heavier by two octaves or more.
     pub(super) fn has_heavier(&self, octave: u8) -> bool {
         let heavier = (usize::from(octave) + 2).min(OCTAVES);
-        self.ahead > Load::ZERO || self.sums[0][heavier..].iter().any(|peers| peers.load > Load::ZERO)
+        self.ahead > 0 || self.sums[0][heavier..].iter().any(|peers| peers.count > 0)
     }
 
     /// Adds the request in slot `at`. Returns its index here, for [`remove`](Self::remove).
     pub(super) fn add(&mut self, at: u32, slot: &Slot) -> u32 {
-        let sum = self.sum_of(slot);
-        *sum = sum.plus(Peers::of(slot));
-        self.ahead = if slot.is_ahead { self.ahead.plus(slot.load) } else { self.ahead };
+        self.count_in(slot);
         self.requests.push(at);
         self.requests.len() as u32 - 1
     }
 
     /// Removes the request at `index`. Another request may move to this index; if so, returns its slot.
     pub(super) fn remove(&mut self, index: u32, slot: &Slot) -> Option<u32> {
-        let sum = self.sum_of(slot);
-        *sum = sum.minus(Peers::of(slot));
-        self.ahead = if slot.is_ahead { self.ahead.minus(slot.load) } else { self.ahead };
+        self.count_out(slot);
         self.requests.swap_remove(index as usize);
         self.requests.get(index as usize).copied()
     }
 
     /// The octave of a request has changed, or whether its price is settled.
     pub(super) fn change(&mut self, before: &Slot, after: &Slot) {
-        let sum = self.sum_of(before);
-        *sum = sum.minus(Peers::of(before));
-        let sum = self.sum_of(after);
-        *sum = sum.plus(Peers::of(after));
+        self.count_out(before);
+        self.count_in(after);
     }
 
-    fn sum_of(&mut self, slot: &Slot) -> &mut Peers {
-        &mut self.sums[usize::from(slot.is_ahead)][usize::from(slot.octave)]
+    fn count_in(&mut self, slot: &Slot) {
+        let sum = &mut self.sums[usize::from(slot.is_ahead)][usize::from(slot.octave)];
+        sum.count += 1;
+        sum.unsettled += u32::from(!slot.is_settled);
+        self.ahead += u32::from(slot.is_ahead);
+    }
+
+    fn count_out(&mut self, slot: &Slot) {
+        let sum = &mut self.sums[usize::from(slot.is_ahead)][usize::from(slot.octave)];
+        sum.count -= 1;
+        sum.unsettled -= u32::from(!slot.is_settled);
+        self.ahead -= u32::from(slot.is_ahead);
     }
 }

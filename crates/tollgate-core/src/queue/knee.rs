@@ -10,48 +10,20 @@
 //! within a route count, so the mix of routes does not matter.
 
 use super::log2::{OCTAVE, log2};
-use crate::virtual_clock::Load;
+use crate::virtual_clock::ALONE;
 
-/// The candidates, in 256ths of a request that computes all the time. A request that mostly sleeps counts as a fraction
-/// of one, so there are candidates below one. The last one stands for "all at once, however many".
-const STEPS: [u64; COUNT] = [
-    4,
-    8,
-    16,
-    32,
-    64,
-    128,
-    ONE,
-    2 * ONE,
-    3 * ONE,
-    4 * ONE,
-    6 * ONE,
-    8 * ONE,
-    12 * ONE,
-    16 * ONE,
-    24 * ONE,
-    32 * ONE,
-    48 * ONE,
-    64 * ONE,
-    96 * ONE,
-    128 * ONE,
-    192 * ONE,
-    256 * ONE,
-    384 * ONE,
-    512 * ONE,
-    1024 * ONE,
-];
+/// The candidates. The last one stands for "all at once, however many".
+const STEPS: [u32; COUNT] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024];
 /// Their logarithms.
 const STEPS_LOG2: [i32; COUNT] = {
     let (mut logs, mut index) = ([0; COUNT], 0);
     while index < COUNT {
-        logs[index] = log2(STEPS[index]);
+        logs[index] = log2(STEPS[index] as u64 * ALONE);
         index += 1;
     }
     logs
 };
-const ONE: u64 = Load::ONE.as_256ths();
-const COUNT: usize = 25;
+const COUNT: usize = 19;
 /// The index of the candidate "all at once, however many".
 const FLAT: usize = COUNT - 1;
 /// How many requests the regression remembers.
@@ -66,9 +38,8 @@ const SAMPLES_MIN: u64 = 12;
 /// A candidate is clearly better than another if it leaves less variance unexplained, by at least this many times the
 /// usual variance of one request.
 const CLEARLY: u64 = 30;
-/// The same for a guess, and the numbers of requests that may lead to one. After many, a guess is no better than none.
-const LEANING: u64 = 4;
-const LEANING_SAMPLES: core::ops::Range<u64> = 6..64;
+/// The same for a number that was tried.
+const LEANING: u64 = 8;
 /// One request leaves at least this much unexplained, however regular the backend: a sixteenth of an octave, squared.
 const NOISE_MIN: u64 = (OCTAVE as u64 / 16).pow(2);
 
@@ -76,8 +47,6 @@ const NOISE_MIN: u64 = (OCTAVE as u64 / 16).pow(2);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usual {
     alone: [i32; COUNT],
-    /// The mean number in flight (concurrency), as a logarithm.
-    concurrency: i32,
     samples: i32,
     /// How many requests in a row no candidate has explained.
     unexplained: u8,
@@ -87,11 +56,6 @@ pub(super) struct Usual {
 pub(super) type Deviations = [u64; COUNT];
 
 impl Usual {
-    /// How far a request is from its route's mean number in flight, and from its mean time.
-    pub(super) const fn off_mean(&self, took: i32, concurrency: i32) -> (i32, i32) {
-        (concurrency - self.concurrency, took - self.alone[FLAT])
-    }
-
     /// Removes each candidate's slowdown from the measured time, and compares the rest with the route's usual time.
     /// The memory of a route whose cost has changed is dropped.
     pub(super) fn compare(&mut self, took: i32, concurrency: i32) -> Deviations {
@@ -101,7 +65,6 @@ impl Usual {
         let first = self.samples == 0;
         self.samples = (self.samples + 1).min(ROUTE_MEMORY);
         let mut deviations = [0; COUNT];
-        self.concurrency += (concurrency - self.concurrency) / self.samples;
         let (alone, samples) = (&mut self.alone, self.samples);
         // Most routes have their full memory. With a constant divisor the compiler makes vector code of the loop.
         if samples == ROUTE_MEMORY {
@@ -118,11 +81,11 @@ impl Usual {
     }
 }
 
-/// Compares a request with each candidate. `took` and `load`, the load in flight, are logarithms; `part` divides by the
-/// number of requests remembered.
-fn compare_each(alone: &mut [i32; COUNT], weighed: &mut Deviations, took: i32, load: i32, part: impl Fn(i32) -> i32) {
+/// Compares a request with each candidate. `took` and `number`, the number in flight, are logarithms; `part` divides by
+/// the number of requests remembered.
+fn compare_each(alone: &mut [i32; COUNT], weighed: &mut Deviations, took: i32, number: i32, part: impl Fn(i32) -> i32) {
     for ((alone, weighed), step) in alone.iter_mut().zip(weighed).zip(STEPS_LOG2) {
-        let deviation = took - (load - step).max(0) - *alone;
+        let deviation = took - (number - step).max(0) - *alone;
         *alone += part(deviation);
         *weighed = weigh(deviation.unsigned_abs().into());
     }
@@ -139,7 +102,7 @@ fn weigh(deviation: u64) -> u64 {
 pub(super) enum Finding {
     /// The backend serves this number at once. Of the candidates that are not clearly worse than the best one, it is
     /// the nearest to the number in force.
-    Full(Load),
+    Full(u32),
     /// The backend has served all requests at once so far, however many there were.
     Roomy,
     /// The number at once has not varied enough to tell.
@@ -166,7 +129,7 @@ impl Knee {
         self.samples = (self.samples + 1).min(MEMORY);
     }
 
-    pub(super) fn finding(&self, in_force: Load) -> Finding {
+    pub(super) fn finding(&self, in_force: u32) -> Finding {
         let least = self.unexplained.iter().copied().min().unwrap_or(0);
         let (follows, flat) = (self.unexplained[0], self.unexplained[FLAT]);
         let clear = self.noise() * CLEARLY;
@@ -177,7 +140,7 @@ impl Knee {
             let current = step_of(in_force);
             let is_good = |index: &usize| self.unexplained[*index] - least <= clear;
             let nearest = (0..COUNT).filter(is_good).min_by_key(|index| index.abs_diff(current)).unwrap_or(current);
-            Finding::Full(if nearest == current { in_force } else { Load::from_256ths(STEPS[nearest]) })
+            Finding::Full(if nearest == current { in_force } else { STEPS[nearest] })
         } else if follows.saturating_sub(flat) > clear {
             Finding::Roomy
         } else {
@@ -185,10 +148,10 @@ impl Knee {
         }
     }
 
-    /// Whether the backend seems to serve all requests at once, however many there are, although that is not clear.
-    pub(super) fn leans_to_room(&self) -> bool {
-        let evidence = self.unexplained[0].saturating_sub(self.unexplained[FLAT]);
-        LEANING_SAMPLES.contains(&self.samples) && evidence > self.noise() * LEANING
+    /// Whether `fewer` at once explain the times better than `number`, although that need not be clear.
+    pub(super) fn leans_to(&self, fewer: u32, number: u32) -> bool {
+        let [fewer, number] = [fewer, number].map(|number| self.unexplained[step_of(number)]);
+        number.saturating_sub(fewer) > self.noise() * LEANING
     }
 
     /// The variance of one request's time around its route's usual time.
@@ -204,7 +167,7 @@ impl Knee {
     }
 }
 
-/// The largest step that is not above `load`.
-fn step_of(load: Load) -> usize {
-    STEPS.iter().rposition(|&step| step <= load.as_256ths()).unwrap_or(0)
+/// The largest step that is not above `number`.
+fn step_of(number: u32) -> usize {
+    STEPS.iter().rposition(|&step| step <= number).unwrap_or(0)
 }

@@ -9,12 +9,11 @@
 //!   wait.
 //! - If most of the first prices turn out to be wrong by a factor of eight, the rest of them are dropped.
 //!
-//! Whether a route sleeps, and the cores that were found, are not restored: a wrong answer would expose 64 times as
-//! many requests, or charge clients too much, until there is enough evidence against it.
+//! The cores that were found are not restored: a wrong number would charge clients too much, until there is enough
+//! evidence against it.
 
 use super::Queue;
 use crate::time::{Moment, Span};
-use crate::virtual_clock::Load;
 use alloc::vec::Vec;
 
 /// The bounds of a restored price.
@@ -54,11 +53,7 @@ impl Queue {
 
     /// The knowledge to keep.
     pub fn learned(&self) -> Learned {
-        let one = u128::from(Load::ONE.as_256ths());
-        let (limit, load) = (self.limit.found().as_256ths(), self.prices.mean_load().as_256ths().max(1));
-        // A route that sleeps has a small load here, and a whole one in a queue that does not know yet that it sleeps.
-        let count = u128::from(limit) * one / u128::from(load) / one;
-        Learned { in_flight: u32::try_from(count).unwrap_or(u32::MAX), prices: self.prices.learned() }
+        Learned { in_flight: self.limit.found(), prices: self.prices.learned() }
     }
 
     /// Starts from the knowledge of an earlier queue. Call it before the first request arrives.

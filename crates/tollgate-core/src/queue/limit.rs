@@ -12,12 +12,12 @@
 //! | the regression ([`Knee`]) finds | requests waited | the limit |
 //! |---|---|---|
 //! | a new number | | becomes that number |
-//! | the number in force | yes | is compared with twice of it, in turns, until one is clearly better |
-//! | the same, and several address blocks wait | yes | is compared with half of it first |
-//! | room, no number found before | yes | grows, by up to 8 times |
-//! | room, and times do not follow the number in flight | yes | is doubled |
+//! | room | yes | grows by 8 times, or is doubled if a number was found before |
+//! | the number in force, and several address blocks wait | yes | half is tried, in every other of six waves |
+//! | the same, after a wave with half | | stays, or becomes half if that explains the times better |
+//! | the number in force | yes | twice is tried for a wave, after [`TRIAL_AFTER_MIN`] |
 //! | nothing clear | yes | grows if that exposes less than 0.4 s per core |
-//! | nothing clear, and that exposes more | yes | half is tried for a wave, or more if there seems to be room |
+//! | nothing clear, and that exposes more | yes | half is tried for a wave, unless room was found before |
 //! | room, nothing clear | no | stays |
 //!
 //! All this is about requests of one cost: that of the requests which most of the waiting CPU time belongs to
@@ -29,23 +29,17 @@
 //! number was found yet: once without proof, then only if requests seem to be served at once
 //! ([`InFlightLimit::serves_all_at_once`]). The machine has been idle for [`IDLE_MAX`] with the number that was found.
 //! Nothing has ended for [`SILENCE_MAX`].
-//!
-//! Requests are weighed, not counted ([`Times::load`]): in a backend where some requests compute and others sleep, a
-//! hundred sleepers do not compete with one that computes.
 
 use super::IN_FLIGHT_MAX;
-use super::knee::{Finding, Knee, Usual};
+use super::knee::{Finding, Knee};
 use super::log2::log2;
-use super::price::Price;
-use super::response::{COMPUTES, Follows, ONLY_SHARE, Response, STILL_ROOM};
+use super::price::{Price, Times, recent_mean};
 use crate::time::{Moment, Span};
-use crate::virtual_clock::{Cores, Load, Stay};
+use crate::virtual_clock::{Cores, Stay};
 
 /// The limit before anything is known. A backend of up to 8 cores is busy with it, and 8 expensive requests slow others
 /// by 8 times at most.
-const START: Load = Load::of(8);
-/// The limit never grows beyond this.
-const LIMIT_MAX: Load = Load::of(IN_FLIGHT_MAX);
+const START: u32 = 8;
 /// A wave ends after this time at the latest, if requests wait and one has ended: long polls of 25 s would make it last
 /// 25 s.
 const WAVE_MAX: Span = Span::from_secs(2);
@@ -53,71 +47,24 @@ const WAVE_MAX: Span = Span::from_secs(2);
 const SILENCE_MAX: Span = Span::from_secs(4);
 /// CPU time of unknown requests that a growing limit may expose, per core.
 const EXPOSED: Span = Span::from_millis(400);
-/// Up to this many times as much, where requests seem to be served at once.
-const EXPOSED_TIMES_MAX: u64 = 16;
 /// At least this many requests may be in flight whatever they cost, and as many as there are cores if that is more.
 const ALWAYS_ALLOWED: u32 = 4;
 /// The limit grows by at most this factor per wave.
-const GROWTH_MAX: u64 = 8;
-/// A number that was found is tried again in both directions after this time, at first and at most.
+const GROWTH_MAX: u32 = 8;
+/// Twice the number that was found is tried after this time, at first and at most.
 const TRIAL_AFTER_MIN: Span = Span::from_secs(10);
 const TRIAL_AFTER_MAX: Span = Span::from_secs(30);
+/// In so many waves half of a number that was found is tried. A smaller number would serve other address blocks sooner.
+const HALVES: u32 = 3;
 /// Requests have to wait for this long before an idle machine counts: two readings of its CPU time.
 const IDLE_MIN: Span = Span::from_millis(100);
 /// A number that leaves the backend's machine idle for this long while requests wait is doubled: some of those in
 /// flight only wait.
 const IDLE_MAX: Span = Span::from_secs(1);
-/// The number of waves in which another number is tried, in turns with the number found.
-const TRIES: u8 = 6;
-/// The backend may have this many times the cores that the settings name. That many requests compute at once without
-/// slowing each other down.
-const CORES_MARGIN: u64 = 4;
 /// A finding about requests of one cost holds for those that cost up to this many times as much.
 const COMPARABLE: u64 = 4;
 /// When most of what waited has been cheaper for this long, cheaper requests are studied instead.
 const CHEAPER_AFTER: Span = Span::from_secs(10);
-/// Requests that it takes to know how long a route takes in calm, and requests that are remembered.
-const CALM_SAMPLES_MIN: i32 = 8;
-const CALM_MEMORY: i32 = 32;
-/// The load of a request that sleeps.
-const SLEEPER: Load = Load::from_256ths(4);
-
-/// How long a route's requests take, and whether they compute.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Times {
-    /// How long they take alone, by each candidate of the regression.
-    usual: Usual,
-    /// Whether they take longer while more requests that compute are in flight.
-    response: Response,
-    /// Whether they mostly wait, for a database for example, and hardly compute.
-    is_sleeper: bool,
-    /// The mean time of requests while nothing waits, as a logarithm, and how many it is the mean of.
-    calm: i32,
-    calm_samples: i32,
-}
-
-impl Times {
-    /// A request of a client behind its share took `took` while nothing waits, as a logarithm.
-    pub(super) fn record_calm(&mut self, took: i32) {
-        self.calm_samples = (self.calm_samples + 1).min(CALM_MEMORY);
-        self.calm += (took - self.calm) / self.calm_samples;
-    }
-
-    /// How much longer than in calm a request takes, as a logarithm, if that is known.
-    pub(super) fn longer_than_calm(&self, took: i32) -> Option<i32> {
-        (self.calm_samples >= CALM_SAMPLES_MIN).then_some(took - self.calm)
-    }
-
-    /// Whether a request of this route has ended. Parent paths have no times.
-    pub(super) fn is_known(&self) -> bool {
-        self.is_sleeper || self.usual != Usual::default()
-    }
-
-    /// The load that a request of this route puts on the backend.
-    pub(super) const fn load(&self) -> Load {
-        if self.is_sleeper { SLEEPER } else { Load::ONE }
-    }
-}
 
 /// One wave: see the top of the module.
 #[derive(Clone, Copy, Debug, Default)]
@@ -144,34 +91,23 @@ struct Wave {
     first_wait_at: Option<Moment>,
 }
 
-/// Whether another number than the one found is in force for one wave, to compare the times.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Trial {
-    #[default]
-    None,
-    Half,
-    Twice,
-}
-
 /// The in-flight limit of one backend.
 #[derive(Clone, Debug)]
 pub(super) struct InFlightLimit {
     /// The cost of the requests for which the limit is found: the usual cost of those that most of the waiting CPU time
     /// belongs to. Zero until requests of a settled price have waited.
     reference_cost: Span,
+    /// The mean time of the last few requests that cost about as much.
+    reference_wall: Option<Span>,
     /// When most of the waiting CPU time was last of requests that cost at least a quarter of that.
     reference_at: Moment,
     knee: Knee,
-    /// How times follow the number in flight near the number in force, over all routes.
-    response: Response,
-    /// When the number found has changed last.
-    set_at: Moment,
     /// The cores that the settings name.
     configured_cores: Cores,
     /// The limit without trials.
-    found: Load,
+    found: u32,
     /// The limit now.
-    in_force: Load,
+    in_force: u32,
     /// Whether the regression has found a number that `found` follows from. Otherwise `found` is a guess.
     is_clear: bool,
     /// Whether heavy clients have a limit of their own (`contention.rs`). This one then neither tries other numbers nor
@@ -183,79 +119,70 @@ pub(super) struct InFlightLimit {
     idle_since: Moment,
     /// Whether the limit has grown because the machine was idle.
     has_grown_idle: bool,
-    /// Whether the last wave found room: the backend does not compute with all its cores.
+    /// Whether the regression has found room: the backend does not compute with all its cores. A later wave in which
+    /// the number in flight does not vary shows nothing else.
     is_roomy: bool,
     /// Whether the backend's machine was last seen to have CPU time to spare.
     is_idle: bool,
     wave: Wave,
-    /// When other numbers were last tried, and how long after that they are tried again.
-    trial_at: Option<Moment>,
+    /// Whether another number than the one found is in force for this wave.
+    is_trial: bool,
+    /// How many more waves try half of the number.
+    halves: u32,
+    /// When twice the number was last tried, and how long after that it is tried again.
+    trial_at: Moment,
     trial_after: Span,
-    /// How many more waves try another number, in turns with the number itself, and whether that is a larger one.
-    tries: u8,
-    tries_more: bool,
-    trial: Trial,
-    /// How many times [`EXPOSED`] is allowed.
-    exposed_times: u64,
-    /// Until then, the number in flight at a time and the times of requests are not compared ([`Self::rescale`]).
-    blind_until: Moment,
 }
 
 impl InFlightLimit {
     pub(super) fn new(configured_cores: Cores, now: Moment) -> Self {
-        let start = START.max(Load::of_cores(configured_cores)).min(LIMIT_MAX);
+        let start = START.max(configured_cores.count()).min(IN_FLIGHT_MAX);
         Self {
             reference_cost: Span::ZERO,
+            reference_wall: None,
             reference_at: now,
             knee: Knee::new(),
-            response: Response::default(),
-            set_at: now,
             configured_cores,
             found: start,
             in_force: start,
             is_clear: false,
             is_contended: false,
-            is_lone: false,
+            is_lone: true,
             idle_since: now,
             has_grown_idle: false,
             is_roomy: false,
             is_idle: false,
             wave: Wave { since: now, ..Wave::default() },
-            trial_at: None,
+            is_trial: false,
+            halves: 0,
+            trial_at: now,
             trial_after: TRIAL_AFTER_MIN,
-            tries: 0,
-            tries_more: true,
-            trial: Trial::None,
-            exposed_times: 1,
-            blind_until: now,
         }
     }
 
     /// The limit in force.
-    pub(super) const fn in_force(&self) -> Load {
+    pub(super) const fn in_force(&self) -> u32 {
         self.in_force
     }
 
     /// The limit without trials.
-    pub(super) const fn found(&self) -> Load {
+    pub(super) const fn found(&self) -> u32 {
         self.found
     }
 
     /// Starts at a number that was found earlier, as unproven as any other.
     pub(super) fn restore(&mut self, number: u32, now: Moment) {
         self.is_clear = false;
-        self.set(Load::of(number).max(self.always_allowed()).as_256ths(), now);
-    }
-
-    /// Whether the limit follows from what was measured.
-    pub(super) const fn is_proven(&self) -> bool {
-        self.is_clear || self.is_roomy || self.is_idle
+        self.set(number.max(self.always_allowed()), now);
     }
 
     /// Whether the limit follows from what was measured with requests of about this price. A hundred that cost a
     /// millisecond each and do not slow each other down say nothing about a hundred that cost a second.
     pub(super) fn is_proven_for(&self, price: Span) -> bool {
-        self.is_idle || self.is_proven() && price <= self.reference_cost.times(COMPARABLE)
+        // Where times do not follow the number in flight, a request seems to cost more the fewer there are.
+        let has_reference = self.is_roomy && self.reference_cost > Span::ZERO;
+        let wall = self.reference_wall.filter(|_| has_reference).unwrap_or(Span::ZERO);
+        self.is_idle || (self.is_clear || self.is_roomy) && price <= self.reference_cost.max(wall).times(COMPARABLE)
     }
 
     /// Whether a request of this price may be refused for its estimated wait: a number was found. One that was found
@@ -270,8 +197,14 @@ impl InFlightLimit {
         self.is_clear
     }
 
+    /// Whether this number is more than four fifths of what the backend is known to serve at once, and more than the
+    /// cores. A fifth of a pool's workers is left to light clients.
+    pub(super) fn is_nearly_full(&self, number: u32) -> bool {
+        self.is_clear && number > self.configured_cores.count() && number > self.found - self.found / 5
+    }
+
     /// Whether the backend is known to serve more than this number at once.
-    pub(super) fn has_room(&self, number: Load) -> bool {
+    pub(super) fn has_room(&self, number: u32) -> bool {
         self.is_idle || self.is_roomy || self.is_clear && self.found > number
     }
 
@@ -279,13 +212,9 @@ impl InFlightLimit {
         (self.is_contended, self.is_lone) = (is_contended, is_lone);
     }
 
-    /// CPU time that requests in flight may take while the limit is not proven.
-    pub(super) fn exposed_cpu(&self) -> Span {
-        Span::from_nanos(EXPOSED.times(self.configured_cores.as_milli().into()).as_nanos() / 1000)
-    }
-
-    /// How much load of unsettled price (no request of the route has ended, or one costs far more) may be in flight.
-    pub(super) fn exposure(&self, price: Span) -> Load {
+    /// How many requests of unsettled price (no request of the route has ended, or one costs far more) may be in
+    /// flight.
+    pub(super) fn exposure(&self, price: Span) -> u32 {
         let least = self.always_allowed();
         if self.is_proven_for(price) { self.in_force.max(least) } else { least }
     }
@@ -293,11 +222,7 @@ impl InFlightLimit {
     /// The backend's cores: what the settings name, or fewer if fewer requests at once are all that it serves. A gate
     /// takes its own machine's cores for the backend's, and prices are too high by as much as that is wrong.
     pub(super) fn cores(&self) -> Cores {
-        if !self.is_clear {
-            return self.configured_cores;
-        }
-        let found = self.found.max(Load::ONE).as_256ths() * 1000 / Load::ONE.as_256ths();
-        self.configured_cores.min(Cores::from_milli(u32::try_from(found).unwrap_or(u32::MAX)))
+        if self.is_clear { self.configured_cores.min(Cores::whole(self.found)) } else { self.configured_cores }
     }
 
     /// A request goes to the backend. Returns the number of its wave.
@@ -322,43 +247,31 @@ impl InFlightLimit {
     }
 
     /// Learns from a request that has cost `cost`. `dominant` is the usual cost of the requests that most of the
-    /// waiting CPU time belongs to. Returns the route's load if that has changed.
-    pub(super) fn record(
-        &mut self,
-        route: &mut Times,
-        stay: Stay,
-        cost: Span,
-        dominant: Option<Price>,
-        now: Moment,
-    ) -> Option<Load> {
+    /// waiting CPU time belongs to.
+    pub(super) fn record(&mut self, times: &mut Times, stay: Stay, cost: Span, dominant: Option<Price>, now: Moment) {
         self.follow_dominant_cost(dominant, now);
-        let (took, concurrency) = (log2(stay.wall.as_nanos()), log2(stay.concurrency.as_256ths()));
-        let is_new = route.usual == Usual::default();
-        let deviations = route.usual.compare(took, concurrency);
-        let (more_in_flight, longer) = route.usual.off_mean(took, concurrency);
-        let is_comparable = cost.times(COMPARABLE) >= self.reference_cost;
-        // A sleeper that others did not slow down says nothing about how many of those may compute.
-        if is_comparable && (!route.is_sleeper || stay.computing == Load::ZERO) && now >= self.blind_until {
+        let deviations = times.usual.compare(log2(stay.wall.as_nanos()), log2(stay.concurrency));
+        // A request that only waits seems to cost less while more are in flight, but it takes as long.
+        let is_comparable = cost.times(COMPARABLE) >= self.reference_cost
+            || self.reference_wall.is_some_and(|wall| stay.wall.times(COMPARABLE) >= wall);
+        if is_comparable {
             self.knee.record(&deviations);
-            if !is_new && stay.wall <= now.since(self.set_at) {
-                self.response.add(more_in_flight, longer);
-            }
+            self.reference_wall = Some(recent_mean(self.reference_wall, stay.wall));
         }
-        self.wave.ends += 1;
-        self.wave.comparable_ends += u32::from(is_comparable);
-        self.wave.longest = self.wave.longest.max(stay.wall);
-        let shortest = self.wave.shortest.map_or(stay.wall, |shortest| shortest.min(stay.wall));
-        self.wave.shortest = Some(shortest);
-        let is_of_wave = stay.wall <= now.since(self.wave.since);
-        let is_fast = stay.wall.times(2) <= shortest.times(3);
-        self.wave.fast_ends += u32::from(is_of_wave && is_fast);
-        if self.wave.older <= self.wave.older_at_start / 4
-            && now.since(self.wave.since) >= self.wave.lasts_min
-            && self.wave.comparable_ends >= self.knee.samples_needed()
+        let wave = &mut self.wave;
+        wave.ends += 1;
+        wave.comparable_ends += u32::from(is_comparable);
+        wave.longest = wave.longest.max(stay.wall);
+        let shortest = wave.shortest.map_or(stay.wall, |shortest| shortest.min(stay.wall));
+        wave.shortest = Some(shortest);
+        let is_of_wave = stay.wall <= now.since(wave.since);
+        wave.fast_ends += u32::from(is_of_wave && stay.wall.times(2) <= shortest.times(3));
+        if wave.older <= wave.older_at_start / 4
+            && now.since(wave.since) >= wave.lasts_min
+            && wave.comparable_ends >= self.knee.samples_needed()
         {
             self.end_wave(dominant, now);
         }
-        self.classify(route, stay, took)
     }
 
     /// Changes the reference cost if most of the waiting CPU time belongs to requests of another cost: at once to a
@@ -367,40 +280,21 @@ impl InFlightLimit {
     fn follow_dominant_cost(&mut self, dominant: Option<Price>, now: Moment) {
         let Some(price) = dominant.filter(|price| price.is_settled).map(|price| price.usual) else { return };
         if price > self.reference_cost.times(COMPARABLE) {
-            self.exposed_times = 1;
             let few = self.unproven(price);
             // Nothing was found yet if the number is still the first one.
-            if self.found > few && self.is_proven() && !self.is_idle {
+            if self.found > few && (self.is_clear || self.is_roomy) && !self.is_idle {
                 self.is_clear = false;
-                self.set(few.as_256ths(), now);
+                self.set(few, now);
             }
-            (self.reference_cost, self.is_roomy) = (price, false);
-            (self.knee, self.response) = (Knee::new(), Response::default());
-            (self.tries, self.tries_more) = (TRIES, self.found <= Load::ONE);
+            (self.reference_cost, self.reference_wall, self.is_roomy, self.knee) = (price, None, false, Knee::new());
             self.in_force = self.found;
         } else if self.reference_cost > price.times(COMPARABLE) {
             if now.since(self.reference_at) < CHEAPER_AFTER {
                 return;
             }
-            self.reference_cost = price;
+            (self.reference_cost, self.reference_wall) = (price, None);
         }
         self.reference_at = now;
-    }
-
-    /// Requests of a route have another load, and another cost. If those that the limit is about are among them, so has
-    /// the number that was found, and what was measured before says nothing.
-    pub(super) fn rescale(&mut self, (from, to): (Load, Load), (cost_before, cost): (Span, Span), now: Moment) {
-        if cost_before.times(COMPARABLE) < self.reference_cost {
-            return;
-        }
-        let (from, to) = (u128::from(from.as_256ths().max(1)), u128::from(to.as_256ths().max(1)));
-        let number = u128::from(self.found.as_256ths()) * to / from;
-        let most = self.found.max(self.few(self.reference_cost)).as_256ths();
-        (self.knee, self.reference_cost) = (Knee::new(), cost);
-        // Until requests with the load of before have left, and for as long after that, since the first to end are the
-        // short ones.
-        self.blind_until = now + self.wave.longest.max(self.wave.lasts_min).times(2);
-        self.set(u64::try_from(number).unwrap_or(u64::MAX).min(most), now);
     }
 
     /// Ends a wave that lasts too long. `is_idle` says that the machine of the backend is known to have CPU time to
@@ -411,31 +305,21 @@ impl InFlightLimit {
         if !is_idle {
             self.idle_since = now;
         }
-        if self.wave.first_wait_at.is_none() {
-            return;
-        }
+        let Some(first_wait_at) = self.wave.first_wait_at else { return };
         let lasts = now.since(self.wave.since);
         // A machine that was idle before requests came says nothing.
-        let has_waited = self.wave.first_wait_at.is_some_and(|at| now.since(at) >= IDLE_MIN);
-        let is_idle = is_idle && has_waited && !self.is_contended;
-        if is_idle && !self.is_clear {
-            self.grow_if_idle(now);
-        } else if is_idle && now.since(self.idle_since) >= IDLE_MAX {
+        let is_idle = is_idle && now.since(first_wait_at) >= IDLE_MIN && !self.is_contended;
+        if is_idle && !self.is_clear && (!self.has_grown_idle || self.serves_all_at_once(now)) {
+            self.has_grown_idle = true;
+            self.set(self.in_force * GROWTH_MAX, now);
+        } else if is_idle && self.is_clear && now.since(self.idle_since) >= IDLE_MAX {
             self.idle_since = now;
             self.is_clear = false;
-            self.set(self.in_force.as_256ths() * 2, now);
+            self.set(self.in_force * 2, now);
         } else if self.wave.ends == 0 && lasts > SILENCE_MAX {
-            self.set(self.in_force.as_256ths() * GROWTH_MAX / 2, now);
+            self.set(self.in_force * GROWTH_MAX / 2, now);
         } else if self.wave.ends > 0 && lasts > WAVE_MAX {
             self.end_wave(dominant, now);
-        }
-    }
-
-    /// Lets the limit grow if nothing speaks against it, because the backend's machine is idle.
-    fn grow_if_idle(&mut self, now: Moment) {
-        if !self.has_grown_idle || self.serves_all_at_once(now) {
-            self.has_grown_idle = true;
-            self.set(self.in_force.as_256ths() * GROWTH_MAX, now);
         }
     }
 
@@ -457,193 +341,87 @@ impl InFlightLimit {
 
     fn end_wave(&mut self, dominant: Option<Price>, now: Moment) {
         let finding = self.knee.finding(self.found);
-        let (trial, tried) = (core::mem::take(&mut self.trial), self.in_force);
-        self.in_force = if self.is_clear { self.with_sleep_margin() } else { self.found };
-        self.is_roomy = finding == Finding::Roomy;
+        let (was_trial, tried) = (self.is_trial, self.in_force);
+        self.in_force = self.with_sleep_margin();
+        self.is_roomy = finding == Finding::Roomy || self.is_roomy && finding == Finding::Unclear;
         let price = dominant.filter(|_| self.wave.first_wait_at.is_some()).map(|price| price.usual);
         match (finding, price) {
-            (Finding::Full(number), _) if number != self.found || !self.is_clear => self.take_over(number, now),
-            _ if self.is_contended => self.next_wave(now),
-            (Finding::Roomy, Some(_)) if !self.is_clear => {
-                self.set(self.found.as_256ths() * GROWTH_MAX, now);
+            (Finding::Full(number), _) if number != self.found || !self.is_clear => {
+                (self.is_clear, self.halves) = (true, HALVES);
+                self.set(number.min(self.found.saturating_mul(GROWTH_MAX)), now);
             }
-            (Finding::Roomy, Some(_)) if self.response.follows(ONLY_SHARE) == Follows::No => {
-                self.set(self.found.as_256ths() * 2, now);
+            _ if self.is_clear && was_trial && tried < self.found && self.knee.leans_to(tried, self.found) => {
+                self.set(tried, now);
             }
-            (_, Some(_)) if self.is_clear => self.steer(trial, tried, now),
-            (Finding::Unclear, Some(price)) if self.exposes_little(price) => self.grow(price, now),
-            (Finding::Unclear, Some(price)) if !self.is_idle => self.explore(trial, price, now),
-            _ => self.next_wave(now),
-        }
-    }
-
-    /// Nothing is clear, and more requests would be expensive. Half of them is tried for one wave. If requests seem to
-    /// be served at once, twice as many go: certainty can take a minute where times vary.
-    fn explore(&mut self, trial: Trial, price: Span, now: Moment) {
-        if self.knee.leans_to_room() {
-            self.exposed_times = (self.exposed_times * 2).min(EXPOSED_TIMES_MAX);
-            self.set(self.found.max(self.few(price)).as_256ths(), now);
-        } else if trial == Trial::None {
-            self.attempt(Trial::Half, self.unproven(price).as_256ths() / 2, now);
-        } else {
-            self.next_wave(now);
-        }
-    }
-
-    /// Takes over a number that the regression found. Half of it is tried next, if requests of several address blocks
-    /// wait.
-    fn take_over(&mut self, number: Load, now: Moment) {
-        let most = self.found.as_256ths().saturating_mul(GROWTH_MAX);
-        (self.is_clear, self.exposed_times) = (true, 1);
-        (self.tries, self.tries_more) = (TRIES, false);
-        self.set(number.as_256ths().min(most), now);
-    }
-
-    /// Compares the number with half of it or twice as much, in turns, until it is certain which is better: the smaller
-    /// if the times follow the number in flight, so that more only share the backend, the larger if not.
-    fn steer(&mut self, trial: Trial, tried: Load, now: Moment) {
-        let test = if trial == Trial::Twice { STILL_ROOM } else { ONLY_SHARE };
-        match (trial, self.response.follows(test)) {
-            (Trial::Half, Follows::Yes) | (Trial::Twice, Follows::No) => {
-                (self.tries, self.tries_more) = (TRIES, false);
-                self.set(tried.as_256ths(), now);
-                if trial == Trial::Twice {
-                    self.attempt(Trial::Twice, self.in_force.as_256ths() * 2, now);
-                }
+            _ if self.is_contended => self.next_wave(false, now),
+            (Finding::Roomy, Some(_)) => self.set(self.found * if self.is_clear { 2 } else { GROWTH_MAX }, now),
+            (_, Some(_)) if self.is_clear && !was_trial && !self.is_lone && self.halves > 0 && self.found > 1 => {
+                self.halves -= 1;
+                self.attempt(self.found / 2, now);
             }
-            (Trial::Half, Follows::No) | (Trial::Twice, Follows::Yes) => {
-                self.tries = 0;
-                self.next_wave(now);
+            (_, Some(_)) if self.is_clear && !was_trial && self.is_trial_due(now) => {
+                self.attempt(self.in_force * 2, now);
             }
-            (Trial::None, _) => {
-                if self.tries == 0 && self.is_trial_due(now) {
-                    self.tries_more = !self.tries_more;
-                    self.tries = if self.tries_more { 2 } else { TRIES };
-                    // Times at smaller numbers say nothing about larger ones.
-                    (self.response, self.set_at) = (Response::default(), now);
-                }
-                self.try_another(now);
+            (Finding::Unclear, Some(price)) if !self.is_clear && self.found <= self.few(price) => {
+                self.set(self.found * 2, now);
             }
-            _ => self.next_wave(now),
+            (Finding::Unclear, Some(price)) if !self.is_clear && !self.is_roomy && !self.is_idle && !was_trial => {
+                self.attempt(self.unproven(price) / 2, now);
+            }
+            _ => self.next_wave(false, now),
         }
-    }
-
-    fn try_another(&mut self, now: Moment) {
-        // Half of one request is one request.
-        let half = (self.found.as_256ths() / 2).max(Load::ONE.as_256ths());
-        // A smaller number would serve others sooner, but there are none, and the backend may need this one.
-        if !self.tries_more && self.is_lone {
-            (self.tries, self.trial_at) = (0, self.trial_at.or(Some(now)));
-        }
-        if self.tries == 0 || !self.tries_more && half >= self.found.as_256ths() {
-            return self.next_wave(now);
-        }
-        self.tries -= 1;
-        let twice = self.in_force.as_256ths() * 2;
-        let (trial, number) = if self.tries_more { (Trial::Twice, twice) } else { (Trial::Half, half) };
-        self.attempt(trial, number, now);
     }
 
     fn is_trial_due(&mut self, now: Moment) -> bool {
-        let is_due = self.trial_at.is_none_or(|at| now.since(at) >= self.trial_after);
+        let is_due = now.since(self.trial_at) >= self.trial_after;
         if is_due {
-            self.trial_after =
-                if self.trial_at.is_some() { self.trial_after.times(2).min(TRIAL_AFTER_MAX) } else { TRIAL_AFTER_MIN };
-            self.trial_at = Some(now);
+            self.trial_at = now;
+            self.trial_after = self.trial_after.times(2).min(TRIAL_AFTER_MAX);
         }
         is_due
     }
 
     /// The limit for requests of this price while nothing is proven.
-    pub(super) fn unproven(&self, price: Span) -> Load {
-        self.few(price).min(self.in_force)
+    pub(super) fn unproven(&self, price: Span) -> u32 {
+        self.few(price).max(self.always_allowed()).min(self.in_force)
     }
 
-    /// The number of requests of this price that expose no more than [`EXPOSED`], or that keep the cores busy, times
-    /// what a guess adds ([`Self::explore`]).
-    fn few(&self, price: Span) -> Load {
-        let number = self.exposed_cpu().as_nanos() / price.as_nanos().max(1);
-        let number = Load::from_256ths(number.saturating_mul(Load::ONE.as_256ths())).max(self.always_allowed());
-        Load::from_256ths(number.as_256ths().saturating_mul(self.exposed_times))
+    /// The number of requests of this price that expose no more than [`EXPOSED`].
+    fn few(&self, price: Span) -> u32 {
+        let exposed = EXPOSED.times(self.configured_cores.as_milli().into()).as_nanos() / 1000;
+        u32::try_from(exposed / price.as_nanos().max(1)).unwrap_or(IN_FLIGHT_MAX).min(IN_FLIGHT_MAX)
     }
 
-    /// The load that may be in flight whatever the requests cost: it keeps the cores busy.
-    pub(super) fn always_allowed(&self) -> Load {
-        Load::of(ALWAYS_ALLOWED).max(Load::of_cores(self.configured_cores))
-    }
-
-    fn exposes_little(&self, price: Span) -> bool {
-        let cpu = u128::from(price.as_nanos()) * u128::from(self.found.as_256ths()) / u128::from(Load::ONE.as_256ths());
-        cpu <= u128::from(self.exposed_cpu().as_nanos())
-    }
-
-    fn grow(&mut self, price: Span, now: Moment) {
-        let limit = self.found.as_256ths();
-        let by = self.exposed_cpu().times(Load::ONE.as_256ths()).as_nanos() / price.as_nanos().max(1);
-        self.set(limit + by.clamp(limit / 2, limit), now);
+    /// How many requests may be in flight whatever they cost: so many keep the cores busy.
+    pub(super) fn always_allowed(&self) -> u32 {
+        ALWAYS_ALLOWED.max(self.configured_cores.count())
     }
 
     /// Puts a number in force for good.
-    fn set(&mut self, number: u64, now: Moment) {
-        self.attempt(Trial::None, number, now);
-        (self.response, self.set_at) = (Response::default(), now);
-        self.found = self.in_force;
-        if self.is_clear {
-            self.in_force = self.with_sleep_margin();
-        }
+    fn set(&mut self, number: u32, now: Moment) {
+        self.found = number.clamp(1, IN_FLIGHT_MAX);
+        self.in_force = self.with_sleep_margin();
+        self.next_wave(false, now);
+    }
+
+    /// Puts a number in force for one wave.
+    fn attempt(&mut self, number: u32, now: Moment) {
+        self.in_force = number.clamp(1, IN_FLIGHT_MAX);
+        self.next_wave(true, now);
     }
 
     /// The number that keeps the backend busy. Where requests compute all the time it is the number found. Where they
     /// sleep in between, some of that number sleep at any moment, and others have to fill in.
-    fn with_sleep_margin(&self) -> Load {
-        if self.tries > 0 {
-            return self.found;
-        }
-        let beyond_cores = self.found.minus(Load::of_cores(self.configured_cores));
-        self.found.plus(beyond_cores).min(LIMIT_MAX)
+    fn with_sleep_margin(&self) -> u32 {
+        let beyond_cores = self.found.saturating_sub(self.configured_cores.count());
+        (self.found + if self.is_clear { beyond_cores } else { 0 }).min(IN_FLIGHT_MAX)
     }
 
-    /// Puts a number in force for one wave.
-    fn attempt(&mut self, trial: Trial, number: u64, now: Moment) {
-        self.trial = trial;
-        self.in_force = Load::from_256ths(number.max(SLEEPER.as_256ths())).min(LIMIT_MAX);
-        self.next_wave(now);
-    }
-
-    fn next_wave(&mut self, now: Moment) {
-        let older = self.wave.older + self.wave.started;
-        let number = self.wave.number.wrapping_add(1);
-        let lasts_min = self.wave.longest.min(WAVE_MAX);
-        self.wave = Wave {
-            number,
-            since: now,
-            older_at_start: older,
-            older,
-            lasts_min,
-            shortest: self.wave.shortest,
-            ..Wave::default()
-        };
-    }
-
-    /// Finds out whether the route's requests compute or sleep, and returns its load if that has changed.
-    fn classify(&self, route: &mut Times, stay: Stay, took: i32) -> Option<Load> {
-        // Beside light clients, times show the competition and not the route: a pool whose workers wait for a database
-        // would be taken for one that serves any number.
-        if self.is_contended {
-            return None;
-        }
-        let room = log2(Load::of_cores(self.configured_cores).as_256ths() * CORES_MARGIN);
-        route.response.add((log2(stay.computing.as_256ths()) - room).max(0), took);
-        let is_sleeper = match route.response.follows(COMPUTES) {
-            Follows::Yes => false,
-            Follows::No => true,
-            Follows::Unclear => return None,
-        };
-        if is_sleeper == route.is_sleeper {
-            return None;
-        }
-        let Times { calm, calm_samples, .. } = *route;
-        *route = Times { is_sleeper, calm, calm_samples, ..Times::default() };
-        Some(route.load())
+    fn next_wave(&mut self, is_trial: bool, now: Moment) {
+        self.is_trial = is_trial;
+        let Wave { number, older, started, longest, shortest, .. } = self.wave;
+        let older = older + started;
+        let (number, lasts_min) = (number.wrapping_add(1), longest.min(WAVE_MAX));
+        self.wave = Wave { number, since: now, older_at_start: older, older, lasts_min, shortest, ..Wave::default() };
     }
 }

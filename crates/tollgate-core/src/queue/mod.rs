@@ -41,7 +41,6 @@
 mod admit;
 mod charge;
 mod client;
-mod contenders;
 mod contention;
 mod estimate;
 mod forecast;
@@ -53,7 +52,6 @@ mod limit;
 mod log2;
 mod observe;
 mod price;
-mod response;
 mod results;
 mod saturation;
 #[cfg(test)]
@@ -68,7 +66,7 @@ pub use price::{Price, RouteKey};
 pub use results::{Arrival, Event, Judgement, Refusal, RefusedBy, Standing};
 
 use crate::time::{Moment, Span};
-use crate::virtual_clock::{Cores, Load, Reading, Stay, VirtualClock, divide};
+use crate::virtual_clock::{Cores, Reading, Stay, VirtualClock};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use client::TAGS;
@@ -125,7 +123,7 @@ impl Default for Settings {
 pub const IN_FLIGHT_MAX: u32 = 4096;
 
 /// A request that arrives.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Request {
     /// The client that sent it.
     pub client: Client,
@@ -152,9 +150,10 @@ impl Ticket {
 }
 
 /// Where one request is. See the table at the top of the module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     /// The slot is free.
+    #[default]
     Gone,
     /// In one of [`Queue::lanes`].
     Waiting,
@@ -165,7 +164,7 @@ enum State {
     Paused,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     generation: u32,
     state: State,
@@ -181,7 +180,6 @@ struct Slot {
     cost: Span,
     /// The octave of `cost`.
     octave: u8,
-    load: Load,
     /// Whether its client was ahead of its share on arrival; from dispatch on, whether it was then.
     is_ahead: bool,
     /// Whether its price is reliable ([`Price::is_settled`]).
@@ -293,14 +291,14 @@ impl Queue {
         self.waiting
     }
 
-    /// The load in flight.
-    pub const fn in_flight(&self) -> Load {
+    /// How many requests are in flight.
+    pub const fn in_flight(&self) -> u32 {
         self.clock.in_service()
     }
 
     /// The in-flight limit.
-    pub fn limit(&self) -> Load {
-        self.settings.in_flight.map_or(self.limit.in_force(), Load::of)
+    pub fn limit(&self) -> u32 {
+        self.settings.in_flight.unwrap_or(self.limit.in_force())
     }
 
     /// The backend's cores, as far as is known.
@@ -359,26 +357,15 @@ impl Queue {
     fn slot_for(&self, request: Request, tags: [u64; TAGS], now: Moment) -> Slot {
         let price = self.prices.price(request.route);
         Slot {
-            generation: 0,
-            state: State::Gone,
-            request,
-            arrived: now,
-            turn: 0,
-            lane: 0,
             mean: price.usual,
             cost: price.estimate,
             octave: octave(price.estimate),
-            load: price.load,
             is_ahead: largest(tags) > self.front(),
             is_settled: price.is_settled,
-            is_exempt: false,
             is_unseen: price.is_unseen,
-            has_overrun: false,
-            charged: Span::ZERO,
-            toll: Span::ZERO,
-            wave: 0,
-            stay: None,
-            uncounted: None,
+            request,
+            arrived: now,
+            ..Slot::default()
         }
     }
 
@@ -483,47 +470,19 @@ impl Queue {
             self.charge(ticket.slot, toll);
         }
         self.remove(ticket.slot);
-        // Clients that wait get less of the backend by the work of clients that do not.
-        if !slot.is_ahead && !self.backlogs.contains_key(&slot.request.client.address) {
-            self.rate.settle_behind(toll);
-        }
         let dominant = self.dominant();
         if let (true, Some(stay)) = (teaches, slot.stay)
-            && let Some(times) = self.prices.record(slot.request.route, toll, slot.load)
+            && let Some(times) = self.prices.record(slot.request.route, toll)
             && !slot.is_exempt
         {
             let took = log2(stay.wall.as_nanos());
-            if slot.is_ahead || self.contention.is_heavy(slot.request.client.network, slot.octave, now) {
-                self.contention.record_heavy(stay.wall);
-            } else if let Some(longer) = times.longer_than_calm(took) {
-                self.contention.record_light(longer, slot.mean, stay.wall, now);
-            }
+            self.contention.record(&slot, times.longer_than_calm(took), stay.wall, now);
             if !slot.is_ahead && self.waiting == 0 {
                 times.record_calm(took);
             }
-            if let Some(load) = self.limit.record(times, stay, toll, dominant, now) {
-                self.rescale(&slot, stay.wall, load, now);
-            }
+            self.limit.record(times, stay, toll, dominant, now);
             self.clock.set_cores(self.limit.cores(), now);
         }
-    }
-
-    /// The route of `done`, which has taken `wall`, puts another load on the backend than was thought. So its requests
-    /// have another cost, too.
-    fn rescale(&mut self, done: &Slot, wall: Span, load: Load, now: Moment) {
-        let (mut from, mut to) = (done.load, load);
-        for index in 0..self.in_flight.count() {
-            let slot = &self.slots[self.in_flight.get(index) as usize];
-            from = from.plus(slot.load);
-            to = to.plus(if slot.request.route == done.request.route { load } else { slot.load });
-        }
-        let [load, cores, to_256ths] =
-            [load, Load::of_cores(self.limit.cores()), to].map(|load| u128::from(load.as_256ths()));
-        let shared = to_256ths.max(cores) * u128::from(Load::ONE.as_256ths());
-        let cost = Span::from_nanos(divide(u128::from(wall.as_nanos()) * load * cores, shared.max(1)).max(1));
-        let before = self.prices.price(done.request.route).usual;
-        self.prices.restart(done.request.route, cost);
-        self.limit.rescale((from, to), (before, cost), now);
     }
 
     /// Raises the cost of requests that exceed their price, changes limits, and refuses waiting requests whose
@@ -589,7 +548,7 @@ impl Queue {
             return self.run_uncounted(at, now);
         }
         let uncounted = self.slots[at as usize].uncounted.take();
-        let reading = uncounted.unwrap_or_else(|| self.clock.start(self.slots[at as usize].load, now));
+        let reading = uncounted.unwrap_or_else(|| self.clock.start(now));
         let (wave, is_probe) = (self.limit.start(), self.is_probe(&self.slots[at as usize]));
         let slot = &mut self.slots[at as usize];
         slot.wave = wave;

@@ -8,10 +8,9 @@
 //! routes in it and takes over a slot that is worn out. Routes in constant use stay, and a thousand paths requested
 //! once do not evict them.
 
+use super::knee::Usual;
 use super::learned::LearnedPrice;
-use super::limit::Times;
 use crate::time::Span;
-use crate::virtual_clock::Load;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -34,8 +33,12 @@ const SURPRISE: u64 = 4;
 const WRONG: u64 = 8;
 const WRONG_MAX: i32 = 8;
 
+/// Requests that it takes to know how long a route takes in calm, and requests that are remembered.
+const CALM_SAMPLES_MIN: i32 = 8;
+const CALM_MEMORY: i32 = 32;
+
 /// Identifies a request's route: keyed hashes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouteKey {
     /// Of method and route.
     pub route: u64,
@@ -52,8 +55,6 @@ pub struct Price {
     pub usual: Span,
     /// The mean, or more while a request of its route in flight exceeds it.
     pub estimate: Span,
-    /// The load that it puts on the backend.
-    pub load: Load,
     /// Whether a request of its route has ended.
     pub is_seen: bool,
     /// Whether a request of its route has ended, and none in flight exceeds the price by far.
@@ -110,6 +111,34 @@ const fn toward(from: u64, to: u64, parts: u64) -> u64 {
     if to >= from { from + (to - from) / parts } else { from - (from - to) / parts }
 }
 
+/// The mean time of the last few requests, with one more.
+pub(super) fn recent_mean(mean: Option<Span>, wall: Span) -> Span {
+    mean.map_or(wall, |mean| Span::from_nanos(toward(mean.as_nanos(), wall.as_nanos(), MEMORY)))
+}
+
+/// How long a route's requests take.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Times {
+    /// How long they take alone, by each candidate of the regression.
+    pub(super) usual: Usual,
+    /// The mean time of requests while nothing waits, as a logarithm, and how many it is the mean of.
+    calm: i32,
+    calm_samples: i32,
+}
+
+impl Times {
+    /// A request of a client behind its share took `took` while nothing waits, as a logarithm.
+    pub(super) fn record_calm(&mut self, took: i32) {
+        self.calm_samples = (self.calm_samples + 1).min(CALM_MEMORY);
+        self.calm += (took - self.calm) / self.calm_samples;
+    }
+
+    /// How much longer than in calm a request takes, as a logarithm, if that is known.
+    pub(super) fn longer_than_calm(&self, took: i32) -> Option<i32> {
+        (self.calm_samples >= CALM_SAMPLES_MIN).then_some(took - self.calm)
+    }
+}
+
 /// One route.
 #[derive(Clone, Copy, Debug, Default)]
 struct Route {
@@ -151,7 +180,6 @@ impl Prices {
             mean,
             usual,
             estimate: raised.map_or(mean, |raised| raised.max(mean)),
-            load: route.map_or(Load::ONE, |route| route.times.load()),
             is_seen: seen.is_some(),
             is_unseen: seen.is_none() && raised.is_none(),
             is_settled: seen.is_some_and(|route| raised.is_none_or(|raised| raised < route.cost.surprise())),
@@ -162,11 +190,6 @@ impl Prices {
         let alike =
             self.find(key.parent).filter(|parent| parent.cost.is_known()).map_or(&self.all, |parent| &parent.cost);
         if alike.is_known() { alike.high() } else { UNKNOWN }
-    }
-
-    /// How much longer than in calm a request of this route takes ([`Times::longer_than_calm`]).
-    pub(super) fn longer_than_calm(&self, key: RouteKey, took: i32) -> Option<i32> {
-        self.find(key.route)?.times.longer_than_calm(took)
     }
 
     /// A request in flight exceeds the price, for the first time if `is_new`, and will cost `estimate` or more.
@@ -190,30 +213,16 @@ impl Prices {
         }
     }
 
-    /// A request has cost `toll`, computed with this load. Returns the times of its route, if it has a slot.
-    pub(super) fn record(&mut self, key: RouteKey, toll: Span, load: Load) -> Option<&mut Times> {
-        // The cost of a request that started before its route was found to sleep, or not to, says nothing any more.
-        let counts = self.find(key.route).is_none_or(|route| route.times.load() == load);
-        if counts {
-            self.all.record(toll);
-            self.judge_restored(key.route, toll);
-            if let Some(parent) = self.slot(key.parent) {
-                parent.cost.record(toll);
-            }
+    /// A request has cost `toll`. Returns the times of its route, if it has a slot.
+    pub(super) fn record(&mut self, key: RouteKey, toll: Span) -> Option<&mut Times> {
+        self.all.record(toll);
+        self.judge_restored(key.route, toll);
+        if let Some(parent) = self.slot(key.parent) {
+            parent.cost.record(toll);
         }
         let route = self.slot(key.route)?;
-        if counts {
-            route.cost.record(toll);
-        }
+        route.cost.record(toll);
         Some(&mut route.times)
-    }
-
-    /// Forgets the costs of a route, which were computed in another way. One request of it cost `toll`.
-    pub(super) fn restart(&mut self, key: RouteKey, toll: Span) {
-        if let Some(route) = self.slot(key.route) {
-            route.cost = Cost::default();
-            route.cost.record(toll);
-        }
     }
 
     /// Counts whether the restored price of a route was right, and drops the others if too many were not.
@@ -249,16 +258,6 @@ impl Prices {
             let cost = Cost { mean: price.mean.as_nanos(), deviation: price.deviation.as_nanos(), ..Cost::default() };
             *free = Route { key: price.key, worth: 1, cost, ..Route::default() };
         }
-    }
-
-    /// The mean load of requests, as far as the table shows which routes are used most.
-    pub(super) fn mean_load(&self) -> Load {
-        let used = self.lines.iter().flatten().filter(|route| route.times.is_known());
-        let (loads, worths) = used.fold((0, 0), |(loads, worths), route| {
-            let worth = u64::from(route.worth);
-            (loads + worth * route.times.load().as_256ths(), worths + worth)
-        });
-        u64::checked_div(loads, worths).map_or(Load::ONE, Load::from_256ths)
     }
 
     fn find(&self, key: u64) -> Option<&Route> {
@@ -306,7 +305,7 @@ mod tests {
     }
 
     fn record(prices: &mut Prices, key: RouteKey, millis: u64, times: usize) {
-        (0..times).for_each(|_| _ = prices.record(key, ms(millis), Load::ONE));
+        (0..times).for_each(|_| _ = prices.record(key, ms(millis)));
     }
 
     #[test]
@@ -397,7 +396,7 @@ mod tests {
         fn work_that_costs_something_has_a_price(tolls in prop::collection::vec(1u64..u64::MAX, 1..100)) {
             let mut prices = Prices::new(8);
             for toll in &tolls {
-                prices.record(key(1), Span::from_nanos(*toll), Load::ONE);
+                prices.record(key(1), Span::from_nanos(*toll));
             }
             prop_assert!(!prices.price(key(1)).mean.is_zero());
         }

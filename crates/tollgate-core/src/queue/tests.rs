@@ -75,7 +75,7 @@ fn a_backend_of_one_core_is_found_out() {
     for configured in [1, 2, 4] {
         let (queue, _) = learned(Settings { cores: Cores::whole(configured), ..Settings::default() });
         assert_eq!(queue.cores(), Cores::whole(1), "{configured} in the settings");
-        assert!(queue.limit() < Load::of(3), "{:?}", queue.limit());
+        assert!(queue.limit() < 3, "{:?}", queue.limit());
     }
 }
 
@@ -213,7 +213,7 @@ fn the_limit_grows_at_once_only_if_the_machine_is_certainly_idle() {
             queue.machine_busy(Some(Cores::from_milli(busy_milli)), at(millis));
             queue.tick(at(millis));
         }
-        assert_eq!(queue.limit(), Load::of(limit), "{busy_milli}");
+        assert_eq!(queue.limit(), limit, "{busy_milli}");
     }
 }
 
@@ -280,7 +280,7 @@ fn a_ticket_of_a_request_that_is_gone_does_nothing() {
     queue.done(ticket, Span::from_secs(9), true, at(6));
     queue.pause(ticket, at(6));
     assert!(!queue.leave(ticket, at(6)) && queue.give_up(ticket, at(6)).is_none());
-    assert_eq!(queue.in_flight(), Load::ONE);
+    assert_eq!(queue.in_flight(), 1);
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn an_exempt_request_that_stalls_is_not_counted_when_it_goes_on() {
     go(&mut queue, request(2, PAGE), at(50));
     assert_eq!(queue.so_far(check, at(60)), Span::from_millis(15));
     finish(&mut queue, check, at(60));
-    assert_eq!(queue.in_flight(), Load::ONE);
+    assert_eq!(queue.in_flight(), 1);
 }
 
 proptest! {

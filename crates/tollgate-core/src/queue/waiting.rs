@@ -44,7 +44,7 @@ impl Queue {
         let slot = &mut self.slots[at as usize];
         let price = self.prices.price(slot.request.route);
         (slot.cost, slot.octave) = (price.estimate, octave(price.estimate));
-        (slot.load, slot.is_settled, slot.is_unseen) = (price.load, price.is_settled, price.is_unseen);
+        (slot.is_settled, slot.is_unseen) = (price.is_settled, price.is_unseen);
         usize::from(slot.octave)
     }
 

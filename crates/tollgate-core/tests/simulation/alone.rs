@@ -1,6 +1,7 @@
 //! L1: alone, the gate is invisible. Every run is compared with the same clients and the same requests without a gate.
 
 use crate::random::Random;
+use crate::results::Results;
 use crate::sweep::{Sweep, check, seeds};
 use crate::world::{Arrivals, Source, World, addresses, work};
 
@@ -120,8 +121,6 @@ fn a_lone_client_of_a_backend_that_sleeps_does_not_notice_the_gate_after_a_secon
         }
     }
     first.check_all();
-    // A pool on the gate's machine is tried with twice its number every second, and with half of it.
-    later.rate = later.rate.not_met(0.9, 0.95);
     later.check();
 }
 
@@ -161,8 +160,7 @@ fn a_lone_client_of_a_backend_that_waits_and_computes_hardly_notices_the_gate() 
             }
         }
     }
-    laws.rate = laws.rate.not_met(0.65, 0.75);
-    laws.p99 = laws.p99.not_met(1.6, 0.9);
+    laws.rate = laws.rate.not_met(0.7, 0.9);
     laws.check();
 }
 
@@ -229,6 +227,31 @@ fn long_polls_among_pages_do_not_slow_the_pages_down() {
     check([pages, polls].map(Sweep::always));
 }
 
+/// A client with many requests at once beside clients with few, at a backend that mostly waits and has room for all.
+/// The client is ahead of its share as the gate prices it, but nobody gains if it is held back. Not met yet in two
+/// cases: if times vary, it takes some seconds until enough light requests show that they do not suffer.
+#[test]
+fn a_heavy_client_beside_light_ones_is_not_held_back_where_there_is_room() {
+    let mut rate = Sweep::at_least("L1 throughput of a heavy client beside light ones, from 10 s on", 0.95);
+    for is_local in [false, true] {
+        for sleep in [50.0, 250.0] {
+            for at_once in [16, 64] {
+                for sigma in [0.1, 0.5] {
+                    let heavy = Source::patient(Arrivals::Closed(at_once), addresses(1), work(0.2, sleep));
+                    let light = Source::new(Arrivals::Open(10.0), addresses(20).split_off(10), work(0.2, sleep));
+                    let sources = [heavy, light].map(|source| Source { sigma, ..source }).to_vec();
+                    let world = World { is_local, ..World::new(2, 1000, sources, 45) };
+                    let (direct, gate) = (world.direct().run(), world.run());
+                    let answered = |results: &Results| results.answered(&[0], 10_000, 40_000) as f64;
+                    let run = || format!("sleep {sleep} ms, {at_once} at once, sigma {sigma}, local {is_local}");
+                    rate.add(answered(&gate) / answered(&direct), run);
+                }
+            }
+        }
+    }
+    check([rate.not_met(0.85, 0.85)]);
+}
+
 /// A set of clients with random parameters that the backend alone serves within half of `hold.max`.
 fn random_world(seed: u64) -> (World, String, u64) {
     let mut random = Random::new(seed * 77 + 5);
@@ -256,14 +279,13 @@ fn random_world(seed: u64) -> (World, String, u64) {
     (world, run, seconds * 1000)
 }
 
-/// Not met yet in one of twenty cases. The worst are remote backends that sleep for 0.3 s or more with times that vary:
-/// it takes the gate some ten seconds to find that they sleep, and until then they have a part of their throughput.
+/// Not met yet in one of twenty-five cases. The worst are remote backends that sleep for 0.3 s or more with times that
+/// vary: it takes the gate a minute to find that they sleep, and until then they have a part of their throughput.
 #[test]
 fn random_sets_of_clients_do_not_notice_the_gate() {
     let mut laws = Laws::new();
-    laws.rate = laws.rate.not_met(0.1, 0.92);
-    laws.p99 = laws.p99.not_met(5.6, 0.92);
-    laws.refused = laws.refused.not_met(2.0, 0.99);
+    laws.rate = laws.rate.not_met(0.1, 0.94);
+    laws.p99 = laws.p99.not_met(5.6, 0.94);
     for seed in seeds(150) {
         let (world, run, until) = random_world(seed);
         let direct = world.direct().run();

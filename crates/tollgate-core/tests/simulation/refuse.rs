@@ -77,7 +77,7 @@ impl Laws {
 #[test]
 fn too_much_at_once_is_refused_by_time_and_told_when_to_come_back() {
     let mut laws = Laws::new();
-    laws.delay = laws.delay.not_met(1800.0, 0.6);
+    laws.delay = laws.delay.not_met(1800.0, 0.5);
     for cpu in [20.0, 40.0, 100.0] {
         for at in [&[0u64][..], &[5000][..]] {
             let burst = Source::patient(

@@ -34,11 +34,9 @@ fn clients_alone_hardly_notice_two_gates_or_two_backends() {
     check([rate, p99].map(Sweep::always));
 }
 
-/// Not met yet: in front of a backend with fewer cores than the settings name, the limit comes down slowly.
 #[test]
 fn people_are_served_by_two_gates_and_by_two_backends() {
     let mut laws = Laws::new(6.0, 4.0, 0.99);
-    laws.late = laws.late.not_met(4.8, 0.9);
     for scenario in [1, 2] {
         for seed in seeds(3) {
             let storm = Storm::new(scenario, 10, seed);

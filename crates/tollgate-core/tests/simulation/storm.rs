@@ -220,8 +220,6 @@ fn people_who_come_after_the_crawler_are_served() {
         }
     }
     soon.early = soon.early.not_met(4.5, 0.9);
-    // The number that was found while the crawler was alone is not compared with half of it.
-    later.late = later.late.not_met(2.1, 0.8);
     soon.check();
     later.check();
 }
@@ -249,10 +247,10 @@ fn random_storm(seed: u64) -> Storm {
 #[test]
 fn random_crawlers_do_not_slow_people_down() {
     let mut laws = Laws::new(3.0, 2.0, 0.995);
-    laws.early = laws.early.not_met(10.0, 0.79);
-    laws.late = laws.late.not_met(5.0, 0.7);
-    laws.busy = laws.busy.not_met(0.65, 0.9);
-    laws.crawler = laws.crawler.not_met(0.45, 0.98);
+    laws.early = laws.early.not_met(10.0, 0.75);
+    laws.late = laws.late.not_met(5.0, 0.75);
+    laws.busy = laws.busy.not_met(0.65, 0.95);
+    laws.crawler = laws.crawler.not_met(0.45, 0.97);
     for seed in seeds(40) {
         laws.add(&random_storm(seed));
     }
@@ -265,19 +263,19 @@ fn random_crawlers_do_not_slow_people_down() {
 #[test]
 fn random_crawlers_do_not_fill_small_pools() {
     let early = Sweep::at_most("L5 page p99 over calm, pools, first 5 s", 3.0).not_met(40.0, 0.88);
-    let late = Sweep::at_most("L5 page p99 over calm, pools, later", 2.0).not_met(7.0, 0.9);
+    let late = Sweep::at_most("L5 page p99 over calm, pools, later", 2.0).not_met(7.0, 0.85);
     pools(early, late, |random| {
         let sleep = if random.below(2) == 0 { 0.0 } else { 0.8 * random.unit() };
         (sleep, (random.log_uniform(2.0, 64.0) as usize).max((4.0 / (1.0 - sleep)) as usize))
     });
 }
 
-/// Pools of workers that wait for a database nearly all the time. All pages are served, but not met yet: the gate takes
-/// such requests for ones that do not compete, and a crawler that is there when the gate starts fills the pool.
+/// Pools of workers that wait for a database nearly all the time. All pages are served, but not met yet: the limit of
+/// the crawler grows while pages are fast, and they are until the last worker is taken.
 #[test]
 fn random_crawlers_do_not_starve_people_in_pools_that_wait() {
-    let early = Sweep::at_most("L5 page p99 over calm, waiting pools, first 5 s", 3.0).not_met(130.0, 0.8);
-    let late = Sweep::at_most("L5 page p99 over calm, waiting pools, later", 2.0).not_met(110.0, 0.75);
+    let early = Sweep::at_most("L5 page p99 over calm, waiting pools, first 5 s", 3.0).not_met(150.0, 0.85);
+    let late = Sweep::at_most("L5 page p99 over calm, waiting pools, later", 2.0).not_met(230.0, 0.75);
     pools(early, late, |random| {
         let sleep = if random.below(2) == 0 { 0.93 } else { 0.9 + 0.1 * random.unit() };
         (sleep, random.log_uniform(4.0, 64.0) as usize)
@@ -325,8 +323,8 @@ fn pools(mut early: Sweep, mut late: Sweep, draw: impl Fn(&mut Random) -> (f64, 
 #[test]
 fn random_crawlers_of_many_networks_do_not_starve_people() {
     let mut laws = Laws::new(EARLY_S3, 4.0, 0.99);
-    laws.late = laws.late.not_met(50.0, 0.75);
-    laws.busy = laws.busy.not_met(0.9, 0.92);
+    laws.late = laws.late.not_met(13.0, 0.7);
+    laws.busy = laws.busy.not_met(0.65, 0.85);
     for seed in seeds(20) {
         let storm = random_storm(seed);
         laws.add(&Storm { scenario: 3, crawler_ms: storm.crawler_ms.max(8.0 * storm.page_ms), ..storm });

@@ -297,7 +297,7 @@ impl Run {
         self.results.busy.push((busy_ns - self.busy_ns) / SEC as f64);
         self.busy_ns = busy_ns;
         if let Some(queue) = &self.gates[0].queue {
-            self.results.limit.push(queue.limit().as_256ths() as f64 / 256.0);
+            self.results.limit.push(f64::from(queue.limit()));
             self.results.cores.push(queue.cores().as_milli());
         }
         for (from, slowness) in &self.world.slowness {

@@ -27,7 +27,7 @@ use tollgate_core::queue::{
 };
 use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
-use tollgate_core::virtual_clock::{Cores, Load};
+use tollgate_core::virtual_clock::Cores;
 use tollgate_gatekeeper::clock::Clock;
 
 use super::claims::Claim;
@@ -259,8 +259,8 @@ impl Queue {
         let request = self.request(entering);
         let mut state = self.state();
         let time = state.core.time_to_answer(request, self.clock.now());
-        let in_flight = state.core.in_flight().as_256ths().saturating_mul(1000);
-        (time, in_flight / state.core.limit().as_256ths().max(1))
+        let in_flight = u64::from(state.core.in_flight()) * 1000;
+        (time, in_flight / u64::from(state.core.limit().max(1)))
     }
 
     /// A connection to the backend was opened in this time.
@@ -313,7 +313,7 @@ impl Queue {
         let mut state = self.state();
         let now = self.clock.now();
         if !sees_machine {
-            state.core.machine_unseen(now);
+            state.core.machine_unseen();
         }
         state.core.set_settings(queue_settings(settings), now);
         state.is_observing = settings.mode == Mode::Observe;
@@ -338,12 +338,11 @@ impl Queue {
 
     pub(crate) fn status(&self) -> QueueStatus {
         let state = self.state();
-        let whole = |load: Load| load.as_256ths() / Load::ONE.as_256ths();
         QueueStatus {
             is_observing: state.is_observing,
             waiting: state.core.waiting() as u64,
-            in_flight_max: whole(state.core.limit()).max(1),
-            in_flight: whole(state.core.in_flight()),
+            in_flight_max: state.core.limit().into(),
+            in_flight: state.core.in_flight().into(),
             cores_milli: state.core.cores().as_milli().into(),
             ..state.counts
         }
