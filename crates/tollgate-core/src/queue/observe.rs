@@ -63,12 +63,6 @@ impl Queue {
         waits
     }
 
-    /// The requests that wait, or would.
-    pub fn tickets_waiting(&self) -> impl Iterator<Item = Ticket> + '_ {
-        let waiting = self.slots.iter().enumerate().filter(|(_, slot)| slot.state == State::Waiting);
-        waiting.map(|(at, slot)| Ticket { slot: at as u32, generation: slot.generation })
-    }
-
     /// Starts the stay of a request that does not count against the in-flight limit.
     pub(super) fn run_uncounted(&mut self, at: u32, now: Moment) {
         let reading = self.clock.start(now);

@@ -22,7 +22,6 @@ mod serve;
 
 pub(crate) use decide::admission::ObservedCounts;
 pub(crate) use decide::key_text::KeyText;
-pub(crate) use decide::queue::QueueForecast;
 pub(crate) use decide::refusal::{Refusal, jittered_secs, spread_of};
 pub(crate) use inspect::view::{BackendInfo, Bucket, Figures, Standing};
 pub(crate) use net::tls::{CERTIFICATE_BYTES_MAX, CertificatePlan, Certificates};

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tollgate_core::class::Class;
 use tollgate_core::decision::{Decision, Verdict};
-use tollgate_core::queue::Fate;
+use tollgate_core::queue::{Fate, Forecast};
 use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::histogram::HistogramSnapshot;
@@ -16,9 +16,7 @@ use tollgate_gatekeeper::shared::{Authority, Unanswered};
 
 use super::observe_log::ObserveLog;
 use crate::admin::{BoxFuture, CurrentValues, ExplainRequest, KeyRef, MonitoredRole, Totals};
-use crate::gate::{
-    BackendInfo, Bucket, Figures, KeyText, ObservedCounts, PastRefusal, QueueForecast, Running, Standing,
-};
+use crate::gate::{BackendInfo, Bucket, Figures, KeyText, ObservedCounts, PastRefusal, Running, Standing};
 use crate::mask;
 use crate::watch::{Calendar, escape_key, rfc3339};
 
@@ -161,7 +159,7 @@ impl MonitoredGate {
     /// The decision of the fair queue about a request, as JSON. Unless the request `has_route`, a method and a path,
     /// its cost is that of an average request.
     fn forecast(&self, request: &ExplainRequest, has_route: bool) -> Value {
-        let Some(QueueForecast { standing, fate, bound }) = self.gate.forecast(request, has_route) else {
+        let Some((Forecast { standing, fate }, bound)) = self.gate.forecast(request, has_route) else {
             return Value::Null;
         };
         let decision = match fate {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use tollgate_core::decision::{Decision, Verdict};
-use tollgate_core::queue::{Fate, Forecast, Refusal as CoreRefusal, RouteKey, Standing};
+use tollgate_core::queue::{Fate, Forecast, Refusal as CoreRefusal, Request as QueueRequest, RouteKey, Standing};
 use tollgate_core::request::Request;
 use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
@@ -33,9 +33,8 @@ use super::holds::{HoldSlot, Holds};
 use super::identify::RequestView;
 use super::key_text::KeyText;
 use super::load::Load;
-pub(crate) use super::queue::Entering;
 pub(crate) use super::queue::Outcome;
-use super::queue::{Notice, Permit, Queue, QueueBound, QueueForecast, Queues, Refused};
+use super::queue::{Notice, Permit, Queue, QueueBound, Queues, Refused};
 use super::refusal::Refusal;
 use super::remote_state::{Charge, RemoteLinks};
 use super::routes::RouteHasher;
@@ -236,7 +235,7 @@ impl Admission {
         &self,
         ticket: &mut Ticket,
         turn: Turn,
-        pick: impl FnOnce(Entering) -> Arc<Queue>,
+        pick: impl FnOnce(QueueRequest) -> Arc<Queue>,
         log: &EngagementLog,
     ) -> Result<(), Refusal> {
         if !turn.is_whole {
@@ -247,10 +246,10 @@ impl Admission {
             };
             ticket.sending = Some(Sending { upload, flow: Flow::new() });
         }
-        let Turn { client: address, claim, bytes, .. } = turn;
-        let entering = Entering { address, claim, route: ticket.route, bytes };
-        let queue = pick(entering);
-        let (permit, queued) = self.enter_queue(&queue, entering, log).await.map_err(Refusal::by_queue)?;
+        let Turn { client, claim, bytes, .. } = turn;
+        let request = self.queues.request(client, claim, ticket.route, bytes);
+        let entered = self.enter_queue(&pick(request), request, (client, claim.is_exempt), log).await;
+        let (permit, queued) = entered.map_err(Refusal::by_queue)?;
         ticket.permit = Some(permit);
         ticket.queued = queued;
         if ticket.would != Some(Act::WouldRefuse) {
@@ -317,16 +316,16 @@ impl Admission {
     pub(crate) async fn enter_queue(
         &self,
         queue: &Arc<Queue>,
-        entering: Entering,
+        request: QueueRequest,
+        (client, is_exempt): (IpAddr, bool),
         log: &EngagementLog,
     ) -> Result<(Permit, Option<(Act, &'static str)>), Refused> {
-        let client = entering.address;
-        if entering.claim.is_exempt {
-            return Ok((queue.pass(entering), None));
+        if is_exempt {
+            return Ok((queue.pass(request), None));
         }
         let (mut held, mut queued) = (None, None);
         let entered = queue
-            .enter(entering, |notice| match notice {
+            .enter(request, |notice| match notice {
                 Notice::Held(standing) => {
                     queued = Some((Act::Hold, "backend-busy"));
                     let since = self.clock.now();
@@ -338,7 +337,7 @@ impl Admission {
                     self.log_queue_act(client, log, Act::WouldHold, bound, standing.wait);
                 }
                 Notice::WouldRefuse(CoreRefusal { reason, standing, retry_after }) => {
-                    let bound = QueueBound::refusing(queue, reason, standing, self.rules.load().hold.max);
+                    let bound = QueueBound::refusing(queue, reason, standing);
                     queued = Some((Act::WouldRefuse, bound.reason));
                     self.log_queue_act(client, log, Act::WouldRefuse, bound, retry_after);
                 }
@@ -347,7 +346,7 @@ impl Admission {
         if let Err(Refused { retry_after: backoff, by_queue: Some((reason, standing)), .. }) = entered {
             // Dropping it would log a hold, but the request was refused.
             std::mem::forget(held.take());
-            let bound = QueueBound::refusing(queue, reason, standing, self.rules.load().hold.max);
+            let bound = QueueBound::refusing(queue, reason, standing);
             self.log_queue_act(client, log, Act::Refuse, bound, backoff);
         }
         entered.map(|permit| (permit, queued))
@@ -359,25 +358,31 @@ impl Admission {
         log.record(&Engagement::by_queue(client, self.load.band(), act, bound, backoff), self.clock.now());
     }
 
-    /// How long a request of `client` would wait in the queue now, for operators. `request` gives the route and the
-    /// site, if they are known. Of several backends, the one with the shortest wait counts.
-    pub(crate) fn forecast(&self, client: IpAddr, request: Option<&impl Request>) -> Option<QueueForecast> {
-        let (route, hold_max) = (request.map(|request| self.route_hasher.key(request)), self.rules.load().hold.max);
+    /// How long a request of `client` would wait in the queue now, for operators, and why it would not go at once.
+    /// `request` gives the route and the site, if they are known. Of several backends, the one with the shortest wait
+    /// counts.
+    pub(crate) fn forecast(
+        &self,
+        client: IpAddr,
+        request: Option<&impl Request>,
+    ) -> Option<(Forecast, Option<QueueBound>)> {
+        let route = request.map(|request| self.route_hasher.key(request));
         let claim = request.map_or_else(Claim::default, |request| self.claims.load().of(request, 0));
         let queues = match request {
             Some(request) => self.queues.at_host(request.host()),
             None => self.queues.all(),
         };
-        let forecasts = queues.into_iter().map(|queue| (queue.forecast(client, claim, route), queue));
+        let client = self.queues.client(client, claim);
+        let forecasts = queues.into_iter().map(|queue| (queue.forecast(client, claim.weight_milli, route), queue));
         let best = forecasts.min_by_key(|(forecast, _)| (forecast.fate != Fate::Go, forecast.standing.wait));
         let (Forecast { standing, fate }, queue) = best?;
         let fate = if claim.is_exempt { Fate::Go } else { fate };
         let bound = match fate {
             Fate::Go => None,
             Fate::Wait => Some(QueueBound::busy(&queue, standing)),
-            Fate::Refuse(reason) => Some(QueueBound::refusing(&queue, reason, standing, hold_max)),
+            Fate::Refuse(reason) => Some(QueueBound::refusing(&queue, reason, standing)),
         };
-        Some(QueueForecast { standing, fate, bound })
+        Some((Forecast { standing, fate }, bound))
     }
 
     /// Decides by the rules, and asks the shared store only if a rule that applies has its state there.

@@ -60,17 +60,6 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// A measurement of CPU time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Used {
-    /// The file cannot be read.
-    Unknown,
-    /// The first reading, which has nothing to compare with.
-    Begins,
-    /// The CPU time since the last reading.
-    Since(Span),
-}
-
 /// The CPU time of a control group.
 #[derive(Debug)]
 pub(crate) struct CpuUsage {
@@ -85,18 +74,13 @@ impl CpuUsage {
         Self { stat: Watched::new(group.join("cpu.stat")), before: None }
     }
 
-    /// Reads the CPU time that the group has used since the last call.
-    pub(crate) fn look(&mut self) -> Used {
+    /// Reads the CPU time that the group has used since the last call. None if one of the two readings failed, or if
+    /// this is the first.
+    pub(crate) fn look(&mut self) -> Option<Span> {
         let now = self.stat.read(cpu_usage);
         let before = std::mem::replace(&mut self.before, now);
-        match (now, before) {
-            (None, _) => Used::Unknown,
-            (Some(now), Some(before)) if now >= before => {
-                Used::Since(Span::from_nanos(now.as_nanos() - before.as_nanos()))
-            }
-            // The counter of a group that was removed and created again starts at zero.
-            (Some(_), _) => Used::Begins,
-        }
+        // The counter of a group that was removed and created again starts at zero.
+        now?.as_nanos().checked_sub(before?.as_nanos()).map(Span::from_nanos)
     }
 }
 
@@ -112,24 +96,24 @@ mod tests {
             fs::write(dir.path().join("cpu.stat"), format!("usage_usec {micros}\nuser_usec 1\n")).unwrap()
         };
         let mut usage = CpuUsage::of_group(dir.path());
-        assert_eq!(usage.look(), Used::Unknown, "there is no such file");
+        assert_eq!(usage.look(), None, "there is no such file");
         write_stat(5_000_000);
-        assert_eq!(usage.look(), Used::Begins);
+        assert_eq!(usage.look(), None, "there is nothing to compare with");
         write_stat(5_030_000);
-        assert_eq!(usage.look(), Used::Since(Span::from_millis(30)));
+        assert_eq!(usage.look(), Some(Span::from_millis(30)));
         write_stat(10);
-        assert_eq!(usage.look(), Used::Begins, "a new group of the same name");
+        assert_eq!(usage.look(), None, "a new group of the same name");
         write_stat(1_010);
-        assert_eq!(usage.look(), Used::Since(Span::from_millis(1)));
+        assert_eq!(usage.look(), Some(Span::from_millis(1)));
         fs::write(dir.path().join("cpu.stat"), "nonsense").unwrap();
-        assert_eq!(usage.look(), Used::Unknown);
+        assert_eq!(usage.look(), None);
         assert!(usage.stat.has_failed);
     }
 
     #[test]
     fn an_endless_file_is_not_read_to_its_end() {
         let mut usage = CpuUsage { stat: Watched::new("/dev/zero".into()), before: None };
-        assert_eq!(usage.look(), Used::Unknown);
+        assert_eq!(usage.look(), None);
     }
 
     #[test]

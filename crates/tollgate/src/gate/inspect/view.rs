@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tollgate_core::class::Class;
 use tollgate_core::decision::{Act, Decision};
 use tollgate_core::network::Network;
+use tollgate_core::queue::Forecast;
 use tollgate_core::request::Request;
 use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
@@ -20,7 +21,7 @@ use tollgate_gatekeeper::truncation::is_cut;
 
 use super::metrics::named_in;
 use crate::gate::decide::admission::ObservedCounts;
-use crate::gate::decide::queue::QueueForecast;
+use crate::gate::decide::queue::QueueBound;
 use crate::gate::decide::rules::{Face, Rules};
 use crate::gate::observe::counters::WorkerCounter;
 use crate::gate::observe::rates::Rates;
@@ -280,9 +281,9 @@ impl Running {
         self.shared.stats.refusals.find(is_meant, max, self.now())
     }
 
-    /// How long a request would wait in the queue; none if its client is unknown. If the request `has_route`, its cost
+    /// How long a request would wait in the queue, and why; none if its client is unknown. If the request `has_route`, its cost
     /// is that of the route, otherwise that of an average request.
-    pub(crate) fn forecast(&self, request: &impl Request, has_route: bool) -> Option<QueueForecast> {
+    pub(crate) fn forecast(&self, request: &impl Request, has_route: bool) -> Option<(Forecast, Option<QueueBound>)> {
         let client = request.client()?;
         self.shared.admission.forecast(client, has_route.then_some(request))
     }

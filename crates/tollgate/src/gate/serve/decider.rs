@@ -22,7 +22,7 @@ use tollgate_gatekeeper::limit_status;
 use tollgate_gatekeeper::limiter::Limiter;
 use tollgate_wire::rate_limit_headers::LimitStatus;
 
-use crate::gate::decide::admission::{Admission, Entering, Outcome};
+use crate::gate::decide::admission::{Admission, Outcome};
 use crate::gate::decide::holds::HoldSlot;
 use crate::gate::decide::identify::{hash_of, trusts};
 use crate::gate::decide::queue::Permit;
@@ -394,13 +394,13 @@ impl Decider {
             let is_flagged = claims.looks_at_flags && ticket.ruling.open.rules.is_flagged(request, &admission.flagged);
             claims.of(&Marked { request, is_flagged }, hash_of(user_agent_of(request)))
         };
-        let entering = Entering { address: client, claim, route: admission.route_hasher.key(request), bytes: 0 };
+        let queued = admission.queues.request(client, claim, admission.route_hasher.key(request), 0);
         let queue = {
             let backends = self.shared.backends.load();
-            let picked = backends.of(request.host()).pick(entering);
+            let picked = backends.of(request.host()).pick(queued);
             picked.map_or_else(|| admission.queues.first(), |backend| backend.queue.clone())
         };
-        match admission.enter_queue(&queue, entering, &self.log).await {
+        match admission.enter_queue(&queue, queued, (client, claim.is_exempt), &self.log).await {
             Ok((permit, _)) => {
                 ticket.permit = Some(permit);
                 Ok(())

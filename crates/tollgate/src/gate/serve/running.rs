@@ -10,6 +10,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tollgate_core::queue::IN_FLIGHT_MAX;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::link::{Link, LinkSettings};
 
@@ -20,7 +21,6 @@ use crate::gate::decide::admission::Admission;
 use crate::gate::decide::domains::{self, OtherDomains};
 use crate::gate::decide::keeper::Keeper;
 use crate::gate::decide::masters;
-use crate::gate::decide::queue::IN_FLIGHT_MAX;
 use crate::gate::decide::redis::RedisLink;
 use crate::gate::decide::remote_state::RemoteLinks;
 use crate::gate::http::backend::sites::SiteBackends;

@@ -1,8 +1,7 @@
 //! Why a request waits or is refused, for traces, logs and forecasts: the reason, the value observed, and the value
 //! allowed.
 
-use tollgate_core::queue::{Fate, RefusedBy, Standing};
-use tollgate_core::time::Span;
+use tollgate_core::queue::{RefusedBy, Standing};
 
 use super::Queue;
 
@@ -19,25 +18,18 @@ pub(crate) struct QueueBound {
 impl QueueBound {
     /// Why a request waits: its position, and how many may be in flight.
     pub(crate) fn busy(queue: &Queue, standing: Standing) -> Self {
-        let (observed, allowed) = (standing.position.into(), queue.status().in_flight_max);
-        Self { reason: "backend-busy", observed, allowed }
+        let allowed = queue.with_core(|core, _| core.limit());
+        Self { reason: "backend-busy", observed: standing.position.into(), allowed: allowed.into() }
     }
 
     /// Which bound of the queue refuses a request: the value that was observed, and the value allowed.
-    pub(crate) fn refusing(queue: &Queue, reason: RefusedBy, standing: Standing, hold_max: Span) -> Self {
-        let (reason, observed, allowed) = match reason {
-            RefusedBy::WaitTooLong => ("wait-too-long", standing.wait.as_millis_ceil(), hold_max.as_millis_ceil()),
-            RefusedBy::Full => ("queue-full", queue.status().waiting, queue.waiting_max()),
-        };
+    pub(crate) fn refusing(queue: &Queue, reason: RefusedBy, standing: Standing) -> Self {
+        let (reason, observed, allowed) = queue.with_core(|core, _| match reason {
+            RefusedBy::WaitTooLong => {
+                ("wait-too-long", standing.wait.as_millis_ceil(), core.settings().hold_max.as_millis_ceil())
+            }
+            RefusedBy::Full => ("queue-full", core.waiting() as u64, core.settings().total as u64),
+        });
         Self { reason, observed, allowed }
     }
-}
-
-/// The predicted decision of the queue about a request that arrived now.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct QueueForecast {
-    pub(crate) standing: Standing,
-    pub(crate) fate: Fate,
-    /// Why it would not go at once.
-    pub(crate) bound: Option<QueueBound>,
 }

@@ -13,32 +13,26 @@ mod queues;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::Thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tollgate_core::network::Network;
 use tollgate_core::queue::{
     self as core, Arrival, Client, Event, Forecast, Judgement, Refusal, RefusedBy, Request, RouteKey, Standing, Ticket,
 };
 use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
-use tollgate_core::virtual_clock::Cores;
 use tollgate_gatekeeper::clock::Clock;
 
-use super::claims::Claim;
 use crate::settings::Gate as Settings;
-pub(crate) use bound::{QueueBound, QueueForecast};
+pub(crate) use bound::QueueBound;
 use permit::Waiting;
 pub(crate) use permit::{Outcome, Permit};
-use pulse::Pulse;
 pub(crate) use queues::Queues;
-
-pub(crate) use core::IN_FLIGHT_MAX;
 
 /// Prefix lengths of an address, its network and its block, in IPv4 and in IPv6.
 pub(crate) const LEVELS: [(u8, u8); 3] = [(32, 64), (24, 56), (16, 48)];
@@ -46,29 +40,36 @@ pub(crate) const LEVELS: [(u8, u8); 3] = [(32, 64), (24, 56), (16, 48)];
 /// The queue in front of one backend.
 pub(crate) struct Queue {
     clock: Clock,
-    hasher: RandomState,
     state: Mutex<State>,
-    pulse: Pulse,
-    /// Whether requests wait, for the thread of `pulse`, which reads it without the lock.
-    has_waiting: AtomicBool,
     /// The shortest time that it took to connect to the backend, in nanoseconds: one round trip.
     round_trip_ns: AtomicU64,
 }
 
 struct State {
     core: core::Queue,
-    /// Waiting requests, by the slot of their ticket.
-    waiters: Vec<Option<Waiter>>,
+    /// The requests that wait, or would.
+    waiters: BTreeMap<Ticket, Waiter>,
     /// The counters; [`Queue::status`] adds the present values.
     counts: QueueStatus,
     waits: Waits,
+    /// [`core::Queue::work_nanos`] at the last [`Queue::take_work`].
+    work_taken: Option<u64>,
     /// Whether every request goes at once, and the queue only computes what it would have done.
     is_observing: bool,
+    /// Whether the backend is on this machine, as far as its address shows.
+    is_local: bool,
+    /// The thread of [`pulse`]; none if it could not be started.
+    thread: Option<Thread>,
 }
 
+/// The message to a waiting request: its turn has come, or it is refused.
+type Wake = oneshot::Sender<Result<(), Refusal>>;
+type Woken = oneshot::Receiver<Result<(), Refusal>>;
+
 struct Waiter {
-    /// None for a request that only would wait: it is at the backend.
-    wake: Option<oneshot::Sender<Result<Ticket, Refusal>>>,
+    /// None for a request that only would wait: it is at the backend. Otherwise a [`Waiting`] has the receiver, and
+    /// removes this waiter before it drops the receiver.
+    wake: Option<Wake>,
     since: Moment,
 }
 
@@ -83,10 +84,10 @@ pub(crate) enum Notice {
     WouldRefuse(Refusal),
 }
 
-/// How long the requests waited that were dispatched since [`Queue::take_waits`].
+/// How long the requests waited that were dispatched since [`Queues::take_wait`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Waits {
-    sum_ns: u64,
+    sum: Span,
     longest: Span,
     dispatched: u64,
 }
@@ -108,9 +109,9 @@ pub(crate) struct QueueStatus {
     pub(crate) is_observing: bool,
     /// Requests that wait now, or would.
     pub(crate) waiting: u64,
-    /// The in-flight limit, in whole requests.
+    /// The in-flight limit.
     pub(crate) in_flight_max: u64,
-    /// The load in flight, in whole requests.
+    /// How many requests are in flight.
     pub(crate) in_flight: u64,
     /// The backend's cores as far as is known, in thousandths.
     pub(crate) cores_milli: u64,
@@ -135,132 +136,82 @@ impl From<Refusal> for Refused {
     }
 }
 
-/// A request that asks for a permit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Entering {
-    pub(crate) address: IpAddr,
-    pub(crate) claim: Claim,
-    pub(crate) route: RouteKey,
-    /// Memory that the request holds while it waits.
-    pub(crate) bytes: u32,
-}
-
-impl fmt::Debug for Queue {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Queue").finish_non_exhaustive()
-    }
-}
-
 impl Queue {
-    /// An empty queue. `hasher` makes the keys of clients.
-    fn new(settings: &Settings, hasher: RandomState, clock: Clock) -> Arc<Self> {
-        let core = core::Queue::new(queue_settings(settings), clock.now());
-        let queue = Arc::new(Self {
-            clock,
-            hasher,
-            state: Mutex::new(State {
-                core,
-                waiters: Vec::new(),
-                counts: QueueStatus::default(),
-                waits: Waits::default(),
-                is_observing: settings.mode == Mode::Observe,
-            }),
-            pulse: Pulse::new(settings),
-            has_waiting: AtomicBool::new(false),
-            round_trip_ns: AtomicU64::new(u64::MAX),
-        });
-        queue.pulse.start(&queue);
+    /// An empty queue.
+    fn new(settings: &Settings, clock: Clock) -> Arc<Self> {
+        let state = State {
+            core: core::Queue::new(queue_settings(settings), clock.now()),
+            waiters: BTreeMap::new(),
+            counts: QueueStatus::default(),
+            waits: Waits::default(),
+            work_taken: None,
+            is_observing: settings.mode == Mode::Observe,
+            is_local: pulse::is_local(settings),
+            thread: None,
+        };
+        let queue = Arc::new(Self { clock, state: Mutex::new(state), round_trip_ns: AtomicU64::new(u64::MAX) });
+        queue.state.lock().thread = pulse::start(&queue);
         queue
     }
 
-    /// Predicts the outcome for a request of this address that arrived now; without a route, for an average one.
-    pub(crate) fn forecast(&self, address: IpAddr, claim: Claim, route: Option<RouteKey>) -> Forecast {
-        let client = self.client(address, claim);
-        self.state().core.forecast(client, claim.weight_milli, route, self.clock.now())
+    /// Calls the core. No request is dispatched.
+    fn with_core<T>(&self, call: impl FnOnce(&mut core::Queue, Moment) -> T) -> T {
+        let mut state = self.state.lock();
+        call(&mut state.core, self.clock.now())
     }
 
-    /// The mean cost of requests of this route, and whether nothing is known about it.
-    pub(crate) fn expected(&self, route: RouteKey) -> (Span, bool) {
-        let price = self.state().core.price(route);
-        (price.mean, price.is_unseen)
+    /// Changes the state, and dispatches the requests whose turn has come.
+    fn update<T>(&self, change: impl FnOnce(&mut State, Moment) -> T) -> T {
+        let mut state = self.state.lock();
+        let now = self.clock.now();
+        let had_waiting = state.core.waiting() > 0;
+        let result = change(&mut state, now);
+        state.dispatch(now);
+        if !had_waiting
+            && state.core.waiting() > 0
+            && let Some(thread) = &state.thread
+        {
+            thread.unpark();
+        }
+        result
+    }
+
+    /// Predicts the outcome for a request that arrived now; without a route, for an average one.
+    pub(crate) fn forecast(&self, client: Client, weight_milli: u32, route: Option<RouteKey>) -> Forecast {
+        self.with_core(|core, now| core.forecast(client, weight_milli, route, now))
     }
 
     /// A permit for the backend, now or when it is this request's turn. `notice` is called if the request has to wait,
     /// or would.
     pub(crate) async fn enter(
         self: &Arc<Self>,
-        entering: Entering,
+        request: Request,
         notice: impl FnOnce(Notice),
     ) -> Result<Permit, Refused> {
-        let (request, route) = (self.request(entering), entering.route);
-        let (ticket, woken, hold_max) = {
-            let mut state = self.state();
-            let now = self.clock.now();
-            if state.is_observing {
-                let (ticket, judgement) = state.core.observe(request, now);
-                state.observed(ticket, judgement, now);
-                state.dispatch(now);
-                self.note_waiting(&state);
-                drop(state);
-                match judgement {
-                    Judgement::Go => {}
-                    Judgement::Wait(standing) => notice(Notice::WouldHold(standing)),
-                    Judgement::Refuse(refusal) => notice(Notice::WouldRefuse(refusal)),
-                }
-                return Ok(Permit::new(self, ticket, route, now));
-            }
-            let arrival = state.core.arrive(request, now);
-            let entered = state.arrived(arrival, now);
-            state.dispatch(now);
-            self.note_waiting(&state);
-            match entered {
-                Entered::Go(ticket) => return Ok(Permit::new(self, ticket, route, now)),
-                Entered::Refuse(refusal) => return Err(refusal.into()),
-                Entered::Wait(ticket, standing, woken) => {
-                    let hold_max = state.core.settings().hold_max;
-                    drop(state);
-                    notice(Notice::Held(standing));
-                    (ticket, woken, hold_max)
-                }
-            }
-        };
-        let mut waiting = Waiting { queue: self, ticket, woken };
-        // An estimate may be wrong: a request that was accepted may wait half as long again.
-        let patience = Span::from_nanos(hold_max.as_nanos().saturating_mul(3) / 2);
-        let refusal = match tokio::time::timeout(patience.into(), &mut waiting.woken).await {
-            Ok(Ok(Ok(ticket))) => return Ok(Permit::new(self, ticket, route, self.clock.now())),
-            Ok(Ok(Err(refusal))) => Some(refusal),
-            Ok(Err(_)) => None,
-            Err(_) => self.give_up(ticket),
-        };
-        // A permit that came in the same instant is given back by the guard.
-        Err(refusal.map_or(Refused { retry_after: Span::from_secs(1), own: false, by_queue: None }, Refused::from))
+        let (entered, now) = self.update(|state, now| (state.enter(request, now), now));
+        let (ticket, noticed, woken) = entered?;
+        let waiting = woken.map(|woken| Waiting { queue: self, ticket, woken });
+        if let Some(noticed) = noticed {
+            notice(noticed);
+        }
+        let Some(mut waiting) = waiting else { return Ok(Permit::new(self, ticket, request.route, now)) };
+        waiting.turn().await?;
+        Ok(Permit::new(self, ticket, request.route, self.clock.now()))
     }
 
     /// A permit for a request that is exempt: it does not wait and does not count against the limit.
-    pub(crate) fn pass(self: &Arc<Self>, entering: Entering) -> Permit {
-        let request = self.request(entering);
-        let now = self.clock.now();
-        let ticket = self.state().core.pass(request, now);
-        Permit::new(self, ticket, entering.route, now)
+    pub(crate) fn pass(self: &Arc<Self>, request: Request) -> Permit {
+        let (ticket, now) = self.with_core(|core, now| (core.pass(request, now), now));
+        Permit::new(self, ticket, request.route, now)
     }
 
-    fn give_up(&self, ticket: Ticket) -> Option<Refusal> {
-        let mut state = self.state();
-        let refusal = state.core.give_up(ticket, self.clock.now())?;
-        state.waiters[ticket.slot()] = None;
-        state.counts.refused += 1;
-        Some(refusal)
-    }
-
-    /// The estimated time until a request would be answered if it entered now, and the load in flight in thousandths of
-    /// the limit.
-    pub(crate) fn quote(&self, entering: Entering) -> (Span, u64) {
-        let request = self.request(entering);
-        let mut state = self.state();
-        let time = state.core.time_to_answer(request, self.clock.now());
-        let in_flight = u64::from(state.core.in_flight()) * 1000;
-        (time, in_flight / u64::from(state.core.limit().max(1)))
+    /// The estimated time until a request would be answered if it entered now, and the number in flight in thousandths
+    /// of the limit.
+    pub(crate) fn quote(&self, request: Request) -> (Span, u64) {
+        self.with_core(|core, now| {
+            let in_flight = u64::from(core.in_flight()) * 1000;
+            (core.time_to_answer(request, now), in_flight / u64::from(core.limit().max(1)))
+        })
     }
 
     /// A connection to the backend was opened in this time.
@@ -276,68 +227,33 @@ impl Queue {
             return cost;
         }
         let wall = wall.as_nanos();
-        let at_backend = wall.saturating_sub(round_trip).max(wall / 16);
-        let nanos = u128::from(cost.as_nanos()) * u128::from(at_backend) / u128::from(wall);
-        Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        part_of(cost, wall.saturating_sub(round_trip).max(wall / 16), wall)
     }
 
-    /// The CPU time that requests have taken, in nanoseconds; wraps.
-    fn work_nanos(&self) -> u64 {
-        self.state().core.work_nanos(self.clock.now())
-    }
-
-    /// The backend has used `cpu` since the last call; none if that is not measured.
-    fn measure(&self, cpu: Option<Span>) {
-        self.state().core.measure(cpu, self.clock.now());
-    }
-
-    /// Updates prices, limits and estimates, and dispatches requests. Returns whether any still wait.
-    fn beat(&self) -> bool {
-        let mut state = self.state();
-        let now = self.clock.now();
-        state.core.tick(now);
-        state.dispatch(now);
-        self.note_waiting(&state);
-        state.core.waiting() > 0
-    }
-
-    /// The number of cores of the backend's machine that other processes kept busy since the last call; none if that
-    /// was long ago.
-    fn machine_busy(&self, busy: Option<Cores>) {
-        self.state().core.machine_busy(busy, self.clock.now());
+    /// The CPU time that requests have taken since the last call, in nanoseconds; 0 at the first call.
+    fn take_work(&self) -> u64 {
+        let mut state = self.state.lock();
+        let work = state.core.work_nanos(self.clock.now());
+        state.work_taken.replace(work).map_or(0, |before| work.wrapping_sub(before))
     }
 
     /// Takes over other settings. Waiting requests go on waiting, and what was learned stays.
     fn reload(&self, settings: &Settings) {
-        let sees_machine = self.pulse.reload(settings);
-        let mut state = self.state();
-        let now = self.clock.now();
-        if !sees_machine {
-            state.core.machine_unseen();
-        }
-        state.core.set_settings(queue_settings(settings), now);
-        state.is_observing = settings.mode == Mode::Observe;
-        if state.is_observing {
-            state.release(now);
-        }
-        state.dispatch(now);
-    }
-
-    fn learned(&self) -> core::Learned {
-        self.state().core.learned()
-    }
-
-    fn restore(&self, learned: &core::Learned) {
-        self.state().core.restore(learned, self.clock.now());
-    }
-
-    /// How many requests may wait.
-    pub(crate) fn waiting_max(&self) -> u64 {
-        self.state().core.settings().total as u64
+        self.update(|state, now| {
+            state.is_local = pulse::is_local(settings);
+            if !state.is_local {
+                state.core.machine_unseen();
+            }
+            state.core.set_settings(queue_settings(settings), now);
+            state.is_observing = settings.mode == Mode::Observe;
+            if state.is_observing {
+                state.release(now);
+            }
+        });
     }
 
     pub(crate) fn status(&self) -> QueueStatus {
-        let state = self.state();
+        let state = self.state.lock();
         QueueStatus {
             is_observing: state.is_observing,
             waiting: state.core.waiting() as u64,
@@ -347,145 +263,106 @@ impl Queue {
             ..state.counts
         }
     }
-
-    /// How long requests have waited since the last call.
-    fn take_waits(&self) -> Waits {
-        std::mem::take(&mut self.state().waits)
-    }
-
-    fn request(&self, entering: Entering) -> Request {
-        let Entering { address, claim, route, bytes } = entering;
-        Request { client: self.client(address, claim), route, weight_milli: claim.weight_milli, bytes }
-    }
-
-    fn client(&self, address: IpAddr, claim: Claim) -> Client {
-        let Claim { user, tenant, account, .. } = claim;
-        let hash = |(v4, v6): (u8, u8)| match user {
-            Some(user) => self.hasher.hash_one((user, v4, account)),
-            None => {
-                let network = Network::of(address, if address.is_ipv4() { v4 } else { v6 });
-                self.hasher.hash_one((network, account))
-            }
-        };
-        let [address, network, block] = LEVELS.map(hash);
-        Client { block, network, address, tenant }
-    }
-
-    fn note_waiting(&self, state: &State) {
-        let has_waiting = state.core.waiting() > 0;
-        if has_waiting != self.has_waiting.load(Ordering::Relaxed) {
-            self.has_waiting.store(has_waiting, Ordering::Relaxed);
-            if has_waiting {
-                self.pulse.wake();
-            }
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing in it can be half done: a panic leaves at worst a request uncounted.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The outcome for an arriving request.
-enum Entered {
-    Go(Ticket),
-    Wait(Ticket, Standing, oneshot::Receiver<Result<Ticket, Refusal>>),
-    Refuse(Refusal),
 }
 
 impl State {
-    fn arrived(&mut self, arrival: Arrival, now: Moment) -> Entered {
-        match arrival {
+    /// Decides about a request. Returns the notice for its caller, if it waits or would, and where it gets the message
+    /// that its wait is over, if it waits.
+    fn enter(&mut self, request: Request, now: Moment) -> Result<(Ticket, Option<Notice>, Option<Woken>), Refusal> {
+        if self.is_observing {
+            let (ticket, judgement) = self.core.observe(request, now);
+            return Ok((ticket, self.observed(ticket, judgement, now), None));
+        }
+        match self.core.arrive(request, now) {
             Arrival::Go(ticket) => {
-                self.waits.dispatched += 1;
-                Entered::Go(ticket)
+                self.count_wait(Span::ZERO);
+                Ok((ticket, None, None))
             }
             Arrival::Wait(ticket, standing) => {
-                let (wake, woken) = oneshot::channel();
-                self.add_waiter(ticket, Waiter { wake: Some(wake), since: now });
                 self.counts.waited += 1;
-                Entered::Wait(ticket, standing, woken)
+                let (wake, woken) = oneshot::channel();
+                self.waiters.insert(ticket, Waiter { wake: Some(wake), since: now });
+                Ok((ticket, Some(Notice::Held(standing)), Some(woken)))
             }
             Arrival::Refuse(refusal) => {
                 self.counts.refused += 1;
-                Entered::Refuse(refusal)
+                Err(refusal)
             }
         }
     }
 
-    fn observed(&mut self, ticket: Ticket, judgement: Judgement, now: Moment) {
+    /// A request goes at once, whatever the decision is. Returns the notice for its caller, if it would not have.
+    fn observed(&mut self, ticket: Ticket, judgement: Judgement, now: Moment) -> Option<Notice> {
         self.counts.observed += 1;
         match judgement {
-            Judgement::Go => self.waits.dispatched += 1,
-            Judgement::Wait(_) => {
-                self.counts.would_wait += 1;
-                self.add_waiter(ticket, Waiter { wake: None, since: now });
+            Judgement::Go => {
+                self.count_wait(Span::ZERO);
+                None
             }
-            Judgement::Refuse(_) => self.counts.would_refuse += 1,
+            Judgement::Wait(standing) => {
+                self.counts.would_wait += 1;
+                self.waiters.insert(ticket, Waiter { wake: None, since: now });
+                Some(Notice::WouldHold(standing))
+            }
+            Judgement::Refuse(refusal) => {
+                self.counts.would_refuse += 1;
+                Some(Notice::WouldRefuse(refusal))
+            }
         }
-    }
-
-    fn add_waiter(&mut self, ticket: Ticket, waiter: Waiter) {
-        if self.waiters.len() <= ticket.slot() {
-            self.waiters.resize_with(ticket.slot() + 1, || None);
-        }
-        self.waiters[ticket.slot()] = Some(waiter);
     }
 
     /// Lets every request go that waits: the queue begins to observe.
     fn release(&mut self, now: Moment) {
-        let tickets: Vec<Ticket> = self.core.tickets_waiting().collect();
-        for ticket in tickets.into_iter().filter(|ticket| self.core.release(*ticket, now)).collect::<Vec<_>>() {
-            let wake = self.waiters[ticket.slot()].as_mut().and_then(|waiter| waiter.wake.take());
-            if wake.is_none_or(|wake| wake.send(Ok(ticket)).is_err()) {
-                self.settled(ticket, now);
-                self.core.done(ticket, Span::ZERO, false, now);
+        for (ticket, waiter) in &mut self.waiters {
+            if let Some(wake) = waiter.wake.take() {
+                self.core.release(*ticket, now);
+                let _ = wake.send(Ok(()));
             }
         }
-    }
-
-    /// A request ends. If its turn has not come, it would have waited until now.
-    fn settled(&mut self, ticket: Ticket, now: Moment) {
-        if let Some(waiter) = self.waiters.get_mut(ticket.slot()).and_then(Option::take) {
-            self.count_wait(now.since(waiter.since));
-        }
-    }
-
-    fn count_wait(&mut self, wait: Span) {
-        self.waits.sum_ns = self.waits.sum_ns.saturating_add(wait.as_nanos());
-        self.waits.longest = self.waits.longest.max(wait);
-        self.waits.dispatched += 1;
     }
 
     /// Wakes the requests whose wait is over.
     fn dispatch(&mut self, now: Moment) {
         while let Some(event) = self.core.poll(now) {
-            match event {
-                Event::Go(ticket) => self.wake(ticket, now),
+            let (wake, message) = match event {
+                Event::Go(ticket) => (self.end_wait(ticket, now), Ok(())),
                 Event::Refuse(ticket, refusal) => {
-                    match self.waiters[ticket.slot()].take().and_then(|waiter| waiter.wake) {
-                        Some(wake) => {
-                            self.counts.refused += 1;
-                            let _ = wake.send(Err(refusal));
-                        }
-                        None => self.counts.would_refuse += 1,
-                    }
+                    let wake = self.waiters.remove(&ticket).and_then(|waiter| waiter.wake);
+                    let count = if wake.is_some() { &mut self.counts.refused } else { &mut self.counts.would_refuse };
+                    *count += 1;
+                    (wake, Err(refusal))
                 }
+            };
+            if let Some(wake) = wake {
+                let _ = wake.send(message);
             }
         }
     }
 
-    fn wake(&mut self, ticket: Ticket, now: Moment) {
-        let waiter = self.waiters.get_mut(ticket.slot()).and_then(Option::take);
-        let is_taken = waiter.is_some_and(|waiter| {
-            self.count_wait(now.since(waiter.since));
-            waiter.wake.is_none_or(|wake| wake.send(Ok(ticket)).is_ok())
-        });
-        if !is_taken {
-            self.core.done(ticket, Span::ZERO, false, now);
-        }
+    /// The turn of a request has come, or the request ends before. Records its wait until now, if it waits or would.
+    fn end_wait(&mut self, ticket: Ticket, now: Moment) -> Option<Wake> {
+        let waiter = self.waiters.remove(&ticket)?;
+        self.count_wait(now.since(waiter.since));
+        waiter.wake
     }
+
+    /// A request ends. If its turn has not come, it would have waited until now.
+    fn done(&mut self, ticket: Ticket, toll: Span, teaches: bool, now: Moment) {
+        self.end_wait(ticket, now);
+        self.core.done(ticket, toll, teaches, now);
+    }
+
+    fn count_wait(&mut self, wait: Span) {
+        self.waits.sum = self.waits.sum + wait;
+        self.waits.longest = self.waits.longest.max(wait);
+        self.waits.dispatched += 1;
+    }
+}
+
+/// The span times `part / whole`.
+fn part_of(span: Span, part: u64, whole: u64) -> Span {
+    let nanos = u128::from(span.as_nanos()) * u128::from(part) / u128::from(whole.max(1));
+    Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 /// The settings of one queue: the room for waiting requests is split evenly among the backends.

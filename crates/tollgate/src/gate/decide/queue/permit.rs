@@ -15,31 +15,48 @@
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
-use tollgate_core::queue::{Refusal, RouteKey, Ticket};
+use tollgate_core::queue::{RouteKey, Ticket};
 use tollgate_core::time::{Moment, Span};
 
-use super::Queue;
+use super::{Queue, Refused, Woken};
 
 /// A request that waits; dropped, it leaves the queue.
 pub(super) struct Waiting<'a> {
     pub(super) queue: &'a Queue,
     pub(super) ticket: Ticket,
-    pub(super) woken: oneshot::Receiver<Result<Ticket, Refusal>>,
+    pub(super) woken: Woken,
+}
+
+impl Waiting<'_> {
+    /// Returns when it is this request's turn.
+    pub(super) async fn turn(&mut self) -> Result<(), Refused> {
+        let hold_max = self.queue.with_core(|core, _| core.settings().hold_max);
+        // An estimate may be wrong: a request that was accepted may wait half as long again.
+        let patience = Span::from_nanos(hold_max.times(3).as_nanos() / 2);
+        let refusal = match tokio::time::timeout(patience.into(), &mut self.woken).await {
+            Ok(Ok(turn)) => return turn.map_err(Refused::from),
+            Ok(Err(_)) => None,
+            Err(_) => self.queue.update(|state, now| {
+                let refusal = state.core.give_up(self.ticket, now)?;
+                state.waiters.remove(&self.ticket);
+                state.counts.refused += 1;
+                Some(refusal)
+            }),
+        };
+        // A permit that came in the same instant is given back when this is dropped.
+        Err(refusal.map_or(Refused { retry_after: Span::from_secs(1), own: false, by_queue: None }, Refused::from))
+    }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let mut state = self.queue.state();
-        let now = self.queue.clock.now();
-        if state.core.leave(self.ticket, now) {
-            state.waiters[self.ticket.slot()] = None;
-        } else if let Ok(Ok(ticket)) = self.woken.try_recv() {
-            state.settled(ticket, now);
-            state.core.done(ticket, Span::ZERO, false, now);
-        }
-        state.dispatch(now);
-        self.queue.note_waiting(&state);
+        self.queue.update(|state, now| {
+            if state.core.leave(self.ticket, now) {
+                state.waiters.remove(&self.ticket);
+            } else if let Ok(Ok(())) = self.woken.try_recv() {
+                state.done(self.ticket, Span::ZERO, false, now);
+            }
+        });
     }
 }
 
@@ -56,13 +73,6 @@ pub(crate) enum Outcome {
     CutShort,
     /// The client broke off its request, and the gate cannot tell when the backend finishes.
     Unheard,
-}
-
-impl Outcome {
-    /// Whether the time it took is typical of its route, so that the queue learns its price from it.
-    fn teaches(self) -> bool {
-        matches!(self, Self::Answered | Self::Abandoned)
-    }
 }
 
 /// The state of a permit; the table is at the top of this module.
@@ -119,38 +129,30 @@ impl Permit {
     /// The backend waits for the rest of the request.
     pub(crate) fn starve(&mut self) {
         let PermitState::Running(ticket) = self.state else { return };
-        let mut state = self.queue.state();
-        let now = self.queue.clock.now();
-        self.state = PermitState::Starved(ticket, now);
-        state.core.pause(ticket, now);
-        state.dispatch(now);
+        self.queue.update(|state, now| {
+            self.state = PermitState::Starved(ticket, now);
+            state.core.pause(ticket, now);
+        });
     }
 
     /// The rest of the request comes.
     pub(crate) fn feed(&mut self) {
         let PermitState::Starved(ticket, since) = self.state else { return };
-        let now = self.queue.clock.now();
-        self.starved = self.starved + now.since(since);
-        self.state = PermitState::Running(ticket);
-        self.queue.state().core.resume(ticket, now);
+        self.queue.with_core(|core, now| {
+            self.starved = self.starved + now.since(since);
+            self.state = PermitState::Running(ticket);
+            core.resume(ticket, now);
+        });
     }
 
     /// The backend did not wait for the rest of the request: the stall so far is charged as work.
     pub(crate) fn worked_unfed(&mut self) {
-        let now = self.queue.clock.now();
-        self.unmeasured = self.unmeasured + self.starved(now);
-        self.starved = Span::ZERO;
         if let PermitState::Starved(_, since) = &mut self.state {
+            let now = self.queue.clock.now();
+            self.starved = self.starved + now.since(*since);
             *since = now;
         }
-    }
-
-    /// How long the upload has stalled.
-    fn starved(&self, now: Moment) -> Span {
-        match self.state {
-            PermitState::Starved(_, since) => self.starved + now.since(since),
-            PermitState::Running(_) | PermitState::Settled => self.starved,
-        }
+        self.unmeasured = self.unmeasured + std::mem::replace(&mut self.starved, Span::ZERO);
     }
 
     /// The backend has finished. Returns what the request cost: what the backend reports, otherwise what was measured.
@@ -159,26 +161,28 @@ impl Permit {
     }
 
     fn settle(&mut self, reported: Option<Span>, outcome: Outcome) -> Span {
-        let (PermitState::Running(ticket) | PermitState::Starved(ticket, _)) = self.state else { return Span::ZERO };
-        let mut state = self.queue.state();
-        let now = self.queue.clock.now();
-        let starved = self.starved(now);
-        self.state = PermitState::Settled;
-        let is_measured = starved.is_zero() && self.unmeasured.is_zero() && !self.is_held_up;
-        let teaches = outcome.teaches() && is_measured && !self.is_elsewhere;
-        let measured = self.queue.without_round_trip(state.core.so_far(ticket, now), now.since(self.began));
-        let measured = measured + self.unmeasured;
-        // Work that was not seen costs no more than requests of this route usually do: a client that withholds the end
-        // of its request does not get it free, and one on a slow line pays no more than others.
-        let unseen = if outcome == Outcome::Unheard { Span::MAX } else { starved };
-        let usual = state.core.price(self.route).mean.as_nanos().saturating_sub(measured.as_nanos());
-        let toll = reported.unwrap_or(measured + unseen.min(Span::from_nanos(usual)));
-        state.counts.toll_ns = state.counts.toll_ns.wrapping_add(toll.as_nanos());
-        state.settled(ticket, now);
-        state.core.done(ticket, toll, teaches, now);
-        state.dispatch(now);
-        self.queue.note_waiting(&state);
-        toll
+        let (ticket, starved_since) = match std::mem::replace(&mut self.state, PermitState::Settled) {
+            PermitState::Running(ticket) => (ticket, None),
+            PermitState::Starved(ticket, since) => (ticket, Some(since)),
+            PermitState::Settled => return Span::ZERO,
+        };
+        self.queue.update(|state, now| {
+            let starved = self.starved + starved_since.map_or(Span::ZERO, |since| now.since(since));
+            let measured = self.queue.without_round_trip(state.core.so_far(ticket, now), now.since(self.began));
+            let measured = measured + self.unmeasured;
+            // Work that was not seen costs no more than requests of this route usually do: a client that withholds the
+            // end of its request does not get it free, and one on a slow line pays no more than others.
+            let unseen = if outcome == Outcome::Unheard { Span::MAX } else { starved };
+            let usual = state.core.price(self.route).mean.as_nanos().saturating_sub(measured.as_nanos());
+            let toll = reported.unwrap_or(measured + unseen.min(Span::from_nanos(usual)));
+            state.counts.toll_ns = state.counts.toll_ns.wrapping_add(toll.as_nanos());
+            // The queue learns a price only from a time that is typical of the route, and measured at its own backend.
+            let is_typical = matches!(outcome, Outcome::Answered | Outcome::Abandoned);
+            let is_measured = starved.is_zero() && self.unmeasured.is_zero() && !self.is_held_up;
+            let teaches = is_typical && is_measured && !self.is_elsewhere;
+            state.done(ticket, toll, teaches, now);
+            toll
+        })
     }
 }
 

@@ -7,8 +7,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
@@ -31,58 +30,42 @@ const TICKS_PER_SEC: u64 = 100;
 const LINE_BYTES: u64 = 256;
 const STAT_BYTES: u64 = 1 << 16;
 
-/// Wakes the thread.
-pub(super) struct Pulse {
-    thread: OnceLock<Thread>,
-    /// Whether all backends are on this machine.
-    is_local: AtomicBool,
+/// Starts the thread, which ends when the queue is gone. Without it, requests are dispatched all the same when others
+/// end.
+pub(super) fn start(queue: &Arc<Queue>) -> Option<Thread> {
+    let queue = Arc::downgrade(queue);
+    let run = move || {
+        let mut machine = Machine::new();
+        let mut pause = IDLE;
+        loop {
+            thread::park_timeout(pause);
+            let Some(queue) = queue.upgrade() else { return };
+            pause = if beat(&queue, &mut machine) { EVERY } else { IDLE };
+        }
+    };
+    let started = thread::Builder::new().name("tollgate-queue".to_owned()).spawn(run);
+    let started = started.inspect_err(|error| {
+        tracing::warn!(%error, "cannot start the queue's thread: estimates are updated less often");
+    });
+    started.ok().map(|handle| handle.thread().clone())
 }
 
-impl Pulse {
-    pub(super) fn new(settings: &Settings) -> Self {
-        Self { thread: OnceLock::new(), is_local: AtomicBool::new(is_local(settings)) }
+/// Updates prices, limits and estimates, and dispatches requests. Returns whether any still wait.
+fn beat(queue: &Queue, machine: &mut Machine) -> bool {
+    let has_waiting = || queue.with_core(|core, _| core.waiting() > 0);
+    if !has_waiting() {
+        return false;
     }
-
-    /// Takes over other settings. Returns whether all backends are on this machine.
-    pub(super) fn reload(&self, settings: &Settings) -> bool {
-        let is_local = is_local(settings);
-        self.is_local.store(is_local, Ordering::Relaxed);
-        is_local
+    if machine.is_due() && queue.state.lock().is_local {
+        let busy = machine.busy();
+        queue.with_core(|core, now| core.machine_busy(busy, now));
     }
-
-    /// Starts the thread, which ends when the queue is gone. Without it, requests are dispatched all the same when
-    /// others end.
-    pub(super) fn start(&self, queue: &Arc<Queue>) {
-        let queue = Arc::downgrade(queue);
-        let run = move || {
-            let mut machine = Machine::new();
-            let mut pause = IDLE;
-            loop {
-                thread::park_timeout(pause);
-                let Some(queue) = queue.upgrade() else { return };
-                let is_waiting = queue.has_waiting.load(Ordering::Relaxed);
-                let is_local = queue.pulse.is_local.load(Ordering::Relaxed);
-                if is_waiting && is_local && machine.is_due() {
-                    queue.machine_busy(machine.busy());
-                }
-                pause = if is_waiting && queue.beat() { EVERY } else { IDLE };
-            }
-        };
-        match thread::Builder::new().name("tollgate-queue".to_owned()).spawn(run) {
-            Ok(handle) => _ = self.thread.set(handle.thread().clone()),
-            Err(error) => tracing::warn!(%error, "cannot start the queue's thread: estimates are updated less often"),
-        }
-    }
-
-    pub(super) fn wake(&self) {
-        if let Some(thread) = self.thread.get() {
-            thread.unpark();
-        }
-    }
+    queue.update(|state, now| state.core.tick(now));
+    has_waiting()
 }
 
 /// Whether every backend is on this machine, as far as its address shows.
-fn is_local(settings: &Settings) -> bool {
+pub(super) fn is_local(settings: &Settings) -> bool {
     let is_loopback =
         |host: &str| host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     let backends = settings.all_backends();
@@ -124,7 +107,8 @@ impl Machine {
     fn busy(&mut self) -> Option<Cores> {
         let (cores, before) = (self.cores?, self.read);
         let idle_ticks = read_stat(LINE_BYTES).and_then(|text| idle_ticks(&text));
-        self.read = idle_ticks.map(|idle_ticks| Counts { at: Instant::now(), idle_ticks, own: own_cpu() });
+        let own = Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();
+        self.read = idle_ticks.map(|idle_ticks| Counts { at: Instant::now(), idle_ticks, own });
         before?.busy_until(self.read?, cores)
     }
 }
@@ -142,11 +126,6 @@ impl Counts {
         let busy = (elapsed * cores).saturating_sub(idle).as_micros() * 1000 / elapsed.as_micros().max(1);
         Some(Cores::from_milli(u32::try_from(busy).unwrap_or(u32::MAX)))
     }
-}
-
-fn own_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// The beginning of `/proc/stat`.

@@ -4,18 +4,22 @@
 //! learned, across reloads. Requests that wait in the queue of a backend that has left the settings go on waiting
 //! there, and are then sent to another backend.
 
-use std::hash::RandomState;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tollgate_core::queue::{Learned, RouteKey};
+use parking_lot::Mutex;
+use tollgate_core::network::Network;
+use tollgate_core::queue::{Client, Learned, Request, RouteKey};
 use tollgate_core::site::{HostPattern, find_site};
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::clock::Clock;
 
-use super::{Queue, QueueStatus, Waits};
-use crate::gate::decide::kernel::{CpuUsage, Used};
+use super::{LEVELS, Queue, QueueStatus, Waits, part_of};
+use crate::gate::decide::claims::Claim;
+use crate::gate::decide::kernel::CpuUsage;
 use crate::settings::{BackendUrl, Gate as Settings};
 
 /// How often the CPU time that the backends use is measured, where it can be.
@@ -24,7 +28,7 @@ const MEASURE_EVERY: Span = Span::from_millis(50);
 /// One queue per backend.
 pub(crate) struct Queues {
     clock: Clock,
-    /// Makes the keys of clients in every queue.
+    /// Makes the keys of clients.
     hasher: RandomState,
     all: ArcSwap<Arrangement>,
     /// The control group of the backends, if their CPU time is measured.
@@ -62,19 +66,6 @@ struct Metered {
     group: PathBuf,
     usage: CpuUsage,
     measured_at: Moment,
-    /// The work of each queue at the last measurement.
-    work_at: Vec<(Arc<Queue>, u64)>,
-}
-
-impl Metered {
-    fn new(group: &Path) -> Self {
-        Self {
-            group: group.to_owned(),
-            usage: CpuUsage::of_group(group),
-            measured_at: Moment::ZERO,
-            work_at: Vec::new(),
-        }
-    }
 }
 
 impl Queues {
@@ -83,10 +74,10 @@ impl Queues {
             clock,
             hasher: RandomState::new(),
             all: ArcSwap::default(),
-            metered: Mutex::new(settings.toll.cgroup.as_deref().map(Metered::new)),
+            metered: Mutex::default(),
             gone: Mutex::default(),
         };
-        queues.arrange(settings);
+        queues.reload(settings);
         queues
     }
 
@@ -102,7 +93,7 @@ impl Queues {
             let known = before.queues.iter().find(|known| known.url == url);
             let queue = match known {
                 Some(known) => known.queue.clone(),
-                None => Queue::new(&settings.at_backend(url.as_ref()), self.hasher.clone(), self.clock.clone()),
+                None => Queue::new(&settings.at_backend(url.as_ref()), self.clock.clone()),
             };
             let is_at = |backends: &[BackendUrl]| url.as_ref().is_none_or(|url| backends.contains(url));
             let of_sites = settings.sites.iter().enumerate().filter(|(_, site)| is_at(&site.backends));
@@ -111,9 +102,8 @@ impl Queues {
             BackendQueue { url, queue, sites }
         };
         let queues: Vec<BackendQueue> = urls.into_iter().map(arranged).collect();
-        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         for left in before.queues.iter().filter(|known| queues.iter().all(|kept| kept.url != known.url)) {
-            gone.add_counts(left.queue.status());
+            self.gone.lock().add(left.queue.state.lock().counts);
         }
         let sites = settings.sites.iter().map(|site| site.hosts.clone()).collect();
         self.all.store(Arc::new(Arrangement { queues, sites }));
@@ -123,16 +113,41 @@ impl Queues {
     /// kept.
     pub(crate) fn reload(&self, settings: &Settings) {
         let group = settings.toll.cgroup.as_deref();
-        let mut metered = self.metered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut metered = self.metered.lock();
         if metered.as_ref().map(|metered| metered.group.as_path()) != group {
-            *metered = group.map(Metered::new);
-            self.all.load().queues.iter().for_each(|one| one.queue.measure(None));
+            *metered = group.map(|group| Metered {
+                group: group.to_owned(),
+                usage: CpuUsage::of_group(group),
+                measured_at: Moment::ZERO,
+            });
+            for one in &self.all.load().queues {
+                one.queue.with_core(|core, now| core.measure(None, now));
+            }
         }
         drop(metered);
         self.arrange(settings);
         for one in &self.all.load().queues {
             one.queue.reload(&settings.at_backend(one.url.as_ref()));
         }
+    }
+
+    /// A request of this address for one of the queues. `bytes` is the memory that it holds while it waits.
+    pub(crate) fn request(&self, address: IpAddr, claim: Claim, route: RouteKey, bytes: u32) -> Request {
+        Request { client: self.client(address, claim), route, weight_milli: claim.weight_milli, bytes }
+    }
+
+    /// The keys of a client.
+    pub(crate) fn client(&self, address: IpAddr, claim: Claim) -> Client {
+        let Claim { user, tenant, account, .. } = claim;
+        let hash = |(v4, v6): (u8, u8)| match user {
+            Some(user) => self.hasher.hash_one((user, v4, account)),
+            None => {
+                let network = Network::of(address, if address.is_ipv4() { v4 } else { v6 });
+                self.hasher.hash_one((network, account))
+            }
+        };
+        let [address, network, block] = LEVELS.map(hash);
+        Client { block, network, address, tenant }
     }
 
     /// The queue of a backend. A backend that is not in the settings shares the first queue.
@@ -159,7 +174,8 @@ impl Queues {
 
     /// The knowledge about each backend, by its address. Each queue is locked for some microseconds.
     pub(crate) fn learned(&self) -> Vec<(String, Learned)> {
-        let of = |one: &BackendQueue| Some((one.url.as_ref()?.to_string(), one.queue.learned()));
+        let learned = |queue: &Queue| queue.with_core(|core, _| core.learned());
+        let of = |one: &BackendQueue| Some((one.url.as_ref()?.to_string(), learned(&one.queue)));
         self.all.load().queues.iter().filter_map(of).collect()
     }
 
@@ -168,66 +184,46 @@ impl Queues {
     pub(crate) fn restore(&self, url: &str, learned: &Learned) -> bool {
         let all = self.all.load();
         let known = all.queues.iter().find(|one| one.url.as_ref().is_some_and(|known| known.to_string() == url));
-        known.inspect(|one| one.queue.restore(learned)).is_some()
+        known.inspect(|one| one.queue.with_core(|core, now| core.restore(learned, now))).is_some()
     }
 
     /// The mean cost of requests of this route: the largest of all backends for the host, because it is not known yet
     /// which one serves the request. Also whether none of them knows anything about it.
     pub(crate) fn expected(&self, route: RouteKey, host: Option<&[u8]>) -> (Span, bool) {
         let all = self.all.load();
-        let expected = all.at_host(host).map(|one| one.queue.expected(route));
-        expected.fold((Span::ZERO, true), |(mean, unseen), (other, is_unseen)| (mean.max(other), unseen && is_unseen))
+        let prices = all.at_host(host).map(|one| one.queue.with_core(|core, _| core.price(route)));
+        prices.fold((Span::ZERO, true), |(mean, unseen), price| (mean.max(price.mean), unseen && price.is_unseen))
     }
 
     /// Measures the backends' CPU time, if it is time to. Any worker may call this at any time.
     pub(crate) fn tick(&self) {
         // The second worker has nothing to do.
-        let Ok(mut metered) = self.metered.try_lock() else { return };
+        let Some(mut metered) = self.metered.try_lock() else { return };
         let Some(metered) = metered.as_mut() else { return };
         let now = self.clock.now();
         if now.since(metered.measured_at) < MEASURE_EVERY {
             return;
         }
         metered.measured_at = now;
-        let cpu = match metered.usage.look() {
-            Used::Since(cpu) => Some(cpu),
-            Used::Begins | Used::Unknown => None,
-        };
+        let cpu = metered.usage.look();
         let all = self.all.load();
         if let [one] = &all.queues[..] {
-            one.queue.measure(cpu);
-            return;
+            return one.queue.with_core(|core, now| core.measure(cpu, now));
         }
         // All backends are in one control group: its CPU time is split as the requests of each queue are thought to
         // have used it.
-        let work_at = |one: &BackendQueue| (one.queue.clone(), one.queue.work_nanos());
-        let before = std::mem::replace(&mut metered.work_at, all.queues.iter().map(work_at).collect());
-        let work_of = |(queue, work): &(Arc<Queue>, u64)| {
-            let before = before.iter().find(|(known, _)| Arc::ptr_eq(known, queue));
-            before.map_or(0, |(_, before)| work.wrapping_sub(*before))
-        };
-        let total: u128 = metered.work_at.iter().map(|one| u128::from(work_of(one))).sum();
-        for one in &metered.work_at {
-            let share = |cpu: Span| {
-                let part = u128::from(cpu.as_nanos()) * u128::from(work_of(one)) / total.max(1);
-                Span::from_nanos(u64::try_from(part).unwrap_or(u64::MAX))
-            };
-            one.0.measure(cpu.map(share));
+        let work: Vec<u64> = all.queues.iter().map(|one| one.queue.take_work()).collect();
+        let total = work.iter().sum();
+        for (one, work) in all.queues.iter().zip(&work) {
+            let share = cpu.map(|cpu| part_of(cpu, *work, total));
+            one.queue.with_core(|core, now| core.measure(share, now));
         }
     }
 
     /// The sums over all backends.
     pub(crate) fn status(&self) -> QueueStatus {
-        let mut sum = *self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-        for one in &self.all.load().queues {
-            let status = one.queue.status();
-            sum.add_counts(status);
-            sum.is_observing |= status.is_observing;
-            sum.waiting += status.waiting;
-            sum.in_flight_max += status.in_flight_max;
-            sum.in_flight += status.in_flight;
-            sum.cores_milli += status.cores_milli;
-        }
+        let mut sum = *self.gone.lock();
+        self.all.load().queues.iter().for_each(|one| sum.add(one.queue.status()));
         sum
     }
 
@@ -236,24 +232,29 @@ impl Queues {
     pub(crate) fn take_wait(&self) -> Span {
         let mut sum = Waits::default();
         for one in &self.all.load().queues {
-            let waits = one.queue.take_waits();
-            sum.sum_ns = sum.sum_ns.saturating_add(waits.sum_ns);
+            let waits = std::mem::take(&mut one.queue.state.lock().waits);
+            sum.sum = sum.sum + waits.sum;
             sum.longest = sum.longest.max(waits.longest);
             sum.dispatched += waits.dispatched;
         }
-        let mean = sum.sum_ns.checked_div(sum.dispatched).unwrap_or(0);
+        let mean = sum.sum.as_nanos().checked_div(sum.dispatched).unwrap_or(0);
         Span::from_nanos(mean.max(sum.longest.as_nanos() / 4))
     }
 }
 
 impl QueueStatus {
-    /// Adds what only grows.
-    fn add_counts(&mut self, other: Self) {
+    /// Adds counters and present values.
+    fn add(&mut self, other: Self) {
         self.toll_ns = self.toll_ns.wrapping_add(other.toll_ns);
         self.waited += other.waited;
         self.refused += other.refused;
         self.observed += other.observed;
         self.would_wait += other.would_wait;
         self.would_refuse += other.would_refuse;
+        self.is_observing |= other.is_observing;
+        self.waiting += other.waiting;
+        self.in_flight_max += other.in_flight_max;
+        self.in_flight += other.in_flight;
+        self.cores_milli += other.cores_milli;
     }
 }

@@ -1,4 +1,3 @@
-use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
@@ -15,12 +14,14 @@ fn settings(text: &str) -> Settings {
 fn queue(text: &str) -> (Arc<Queue>, Hand) {
     let (clock, hand) = Clock::by_hand();
     hand.advance(Span::from_secs(1));
-    (Queue::new(&settings(&format!("cores = 1\n{text}")), RandomState::new(), clock), hand)
+    (Queue::new(&settings(&format!("cores = 1\n{text}")), clock), hand)
 }
 
-fn entering(last: u8, route: RouteKey) -> Entering {
-    let claim = Claim { tenant: u64::from(last), ..Claim::default() };
-    Entering { address: Ipv4Addr::new(203, 0, last, 7).into(), claim, route, bytes: 100 }
+/// A request of one of 256 networks in the same block.
+fn entering(network: u8, route: RouteKey) -> Request {
+    let network = u64::from(network);
+    let client = Client { block: 1, network: 1000 + network, address: 2000 + network, tenant: network };
+    Request { client, route, weight_milli: 1000, bytes: 100 }
 }
 
 fn run<T>(future: impl Future<Output = T>) -> T {
@@ -106,7 +107,7 @@ fn a_request_whose_client_goes_leaves_the_queue() {
 fn no_wake_up_is_lost_and_the_limit_is_never_exceeded() {
     const LIMIT: u32 = 3;
     let settings = settings(&format!("cores = 2\nin_flight = {LIMIT}\nhold = {{ max = '60s' }}\n"));
-    let queue = Queue::new(&settings, RandomState::new(), Clock::start());
+    let queue = Queue::new(&settings, Clock::start());
     let (inside, most, passed) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for thread in 0..4u8 {
@@ -142,6 +143,10 @@ fn no_wake_up_is_lost_and_the_limit_is_never_exceeded() {
     assert_eq!((queue.status().in_flight, queue.status().waiting), (0, 0));
 }
 
+fn mean_cost(queue: &Queue) -> Span {
+    queue.with_core(|core, _| core.price(PAGE).mean)
+}
+
 /// A queue that knows what a page and the archive cost.
 fn experienced() -> (Arc<Queue>, Hand, Span) {
     let (queue, hand) = queue("");
@@ -150,9 +155,9 @@ fn experienced() -> (Arc<Queue>, Hand, Span) {
         hand.advance(Span::from_millis(millis));
         permit.leave(None, Outcome::Answered);
     }
-    let expected = queue.expected(PAGE).0;
-    assert_eq!(expected, Span::from_millis(100));
-    (queue, hand, expected)
+    let mean = mean_cost(&queue);
+    assert_eq!(mean, Span::from_millis(100));
+    (queue, hand, mean)
 }
 
 /// A backend that is down is quick to refuse. Prices and the in-flight limit do not follow that.
@@ -171,10 +176,10 @@ fn a_request_that_the_backend_did_not_answer_teaches_nothing() {
     };
     for outcome in [Outcome::Failed, Outcome::CutShort, Outcome::Unheard] {
         all_end_with(outcome);
-        assert_eq!((queue.expected(PAGE).0, queue.status().in_flight_max), (expected, limit), "{outcome:?}");
+        assert_eq!((mean_cost(&queue), queue.status().in_flight_max), (expected, limit), "{outcome:?}");
     }
     all_end_with(Outcome::Answered);
-    assert!(queue.expected(PAGE).0 < expected);
+    assert!(mean_cost(&queue) < expected);
 }
 
 #[test]
@@ -195,7 +200,7 @@ fn a_client_that_withholds_the_rest_of_a_request_pays_what_its_route_costs_and_n
     assert_eq!(toll_of(20, 10), Span::from_millis(30));
     assert_eq!(toll_of(20, 60_000), expected, "however long");
     assert_eq!(toll_of(1000, 60_000), Span::from_millis(1000), "it has been paid for");
-    assert_eq!(queue.expected(PAGE).0, expected, "and nobody learns from it");
+    assert_eq!(mean_cost(&queue), expected, "and nobody learns from it");
 }
 
 #[test]
@@ -206,7 +211,7 @@ fn a_client_that_does_not_read_pays_until_the_backend_has_finished_and_teaches_n
     hand.advance(Span::from_secs(7));
     assert_eq!(queue.status().in_flight, 1);
     assert_eq!(permit.leave(None, Outcome::Answered), Span::from_secs(7));
-    assert_eq!(queue.expected(PAGE).0, expected);
+    assert_eq!(mean_cost(&queue), expected);
 }
 
 #[test]
@@ -238,7 +243,7 @@ fn a_client_that_withholds_the_rest_of_a_request_pays_for_work_that_did_not_need
     permit.feed();
     assert_eq!(queue.status().in_flight, 1);
     assert_eq!(permit.leave(None, Outcome::Answered), Span::from_secs(7));
-    assert_eq!(queue.expected(PAGE).0, expected, "and nobody learns from it");
+    assert_eq!(mean_cost(&queue), expected, "and nobody learns from it");
 }
 
 #[test]
@@ -271,7 +276,7 @@ fn a_reload_changes_the_limit_and_waiting_requests_go_on_waiting() {
 fn a_reload_keeps_prices() {
     let (queue, _hand, expected) = experienced();
     queue.reload(&settings("cores = 1\nhold = { total = 9 }\n"));
-    assert_eq!(queue.expected(PAGE).0, expected);
+    assert_eq!(mean_cost(&queue), expected);
 }
 
 #[test]

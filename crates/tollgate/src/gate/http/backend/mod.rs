@@ -15,12 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::gate::decide::queue::{Entering, Queue};
+use tollgate_core::queue::Request;
+
+use crate::gate::decide::queue::Queue;
 use crate::settings::BackendUrl;
 use health::{FailedRequest, Health};
 
 /// One backend, for all workers.
-#[derive(Debug)]
 pub(crate) struct Backend {
     /// Its unique id.
     pub(crate) id: u64,
@@ -43,7 +44,6 @@ const ALIKE_NS: u64 = 8_000_000;
 const EXPLORE_EVERY: usize = 16;
 
 /// The backends of one site.
-#[derive(Debug)]
 pub(crate) struct Backends {
     all: Vec<Arc<Backend>>,
     /// The number of selections; it rotates the order of the backends.
@@ -51,7 +51,6 @@ pub(crate) struct Backends {
 }
 
 /// One request in flight at a backend, until it is dropped.
-#[derive(Debug)]
 pub(crate) struct BackendSlot {
     pub(crate) backend: Arc<Backend>,
     /// The id of the probe ([`Health::probe`]), if this request is one.
@@ -71,7 +70,7 @@ impl Backends {
     /// the response. Among backends whose times differ by less than a factor of two, the load relative to the in-flight
     /// limit decides, and equals take turns. For one request in [`EXPLORE_EVERY`] the load decides first, so that a
     /// slow backend is measured again.
-    pub(crate) fn pick(&self, entering: Entering) -> Option<&Arc<Backend>> {
+    pub(crate) fn pick(&self, request: Request) -> Option<&Arc<Backend>> {
         if let [one] = &self.all[..] {
             return Some(one);
         }
@@ -81,7 +80,7 @@ impl Backends {
         let least = |is_usable: &dyn Fn(&Backend) -> bool| {
             let in_turn = (0..count).map(|step| &self.all[turn.wrapping_add(step) % count]);
             in_turn.filter(|backend| is_usable(backend)).min_by_key(|backend| {
-                let (time, load) = backend.queue.quote(entering);
+                let (time, load) = backend.queue.quote(request);
                 let octave = u64::from((time.as_nanos() / ALIKE_NS + 1).ilog2());
                 if explores { (load, octave) } else { (octave, load) }
             })

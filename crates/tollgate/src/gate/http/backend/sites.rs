@@ -9,7 +9,6 @@ use crate::gate::decide::queue::Queue;
 use crate::settings::{BackendUrl, Gate as Settings};
 
 /// The backends of all sites.
-#[derive(Debug)]
 pub(crate) struct SiteBackends {
     /// Each backend once; several sites may share one.
     pub(crate) all: Vec<Arc<Backend>>,
@@ -19,7 +18,6 @@ pub(crate) struct SiteBackends {
 }
 
 /// The hosts of one site, and their backends.
-#[derive(Debug)]
 struct SiteGroup {
     hosts: Vec<HostPattern>,
     backends: Backends,

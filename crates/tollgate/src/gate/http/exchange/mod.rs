@@ -345,9 +345,9 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
             bytes: waiting_bytes(request, is_whole),
         };
         let mut picked = None;
-        let pick = |entering| {
+        let pick = |request| {
             let backends = worker.shared.backends.load();
-            picked = backends.of(view.host()).pick(entering).cloned();
+            picked = backends.of(view.host()).pick(request).cloned();
             picked.as_ref().map_or_else(|| admission.queues.first(), |backend| backend.queue.clone())
         };
         or_departure(pin!(admission.take_turn(ticket, turn, pick, log)), self.body).await?.map_err(End::Refused)?;
