@@ -49,10 +49,12 @@ impl Queue {
             return false;
         }
         let exposure = self.limit.exposure(slot.cost);
-        // Few requests of unknown cost go at once.
+        // Few requests of unknown cost go at once, and all clients ahead together, heavier ones included, have at most
+        // twice the limit.
         let is_price_safe =
             slot.is_settled || peers.unsettled < exposure && !self.is_exposing(slot, peers.unsettled, now);
-        peers.count < limit && is_price_safe
+        let is_within_total = !slot.is_ahead || self.in_flight.ahead() < 2 * limit;
+        peers.count < limit && is_price_safe && is_within_total
     }
 
     /// How many peers it may have in flight, if light and heavy clients do not compete.

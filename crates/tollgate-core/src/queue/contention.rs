@@ -4,7 +4,7 @@
 //! until then an error harms the clients behind their share: a page waits for a crawler's requests in the backend,
 //! where no order can be chosen. In a pool of four workers, five requests of a second each make a page of 10 ms take a
 //! second. So while light clients are there, heavy clients have a limit of their own, which starts small. It grows as
-//! far as light clients' requests take no longer than in calm: where the backend has room, nobody is held back.
+//! far as light clients' requests take no longer than in calm.
 //!
 //! A client is light if it is behind its share, has nothing waiting, and its last request went at once. Heavy clients
 //! are those ahead of their share. If most of the waiting CPU time belongs to one address block, the network of the
@@ -15,7 +15,7 @@
 //! | state | event | limit |
 //! |---|---|---|
 //! | off | heavy clients wait; a light one was seen less than [`LASTS`] ago | the cores, or the one remembered |
-//! | on | light clients are as fast as in calm, and there is room ([`Contention::may_grow`]) | grows |
+//! | on | a larger limit does no harm ([`Contention::may_grow`]), and leaves a fifth of the backend free | grows |
 //! | on | light clients' requests take clearly longer than in calm | the cores |
 //! | on | the machine is as busy with a smaller limit, or no busier with a larger one | the smaller ([`Saturation`]) |
 //! | on | no light client was seen for [`LASTS`], or nothing waits for as long | off |
@@ -167,31 +167,31 @@ impl Contention {
     /// begin with, `cores` are those of the settings.
     fn update(&mut self, network: Option<u64>, start: u32, cores: Cores, backend: &InFlightLimit, now: Moment) {
         if network.is_some() && !self.is_on(now) {
-            let is_remembered = self.seen_at.is_some_and(|at| now.since(at) < REMEMBERED);
             self.start = start.max(1);
-            self.set(if is_remembered { self.limit.max(self.start) } else { self.start }, false, now);
-            (self.heavy_wall, self.heavy) = (None, None);
+            if self.seen_at.is_none_or(|at| now.since(at) >= REMEMBERED) {
+                self.set(self.start, false, now);
+                self.heavy_wall = None;
+            }
+            self.heavy = None;
             self.saturation.iter_mut().for_each(Saturation::begin);
         }
         self.network = network;
         if network.is_some() {
             self.seen_at = Some(now);
-            if self.may_grow(cores, backend, now) {
-                self.set(self.more(), true, now);
+            let more = self.more().min(backend.most_beside_light());
+            if more > self.limit && self.may_grow(more, cores, backend, now) {
+                self.set(more, true, now);
             }
         }
     }
 
-    /// Whether a larger limit does no harm. Light clients have to be shown to be fast, and the backend to have room. If
-    /// nobody knows how long light clients' requests take in calm, room is enough. If heavy requests are short, fast
-    /// light clients are enough.
-    fn may_grow(&self, cores: Cores, backend: &InFlightLimit, now: Moment) -> bool {
+    /// Whether this larger limit does no harm. Light clients have to be shown to be fast, and the backend to have room.
+    /// Before a light request has shown anything, room is enough. If heavy requests are short, fast light clients are
+    /// enough. If all heavy requests compute and the machine has idle cores, that is enough.
+    fn may_grow(&self, more: u32, cores: Cores, backend: &InFlightLimit, now: Moment) -> bool {
         let shows = self.heavy_wall.map(|wall| wall.times(3).max(RAISE_AFTER));
-        let is_tried = self.failed.is_some_and(|(failed, at)| self.more() >= failed && now.since(at) < BACKOFF);
-        if is_tried
-            || backend.is_nearly_full(self.more())
-            || shows.is_none_or(|shows| now.since(self.changed_at) < shows)
-        {
+        let is_tried = self.failed.is_some_and(|(failed, at)| more >= failed && now.since(at) < BACKOFF);
+        if is_tried || shows.is_none_or(|shows| now.since(self.changed_at) < shows) {
             return false;
         }
         let has_room = backend.has_room(self.limit);
@@ -216,8 +216,7 @@ impl Contention {
         self.heavy_wall.zip(self.light_wall).is_some_and(|(heavy, light)| heavy <= light.times(SHORT))
     }
 
-    /// A request of a client of this network, which was ahead of its share or not, has taken `wall`. It cost `cost`,
-    /// and took `longer` than in calm as a logarithm, if that is known.
+    /// A request has taken `wall`, which is `longer` than in calm as a logarithm, if that is known.
     pub(super) fn record(&mut self, slot: &Slot, longer: Option<i32>, wall: Span, now: Moment) {
         if slot.is_ahead || self.is_heavy(slot, now) {
             self.heavy_wall = Some(recent_mean(self.heavy_wall, wall));
@@ -375,9 +374,7 @@ mod tests {
         light(&mut contention, 1.0, 5000, 40, true);
         assert_eq!(contention.limit(at(7000)), Some(2), "three were too many");
         light(&mut contention, 1.0, 43_000, 1, true);
-        record(&mut contention, NETWORK, None, 400, 43_000);
-        light(&mut contention, 1.0, 43_050, 25, true);
-        assert_eq!(contention.limit(at(44_250)), Some(3));
+        assert_eq!(contention.limit(at(43_000)), Some(3));
     }
 
     #[test]

@@ -20,10 +20,13 @@
 //! | nothing clear, and that exposes more | yes | half is tried for a wave, unless room was found before |
 //! | room, nothing clear | no | stays |
 //!
+//! While heavy clients have a limit of their own (`contention.rs`), only a new number changes the limit.
+//!
 //! All this is about requests of one cost: that of the requests which most of the waiting CPU time belongs to
-//! ([`InFlightLimit::follow_dominant_cost`]). Requests that cost less than a quarter of it are not used, because the
-//! scheduler of an operating system serves short ones at once, however many compute. For requests that cost more than
-//! four times as much, nothing is proven.
+//! ([`InFlightLimit::follow_dominant_cost`]). Requests that cost less than a quarter of it, and take less than a quarter
+//! of the time, are not used, because the scheduler of an operating system serves short ones at once, however many
+//! compute. For requests that cost more than four times as much, nothing is proven; where there is room, for those that
+//! cost more than four times the time that requests take.
 //!
 //! Between waves the limit grows in three cases while requests wait. The backend's machine is known to be idle and no
 //! number was found yet: once without proof, then only if requests seem to be served at once
@@ -54,7 +57,8 @@ const GROWTH_MAX: u32 = 8;
 /// Twice the number that was found is tried after this time, at first and at most.
 const TRIAL_AFTER_MIN: Span = Span::from_secs(10);
 const TRIAL_AFTER_MAX: Span = Span::from_secs(30);
-/// In so many waves half of a number that was found is tried. A smaller number would serve other address blocks sooner.
+/// The number of waves in which half of a number that was found is tried. A smaller number would serve other address
+/// blocks sooner.
 const HALVES: u32 = 3;
 /// Requests have to wait for this long before an idle machine counts: two readings of its CPU time.
 const IDLE_MIN: Span = Span::from_millis(100);
@@ -197,10 +201,10 @@ impl InFlightLimit {
         self.is_clear
     }
 
-    /// Whether this number is more than four fifths of what the backend is known to serve at once, and more than the
-    /// cores. A fifth of a pool's workers is left to light clients.
-    pub(super) fn is_nearly_full(&self, number: u32) -> bool {
-        self.is_clear && number > self.configured_cores.count() && number > self.found - self.found / 5
+    /// How many requests heavy clients may have in flight beside light ones: four fifths of the number found, or as many
+    /// as there are cores. A fifth of a pool's workers is left to light clients.
+    pub(super) fn most_beside_light(&self) -> u32 {
+        if self.is_clear { (self.found - self.found / 5).max(self.cores().count()) } else { IN_FLIGHT_MAX }
     }
 
     /// Whether the backend is known to serve more than this number at once.
@@ -252,10 +256,13 @@ impl InFlightLimit {
         self.follow_dominant_cost(dominant, now);
         let deviations = times.usual.compare(log2(stay.wall.as_nanos()), log2(stay.concurrency));
         // A request that only waits seems to cost less while more are in flight, but it takes as long.
-        let is_comparable = cost.times(COMPARABLE) >= self.reference_cost
-            || self.reference_wall.is_some_and(|wall| stay.wall.times(COMPARABLE) >= wall);
+        let costs_as_much = cost.times(COMPARABLE) >= self.reference_cost;
+        let takes_as_long = self.reference_wall.is_some_and(|wall| stay.wall.times(COMPARABLE) >= wall);
+        let is_comparable = costs_as_much || takes_as_long;
         if is_comparable {
             self.knee.record(&deviations);
+        }
+        if costs_as_much {
             self.reference_wall = Some(recent_mean(self.reference_wall, stay.wall));
         }
         let wave = &mut self.wave;
@@ -287,7 +294,7 @@ impl InFlightLimit {
                 self.set(few, now);
             }
             (self.reference_cost, self.reference_wall, self.is_roomy, self.knee) = (price, None, false, Knee::new());
-            self.in_force = self.found;
+            (self.in_force, self.is_trial) = (self.with_sleep_margin(), false);
         } else if self.reference_cost > price.times(COMPARABLE) {
             if now.since(self.reference_at) < CHEAPER_AFTER {
                 return;
@@ -315,8 +322,8 @@ impl InFlightLimit {
         } else if is_idle && self.is_clear && now.since(self.idle_since) >= IDLE_MAX {
             self.idle_since = now;
             self.is_clear = false;
-            self.set(self.in_force * 2, now);
-        } else if self.wave.ends == 0 && lasts > SILENCE_MAX {
+            self.set(self.found * 2, now);
+        } else if self.wave.ends == 0 && lasts.min(now.since(first_wait_at)) > SILENCE_MAX {
             self.set(self.in_force * GROWTH_MAX / 2, now);
         } else if self.wave.ends > 0 && lasts > WAVE_MAX {
             self.end_wave(dominant, now);

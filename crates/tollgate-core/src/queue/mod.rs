@@ -143,8 +143,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// A small number that no other request in the queue has.
-    pub const fn slot(self) -> usize {
+    const fn slot(self) -> usize {
         self.slot as usize
     }
 }
@@ -332,7 +331,9 @@ impl Queue {
             return (slot, tags, Judgement::Go);
         }
         self.limit.note_wait(now);
-        self.update_contention(now);
+        if self.waiting > 0 {
+            self.update_contention(now);
+        }
         let standing = self.standing(&slot);
         let judgement = if self.waits_too_long(&slot, standing) {
             Judgement::Refuse(self.refusal(RefusedBy::WaitTooLong, standing))

@@ -70,7 +70,8 @@ impl Saturation {
 
     /// Takes a reading of the busy cores, whether or not anybody competes.
     pub(super) fn see(&mut self, busy: Cores) {
-        self.recent = (self.recent * 7 + u64::from(busy.as_milli())) / 8;
+        let busy = u64::from(busy.as_milli());
+        self.recent = if self.recent == 0 { busy } else { (self.recent * 7 + busy) / 8 };
     }
 
     /// Whether nearly all of these cores have been busy of late.

@@ -281,8 +281,8 @@ impl Running {
         self.shared.stats.refusals.find(is_meant, max, self.now())
     }
 
-    /// How long a request would wait in the queue, and why; none if its client is unknown. If the request `has_route`, its cost
-    /// is that of the route, otherwise that of an average request.
+    /// How long a request would wait in the queue, and why; none if its client is unknown. If the request `has_route`,
+    /// its cost is that of the route, otherwise that of an average request.
     pub(crate) fn forecast(&self, request: &impl Request, has_route: bool) -> Option<(Forecast, Option<QueueBound>)> {
         let client = request.client()?;
         self.shared.admission.forecast(client, has_route.then_some(request))

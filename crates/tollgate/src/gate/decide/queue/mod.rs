@@ -56,7 +56,7 @@ struct State {
     work_taken: Option<u64>,
     /// Whether every request goes at once, and the queue only computes what it would have done.
     is_observing: bool,
-    /// Whether the backend is on this machine, as far as its address shows.
+    /// Whether all backends are on this machine, as far as their addresses show.
     is_local: bool,
     /// The thread of [`pulse`]; none if it could not be started.
     thread: Option<Thread>,
@@ -314,8 +314,10 @@ impl State {
     /// Lets every request go that waits: the queue begins to observe.
     fn release(&mut self, now: Moment) {
         for (ticket, waiter) in &mut self.waiters {
-            if let Some(wake) = waiter.wake.take() {
-                self.core.release(*ticket, now);
+            if waiter.wake.is_some()
+                && self.core.release(*ticket, now)
+                && let Some(wake) = waiter.wake.take()
+            {
                 let _ = wake.send(Ok(()));
             }
         }
@@ -334,7 +336,8 @@ impl State {
                 }
             };
             if let Some(wake) = wake {
-                let _ = wake.send(message);
+                let sent = wake.send(message);
+                debug_assert!(sent.is_ok(), "a request leaves the queue before it drops its receiver");
             }
         }
     }

@@ -28,7 +28,7 @@ pub(super) struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Returns when it is this request's turn.
+    /// Waits for this request's turn, or until it is refused.
     pub(super) async fn turn(&mut self) -> Result<(), Refused> {
         let hold_max = self.queue.with_core(|core, _| core.settings().hold_max);
         // An estimate may be wrong: a request that was accepted may wait half as long again.

@@ -102,8 +102,10 @@ impl Queues {
             BackendQueue { url, queue, sites }
         };
         let queues: Vec<BackendQueue> = urls.into_iter().map(arranged).collect();
+        // Held until the queues are replaced, so that no count is added twice.
+        let mut gone = self.gone.lock();
         for left in before.queues.iter().filter(|known| queues.iter().all(|kept| kept.url != known.url)) {
-            self.gone.lock().add(left.queue.state.lock().counts);
+            gone.add(left.queue.state.lock().counts);
         }
         let sites = settings.sites.iter().map(|site| site.hosts.clone()).collect();
         self.all.store(Arc::new(Arrangement { queues, sites }));

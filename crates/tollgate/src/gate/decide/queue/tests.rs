@@ -102,6 +102,28 @@ fn a_request_whose_client_goes_leaves_the_queue() {
     });
 }
 
+/// The displaced request gives its slot in the core to the request that displaces it.
+#[test]
+fn when_the_room_is_full_only_the_displaced_request_is_refused() {
+    let (queue, hand) = queue("in_flight = 1\nhold = { max = \"60s\", total = 2 }\n");
+    let first = enter(&queue, 1, PAGE);
+    run(async {
+        let mut waiting: Vec<_> =
+            [2, 2, 3].into_iter().map(|last| Box::pin(queue.enter(entering(last, PAGE), |_| ()))).collect();
+        for request in &mut waiting {
+            assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(request.as_mut().poll(cx))).await.is_pending());
+        }
+        let refused = waiting.remove(1).await.err().expect("the newer of the greedier client");
+        assert!(matches!(refused.by_queue, Some((RefusedBy::Full, _))), "{refused:?}");
+        assert_eq!((queue.status().waiting, queue.status().refused), (2, 1));
+        hand.advance(Span::from_millis(20));
+        first.leave(None, Outcome::Answered);
+        for request in waiting {
+            request.await.expect("its turn").leave(None, Outcome::Answered);
+        }
+    });
+}
+
 /// Threads start and end requests as fast as they can. Every request gets its turn, and the limit holds.
 #[test]
 fn no_wake_up_is_lost_and_the_limit_is_never_exceeded() {
