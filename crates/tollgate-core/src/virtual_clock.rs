@@ -37,7 +37,8 @@ impl Cores {
     }
 }
 
-/// A reading of the virtual clock when a request's stay at the backend begins: the fields of the clock of the same names.
+/// A reading of the virtual clock when a request's stay at the backend begins: the fields of the clock of the same
+/// names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     at: Moment,

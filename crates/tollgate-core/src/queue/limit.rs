@@ -23,10 +23,10 @@
 //! While heavy clients have a limit of their own (`contention.rs`), only a new number changes the limit.
 //!
 //! All this is about requests of one cost: that of the requests which most of the waiting CPU time belongs to
-//! ([`InFlightLimit::follow_dominant_cost`]). Requests that cost less than a quarter of it, and take less than a quarter
-//! of the time, are not used, because the scheduler of an operating system serves short ones at once, however many
-//! compute. For requests that cost more than four times as much, nothing is proven; where there is room, for those that
-//! cost more than four times the time that requests take.
+//! ([`InFlightLimit::follow_dominant_cost`]). Requests that cost less than a quarter of it, and take less than a
+//! quarter of the time, are not used, because the scheduler of an operating system serves short ones at once, however
+//! many compute. For requests that cost more than four times as much, nothing is proven; where there is room, for those
+//! that cost more than four times the time that requests take.
 //!
 //! Between waves the limit grows in three cases while requests wait. The backend's machine is known to be idle and no
 //! number was found yet: once without proof, then only if requests seem to be served at once
@@ -201,8 +201,8 @@ impl InFlightLimit {
         self.is_clear
     }
 
-    /// How many requests heavy clients may have in flight beside light ones: four fifths of the number found, or as many
-    /// as there are cores. A fifth of a pool's workers is left to light clients.
+    /// How many requests heavy clients may have in flight beside light ones: four fifths of the number found, or as
+    /// many as there are cores. A fifth of a pool's workers is left to light clients.
     pub(super) fn most_beside_light(&self) -> u32 {
         if self.is_clear { (self.found - self.found / 5).max(self.cores().count()) } else { IN_FLIGHT_MAX }
     }
