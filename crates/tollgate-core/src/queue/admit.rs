@@ -99,7 +99,7 @@ impl Queue {
         })
     }
 
-    /// How many requests in flight are such ones.
+    /// How many requests in flight meet a condition.
     pub(super) fn number_of(&self, counts: impl Fn(&Slot) -> bool) -> u32 {
         let in_flight = (0..self.in_flight.count()).map(|index| &self.slots[self.in_flight.get(index) as usize]);
         in_flight.filter(|slot| counts(slot)).count() as u32

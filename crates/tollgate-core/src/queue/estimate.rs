@@ -26,7 +26,7 @@ pub(super) struct ServiceRate {
     at: Moment,
     /// The clock's work at `at`, in nanoseconds.
     work_at: u64,
-    /// Time in which requests waited, the work done in it.
+    /// Time in which requests waited, and the work done in it.
     elapsed: u64,
     work: u64,
     is_waiting: bool,

@@ -6,7 +6,7 @@
 //!
 //! | limit | machine | advice |
 //! |---|---|---|
-//! | no trial for [`PAUSE`] | | [`Advice::TryFewer`]: as many as cores are busy, or half |
+//! | no failed trial for [`PAUSE`] | nearly a core is busy | [`Advice::TryFewer`]: as many as cores are busy, or half |
 //! | smaller than before | less busy, now or later | [`Advice::TooFew`] |
 //! | larger than before | no busier | [`Advice::TooMany`] |
 //!
@@ -97,7 +97,7 @@ impl Saturation {
         (self.sum, self.readings, self.mean) = (0, 0, None);
     }
 
-    /// Takes a reading of the busy cores, with this load of heavy clients in flight.
+    /// Takes a reading of the busy cores, with this many requests of heavy clients in flight.
     pub(super) fn record(&mut self, busy: Cores, in_flight: u32, limit: u32, now: Moment) -> Option<Advice> {
         // A reading is about the time before it.
         let was_settled = self.is_settled;
