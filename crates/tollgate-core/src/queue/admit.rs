@@ -11,10 +11,10 @@ use crate::time::{Moment, Span};
 
 /// Clients that are ahead yield to others, but one of their requests goes after this time.
 const YIELD_MAX: Span = Span::from_secs(1);
-/// Settled requests that cost less than this together always go: a backend must not idle while the gate hands over the
-/// next one.
+/// Settled requests that cost less than this together always go, up to twice as many as were ever in flight: a backend
+/// must not idle while the gate hands over the next one. A burst of requests that only seem to be cheap is bounded.
 const HANDOVER: Span = Span::from_millis(40);
-const HANDOVER_MAX: u64 = 256;
+const HANDOVER_MAX: u32 = 256;
 /// A client behind its share may have at least this many peers while heavier requests are in flight. If one heavy
 /// request computes on the same core, four light ones get four fifths of it, and one gets half.
 const WITH_HEAVIER: u32 = 4;
@@ -45,14 +45,13 @@ impl Queue {
         let contended =
             if slot.is_ahead { self.contention.limit(now) } else { self.contention.limit_of_octave(slot.octave, now) };
         let limit = contended.unwrap_or_else(|| self.limit_of(slot));
-        if self.is_crowding(slot, peers.count, now) {
+        if self.is_crowding(slot, now) {
             return false;
         }
-        let exposure = self.limit.exposure(slot.cost);
         // Few requests of unknown cost go at once, and all clients ahead together, heavier ones included, have at most
         // twice the limit.
-        let is_price_safe =
-            slot.is_settled || peers.unsettled < exposure && !self.is_exposing(slot, peers.unsettled, now);
+        let is_price_safe = slot.is_settled
+            || peers.unsettled < self.limit.exposure(slot, now) && !self.is_exposing(slot, peers.unsettled, now);
         let is_within_total = !slot.is_ahead || self.in_flight.ahead() < 2 * limit;
         peers.count < limit && is_price_safe && is_within_total
     }
@@ -65,7 +64,8 @@ impl Queue {
         }
         // Not while requests in flight cost far more than their price: this price may be as wrong.
         if slot.is_settled && self.in_flight.peers(true, OCTAVES as u8 - 1).unsettled == 0 {
-            limit = limit.max((HANDOVER.as_nanos() / slot.cost.as_nanos().max(1)).min(HANDOVER_MAX) as u32);
+            let handover = u32::try_from(HANDOVER.as_nanos() / slot.cost.as_nanos().max(1)).unwrap_or(u32::MAX);
+            limit = limit.max(handover.min(self.limit.shown().saturating_mul(2)).min(HANDOVER_MAX));
         }
         if !slot.is_ahead && self.in_flight.has_heavier(slot.octave) {
             limit = limit.max(WITH_HEAVIER);
@@ -74,10 +74,10 @@ impl Queue {
     }
 
     /// Whether the client is behind its share, but its network is the heavy one that competes with light clients, and
-    /// has as much in flight as heavy clients may ([`Contention`](super::Contention)).
-    fn is_crowding(&self, slot: &Slot, peers: u32, now: Moment) -> bool {
+    /// has as much in flight as heavy clients may ([`Contention`](super::Contention)), whatever their standing.
+    fn is_crowding(&self, slot: &Slot, now: Moment) -> bool {
         let limit = self.contention.limit_of(slot.request.client.network, now);
-        limit.is_some_and(|limit| !slot.is_ahead && peers >= limit && self.of_network(slot, |_| true) >= limit)
+        limit.is_some_and(|limit| !slot.is_ahead && self.of_network(slot, |_| true) >= limit)
     }
 
     /// Whether the network of the client exposes light clients of other networks to a burst of unknown cost: it has as

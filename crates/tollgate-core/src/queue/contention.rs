@@ -14,17 +14,20 @@
 //!
 //! | state | event | limit |
 //! |---|---|---|
-//! | off | heavy clients wait; a light one was seen less than [`LASTS`] ago | the cores, or the one remembered |
-//! | on | a larger limit does no harm ([`Contention::may_grow`]), and leaves a fifth of the backend free | grows |
-//! | on | light clients' requests take clearly longer than in calm | the cores |
-//! | on | the machine is as busy with a smaller limit, or no busier with a larger one | the smaller ([`Saturation`]) |
+//! | off | heavy clients wait; a light one was seen less than [`LASTS`] ago | the one remembered; else half the cores, or none if nobody knows how long light clients' requests take in calm |
+//! | on, none | that is known | half the cores |
+//! | on, none | it is not known after [`CALM_MAX`] | the cores |
+//! | on | light clients' requests are fast ([`Contention::may_grow`]) | grows, and leaves a fifth of the backend free |
+//! | on | they take clearly longer than in calm, or the backend serves fewer at once | falls |
 //! | on | no light client was seen for [`LASTS`], or nothing waits for as long | off |
+//!
+//! Without a time in calm, nobody can tell a backend of two cores from one of one core: beside one more request, pages
+//! take 1.5 times as long at both. So heavy clients wait for a moment, and the light ones' requests are timed alone.
 
 use super::client::Client;
 use super::limit::InFlightLimit;
 use super::log2::OCTAVE;
 use super::price::recent_mean;
-use super::saturation::{Advice, Saturation};
 use super::{Queue, Slot, octave};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::Cores;
@@ -33,9 +36,14 @@ use crate::virtual_clock::Cores;
 const LASTS: Span = Span::from_secs(3);
 /// The limit of the last contention is used again if the next one begins within this time.
 const REMEMBERED: Span = Span::from_secs(60);
-/// The limit may grow while light clients' requests take at most this much longer than in calm (0.3 octaves: 1.2
-/// times), and how many of them it takes to show that.
-const FAST: i32 = OCTAVE * 3 / 10;
+/// Heavy clients wait for at most this long until it is known how long light clients' requests take without them.
+const CALM_MAX: Span = Span::from_millis(650);
+/// Heavy requests from before a smaller limit have to leave within this time. Those that do not, such as long polls, are
+/// taken to do no harm.
+const DRAIN_MAX: Span = Span::from_secs(3);
+/// The limit may grow while light clients' requests take at most this much longer than in calm (0.45 octaves:
+/// 1.4 times), and how many of them it takes to show that.
+const FAST: i32 = OCTAVE * 9 / 20;
 const FAST_SAMPLES: i32 = 8;
 /// Light clients' requests that take this much longer (0.5 octaves: 1.4 times) show that others compute at the same
 /// time.
@@ -45,16 +53,18 @@ const SLOWED: i32 = OCTAVE / 2;
 const SLOW: i32 = OCTAVE * 23 / 20;
 const SLOW_SAMPLES: i32 = 4;
 /// How many requests the mean slowdown remembers, and the recent one.
-const MEMORY: i32 = 32;
+const MEMORY: i32 = 64;
 const RECENT: i32 = 8;
 /// A request that costs this many times as much as a light client's is heavy.
 const HEAVY: u64 = 4;
 /// Requests are short if they take at most this many times as long as those of light clients.
 const SHORT: u64 = 4;
-/// The limit does not grow before this time, and before three heavy requests have ended one after the other.
-const RAISE_AFTER: Span = Span::from_millis(500);
-/// A number that was too large is not tried again before this time.
-const BACKOFF: Span = Span::from_secs(40);
+/// A limit beyond the cores grows only after this time, if heavy requests are long: in a pool of workers, a light one may
+/// have to wait for one of them.
+const CAUTIOUS: Span = Span::from_secs(5);
+/// A number that was too large is not tried again before this time, at first and at most.
+const BACKOFF_MIN: Span = Span::from_secs(10);
+const BACKOFF_MAX: Span = Span::from_secs(40);
 /// Cheaper requests are no samples: the scheduler of an operating system serves them at once, however many compute.
 const COST_MIN: Span = Span::from_millis(4);
 /// If fewer cores than this are busy, nothing on the machine computes all the time. The kernel counts in steps of 10
@@ -72,10 +82,13 @@ pub(super) struct Contention {
     /// Requests of one octave below this or more are heavy, whichever client sends them. Octaves class prices by
     /// factors of two.
     heavy: Option<u8>,
+    /// Zero until it is known how long light clients' requests take in calm.
     limit: u32,
-    /// The limit to begin with: at most the cores.
-    start: u32,
     changed_at: Moment,
+    /// Since when no more heavy requests are in flight than the limit allows.
+    settled_at: Option<Moment>,
+    /// When a light client's request last ended of which it is known how long it takes in calm.
+    known_at: Option<Moment>,
     /// How much longer light clients' requests take than in calm since the limit changed, and how much that varies, as
     /// logarithms.
     slowdown: i32,
@@ -86,10 +99,11 @@ pub(super) struct Contention {
     /// How long light and heavy clients' requests have taken of late.
     light_wall: Option<Span>,
     heavy_wall: Option<Span>,
-    /// The last number that was too large, and when.
+    /// The last number that was too large, when, and for how long it is not tried again.
     failed: Option<(u32, Moment)>,
-    /// If the gate sees how busy the backend's machine is.
-    saturation: Option<Saturation>,
+    backoff: Span,
+    /// The mean of the last readings of the machine's busy cores, in thousandths, if the gate sees them.
+    busy_milli: Option<u64>,
 }
 
 impl Contention {
@@ -99,9 +113,10 @@ impl Contention {
             network: None,
             seen_at: None,
             heavy: None,
-            limit: 1,
-            start: 1,
+            limit: 0,
             changed_at: now,
+            settled_at: None,
+            known_at: None,
             slowdown: 0,
             spread: 0,
             samples: 0,
@@ -109,7 +124,8 @@ impl Contention {
             light_wall: None,
             heavy_wall: None,
             failed: None,
-            saturation: None,
+            backoff: BACKOFF_MIN,
+            busy_milli: None,
         }
     }
 
@@ -130,7 +146,7 @@ impl Contention {
     /// Whether requests may be heavy by their cost alone: these cores are all busy, and light clients' requests take
     /// longer than in calm. That long polls are in flight proves nothing.
     fn may_be_heavy(&self, cores: Cores, now: Moment) -> bool {
-        let is_short_of_cores = self.saturation.as_ref().is_some_and(|machine| machine.is_saturated(cores));
+        let is_short_of_cores = self.busy_milli.is_some_and(|busy| busy * 10 >= u64::from(cores.as_milli()) * 9);
         is_short_of_cores && self.recent_slowdown > SLOWED || self.is_on(now) && self.heavy.is_some()
     }
 
@@ -163,47 +179,48 @@ impl Contention {
         self.limit(now).filter(|_| self.network == Some(network))
     }
 
-    /// Turns contention on if `network` is heavy beside light clients, and off without one. `start` is the limit to
-    /// begin with, `cores` are those of the settings.
-    fn update(&mut self, network: Option<u64>, start: u32, cores: Cores, backend: &InFlightLimit, now: Moment) {
+    /// Turns contention on if `network` is heavy beside light clients, and off without one.
+    fn update(&mut self, network: Option<u64>, backend: &InFlightLimit, now: Moment) {
         if network.is_some() && !self.is_on(now) {
-            self.start = start.max(1);
             if self.seen_at.is_none_or(|at| now.since(at) >= REMEMBERED) {
-                self.set(self.start, false, now);
+                let is_known = self.known_at.is_some_and(|at| now.since(at) < REMEMBERED);
+                self.set(if is_known { backend.cores().count().div_ceil(2) } else { 0 }, now);
                 self.heavy_wall = None;
             }
             self.heavy = None;
-            self.saturation.iter_mut().for_each(Saturation::begin);
         }
         self.network = network;
         if network.is_some() {
             self.seen_at = Some(now);
-            let more = self.more().min(backend.most_beside_light());
-            if more > self.limit && self.may_grow(more, cores, backend, now) {
-                self.set(more, true, now);
-            }
+            self.adapt(backend, now);
         }
     }
 
-    /// Whether this larger limit does no harm. Light clients have to be shown to be fast, and the backend to have room.
-    /// Before a light request has shown anything, room is enough. If heavy requests are short, fast light clients are
-    /// enough. If all heavy requests compute and the machine has idle cores, that is enough.
-    fn may_grow(&self, more: u32, cores: Cores, backend: &InFlightLimit, now: Moment) -> bool {
-        let shows = self.heavy_wall.map(|wall| wall.times(3).max(RAISE_AFTER));
-        let is_tried = self.failed.is_some_and(|(failed, at)| more >= failed && now.since(at) < BACKOFF);
-        if is_tried || shows.is_none_or(|shows| now.since(self.changed_at) < shows) {
+    fn adapt(&mut self, backend: &InFlightLimit, now: Moment) {
+        let (cores, most) = (backend.cores().count(), backend.most_beside_light());
+        let more = self.more().min(most);
+        match self.settled_at {
+            Some(at) if self.limit == 0 && self.known_at >= Some(at) => self.set(cores.div_ceil(2), now),
+            Some(at) if self.limit == 0 && now.since(at) > CALM_MAX => self.set(cores, now),
+            _ if self.limit > most => self.set(most, now),
+            Some(at) if more > self.limit && self.may_grow(more, now.since(at), backend, now) => self.set(more, now),
+            _ => {}
+        }
+    }
+
+    /// Whether this larger limit does no harm: light clients were fast in the time for which the present one was in
+    /// force, or have shown nothing and the backend has room.
+    fn may_grow(&self, more: u32, lasts: Span, backend: &InFlightLimit, now: Moment) -> bool {
+        if self.failed.is_some_and(|(failed, at)| more >= failed && now.since(at) < self.backoff) {
             return false;
         }
         let has_room = backend.has_room(self.limit);
+        if self.samples == 0 {
+            return has_room && lasts >= CALM_MAX;
+        }
         let is_fast = self.samples >= FAST_SAMPLES && self.slowdown + self.error() / 2 < FAST;
-        let is_harmless = if self.samples == 0 { has_room } else { is_fast && (has_room || self.is_short()) };
-        let Some(saturation) = &self.saturation else { return is_harmless };
-        let Some(busy) = saturation.busy_milli() else { return false };
-        // More busy cores than the settings name show that these are wrong.
-        let cores = u64::from(cores.as_milli());
-        let has_idle = busy * 10 < cores * 9 || busy * 20 > cores * 21;
-        let all_compute = busy >= u64::from(self.limit) * 900;
-        is_harmless || has_idle && all_compute
+        let is_safe = more <= backend.cores().count() || self.is_short();
+        is_fast && (is_safe || has_room && lasts >= CAUTIOUS)
     }
 
     fn more(&self) -> u32 {
@@ -216,6 +233,11 @@ impl Contention {
         self.heavy_wall.zip(self.light_wall).is_some_and(|(heavy, light)| heavy <= light.times(SHORT))
     }
 
+    /// Whether a request that took `wall` ran while heavy clients had to wait, so that it shows how long it takes in calm.
+    pub(super) fn is_calm(&self, wall: Span, now: Moment) -> bool {
+        self.is_on(now) && self.limit == 0 && self.settled_at.is_some_and(|at| wall <= now.since(at))
+    }
+
     /// A request has taken `wall`, which is `longer` than in calm as a logarithm, if that is known.
     pub(super) fn record(&mut self, slot: &Slot, longer: Option<i32>, wall: Span, now: Moment) {
         if slot.is_ahead || self.is_heavy(slot, now) {
@@ -224,9 +246,10 @@ impl Contention {
         }
         self.light_wall = Some(recent_mean(self.light_wall, wall));
         let Some(longer) = longer.filter(|_| slot.mean >= COST_MIN) else { return };
+        self.known_at = Some(now);
         let longer = longer.clamp(-2 * OCTAVE, 4 * OCTAVE);
         self.recent_slowdown += (longer - self.recent_slowdown) / RECENT;
-        if wall <= now.since(self.changed_at) && self.is_on(now) {
+        if self.is_on(now) && self.settled_at.is_some_and(|at| wall <= now.since(at)) {
             self.record_slowdown(longer, now);
         }
     }
@@ -238,9 +261,10 @@ impl Contention {
         if self.samples > 1 {
             self.spread += (deviation.abs() - self.spread) / self.samples;
         }
-        if self.samples >= SLOW_SAMPLES && self.slowdown - self.error() > SLOW && self.limit > self.start {
+        if self.samples >= SLOW_SAMPLES && self.slowdown - self.error() / 2 > SLOW && self.limit > 1 {
+            self.backoff = if self.failed.is_some() { self.backoff.times(2).min(BACKOFF_MAX) } else { BACKOFF_MIN };
             self.failed = Some((self.limit, now));
-            self.set(self.start, false, now);
+            self.set((self.limit - self.limit / 4).min(self.limit - 1), now);
         }
     }
 
@@ -249,48 +273,25 @@ impl Contention {
         2 * self.spread / self.samples.max(1).isqrt()
     }
 
-    /// Takes a reading of the busy cores of the backend's machine, with so many heavy requests in flight.
-    fn record_busy(&mut self, busy: Cores, in_flight: u32, now: Moment) {
-        let is_on = self.is_on(now);
-        let saturation = self.saturation.get_or_insert(Saturation::new(now));
-        saturation.see(busy);
-        match is_on.then(|| saturation.record(busy, in_flight, self.limit, now)).flatten() {
-            // Requests that only wait keep no machine busy.
-            Some(Advice::TooMany(_)) if self.is_short() && busy < IDLE_MAX => {}
-            Some(advice @ (Advice::TryFewer(limit) | Advice::TooMany(limit))) => {
-                self.failed = Some((self.limit, now));
-                self.set(limit, matches!(advice, Advice::TryFewer(_)), now);
-            }
-            Some(Advice::TooFew(limit)) => {
-                self.failed = None;
-                self.set(limit, false, now);
-            }
-            None => {}
-        }
-    }
-
-    fn set(&mut self, limit: u32, is_trial: bool, now: Moment) {
-        self.saturation.iter_mut().for_each(|saturation| saturation.change(self.limit, limit, is_trial, now));
-        self.limit = limit;
-        (self.slowdown, self.spread, self.samples, self.changed_at) = (0, 0, 0, now);
+    fn set(&mut self, limit: u32, now: Moment) {
+        (self.limit, self.changed_at, self.settled_at) = (limit, now, None);
+        (self.slowdown, self.spread, self.samples) = (0, 0, 0);
     }
 }
 
 impl Queue {
     /// The number of cores of the backend's machine that processes other than the gate kept busy since the last call;
     /// `None` if the last call was long ago. Call it every 50 ms while requests wait.
-    pub fn machine_busy(&mut self, busy: Option<Cores>, now: Moment) {
-        self.is_idle = busy.is_some_and(|busy| busy < IDLE_MAX);
-        if let Some(busy) = busy {
-            let heavy = self.number_of(|slot| slot.is_ahead || self.contention.is_heavy(slot, now));
-            self.contention.record_busy(busy, heavy, now);
-        }
+    pub fn machine_busy(&mut self, busy: Option<Cores>) {
+        self.limit.set_idle(busy.is_some_and(|busy| busy < IDLE_MAX));
+        let mean = |busy: u64| self.contention.busy_milli.map_or(busy, |before| (before * 7 + busy) / 8);
+        self.contention.busy_milli = busy.map(|busy| mean(busy.as_milli().into()));
     }
 
     /// The gate cannot see how busy the backend's machine is any more.
     pub fn machine_unseen(&mut self) {
-        self.is_idle = false;
-        self.contention.saturation = None;
+        self.limit.set_idle(false);
+        self.contention.busy_milli = None;
     }
 
     /// Finds out whether light clients use the backend while heavy ones wait.
@@ -313,9 +314,13 @@ impl Queue {
             self.contention.heavy = Some(octave(price));
         }
         let is_lone = self.lanes.iter().all(|lane| lane.blocks() <= 1);
-        let start = self.cores().count().min(self.limit.in_force());
         self.limit.set_contended(network.is_some(), is_lone);
-        self.contention.update(network, start, self.settings.cores, &self.limit, now);
+        self.contention.update(network, &self.limit, now);
+        if network.is_some() && self.contention.settled_at.is_none() {
+            let heavy = self.number_of(|slot| slot.is_ahead || self.contention.is_heavy(slot, now));
+            let is_late = now.since(self.contention.changed_at) >= DRAIN_MAX;
+            self.contention.settled_at = (heavy <= self.contention.limit || is_late).then_some(now);
+        }
     }
 }
 
@@ -334,19 +339,11 @@ mod tests {
         Client { block: 7, network, address: network + 100, tenant: 0 }
     }
 
-    /// A backend that is known to have room for any number, or of which nothing is known.
+    /// A backend of four cores that is known to have room for any number, or of which nothing is known.
     fn backend(has_room: bool) -> InFlightLimit {
-        let mut limit = InFlightLimit::new(Cores::whole(1), at(0));
-        limit.tick(has_room, None, at(0));
+        let mut limit = InFlightLimit::new(Cores::whole(4), at(0));
+        (0..2).for_each(|_| limit.set_idle(has_room));
         limit
-    }
-
-    /// Contention that has begun with `cores` at 1 s, and has seen a heavy request.
-    fn contended(cores: u32, heavy_ms: u64) -> Contention {
-        let mut contention = Contention::new(at(0));
-        contention.update(Some(NETWORK), cores, Cores::whole(1), &backend(false), at(1000));
-        record(&mut contention, NETWORK, None, heavy_ms, 1000);
-        contention
     }
 
     fn record(contention: &mut Contention, network: u64, longer: Option<i32>, wall_ms: u64, millis: u64) {
@@ -355,59 +352,92 @@ mod tests {
         contention.record(&slot, longer, Span::from_millis(wall_ms), at(millis));
     }
 
-    /// Light requests that take `times` as long as in calm, every 50 ms from `from` on.
+    /// Contention that has begun at 1 s. Light clients' times in calm are known, heavy requests take `heavy_ms`.
+    fn contended(heavy_ms: u64) -> Contention {
+        let mut contention = Contention::new(at(0));
+        record(&mut contention, 2, Some(0), 20, 900);
+        contention.update(Some(NETWORK), &backend(false), at(1000));
+        record(&mut contention, NETWORK, None, heavy_ms, 1000);
+        contention
+    }
+
+    /// Light requests that take `times` as long as in calm, every 50 ms from `from` on. No more heavy requests are in
+    /// flight than the limit allows.
     fn light(contention: &mut Contention, times: f64, from: u64, count: u64, has_room: bool) {
         let longer = (times.log2() * f64::from(OCTAVE)) as i32;
         for millis in (0..count).map(|index| from + 50 * index) {
-            contention.update(Some(NETWORK), 2, Cores::whole(1), &backend(has_room), at(millis));
+            contention.update(Some(NETWORK), &backend(has_room), at(millis));
+            contention.settled_at = contention.settled_at.or(Some(at(millis - 40)));
             record(contention, 2, Some(longer), 20, millis);
         }
     }
 
     #[test]
-    fn the_limit_starts_again_if_light_clients_are_slow() {
-        let mut contention = contended(2, 400);
-        light(&mut contention, 1.0, 1100, 23, true);
-        assert_eq!(contention.limit(at(2200)), Some(3));
-        light(&mut contention, 4.5, 2250, 4, true);
-        assert_eq!(contention.limit(at(2400)), Some(2));
-        light(&mut contention, 1.0, 5000, 40, true);
-        assert_eq!(contention.limit(at(7000)), Some(2), "three were too many");
-        light(&mut contention, 1.0, 43_000, 1, true);
-        assert_eq!(contention.limit(at(43_000)), Some(3));
+    fn heavy_clients_wait_until_it_is_known_how_long_light_requests_take_in_calm() {
+        for (known_ms, limit) in [(Some(1300), 2), (None, 4)] {
+            let mut contention = Contention::new(at(0));
+            contention.update(Some(NETWORK), &backend(false), at(1000));
+            assert_eq!(contention.limit(at(1000)), Some(0));
+            assert!(!contention.is_calm(Span::from_millis(20), at(1100)), "heavy requests are still in flight");
+            contention.settled_at = Some(at(1200));
+            assert!(contention.is_calm(Span::from_millis(20), at(1250)));
+            known_ms.iter().for_each(|millis| record(&mut contention, 2, Some(0), 20, *millis));
+            contention.update(Some(NETWORK), &backend(false), at(1300));
+            assert_eq!(contention.limit(at(1300)), Some(if known_ms.is_some() { limit } else { 0 }));
+            contention.update(Some(NETWORK), &backend(false), at(1900));
+            assert_eq!(contention.limit(at(1900)), Some(limit));
+        }
     }
 
     #[test]
-    fn the_limit_grows_only_where_the_backend_has_room_and_light_clients_do_not_suffer() {
-        let mut contention = contended(4, 400);
-        light(&mut contention, 1.0, 1100, 60, false);
-        assert_eq!(contention.limit(at(4100)), Some(4), "no room is known");
-        let mut contention = contended(4, 400);
-        light(&mut contention, 2.0, 1100, 60, true);
-        assert_eq!(contention.limit(at(4100)), Some(4), "they take twice as long");
-        let mut contention = contended(4, 400);
-        light(&mut contention, 1.0, 2400, 10, true);
-        assert_eq!(contention.limit(at(2900)), Some(5));
+    fn the_limit_falls_if_light_clients_are_slow_and_the_number_is_not_tried_again_soon() {
+        let mut contention = contended(400);
+        light(&mut contention, 1.0, 1100, 20, false);
+        assert_eq!(contention.limit(at(2050)), Some(4));
+        light(&mut contention, 4.5, 2100, 9, false);
+        assert_eq!(contention.limit(at(2500)), Some(3));
+        light(&mut contention, 1.0, 5000, 40, false);
+        assert_eq!(contention.limit(at(7000)), Some(3), "four were too many");
+        light(&mut contention, 1.0, 12_500, 10, false);
+        assert_eq!(contention.limit(at(13_000)), Some(4));
+    }
+
+    #[test]
+    fn beyond_the_cores_the_limit_grows_slowly_and_only_where_the_backend_has_room() {
+        let mut contention = contended(400);
+        light(&mut contention, 1.0, 1100, 200, false);
+        assert_eq!(contention.limit(at(11_100)), Some(4), "no room is known");
+        let mut contention = contended(400);
+        light(&mut contention, 2.0, 1100, 200, true);
+        assert_eq!(contention.limit(at(11_100)), Some(2), "they take twice as long");
+        let mut contention = contended(400);
+        light(&mut contention, 1.0, 1100, 100, true);
+        assert_eq!(contention.limit(at(6100)), Some(4));
+        light(&mut contention, 1.0, 6100, 80, true);
+        assert_eq!(contention.limit(at(10_100)), Some(5));
     }
 
     #[test]
     fn beside_requests_that_take_about_as_long_fast_light_clients_are_enough() {
-        let mut contention = contended(4, 60);
-        light(&mut contention, 1.0, 2400, 9, false);
-        assert_eq!(contention.limit(at(2800)), Some(8));
+        let mut contention = contended(60);
+        light(&mut contention, 1.0, 1100, 40, false);
+        assert!(contention.limit(at(3100)) > Some(16));
     }
 
     #[test]
     fn contention_ends_with_the_light_clients_and_its_limit_is_remembered() {
-        let mut contention = contended(4, 400);
-        light(&mut contention, 1.0, 2400, 10, true);
-        contention.update(None, 4, Cores::whole(1), &backend(false), at(3000));
+        let mut contention = contended(400);
+        light(&mut contention, 1.0, 1100, 10, false);
+        assert_eq!(contention.limit(at(1600)), Some(3));
+        contention.update(None, &backend(false), at(3000));
         assert_eq!(contention.limit(at(3001)), None);
-        contention.update(Some(NETWORK), 4, Cores::whole(1), &backend(false), at(9000));
-        assert_eq!(contention.limit(at(9000)), Some(5));
+        contention.update(Some(NETWORK), &backend(false), at(9000));
+        assert_eq!(contention.limit(at(9000)), Some(3));
         assert_eq!(contention.limit(at(12_001)), None, "nothing has waited for three seconds");
-        contention.update(Some(NETWORK), 4, Cores::whole(1), &backend(false), at(70_000));
-        assert_eq!(contention.limit(at(70_000)), Some(4));
+        contention.update(Some(NETWORK), &backend(false), at(61_000));
+        assert_eq!(contention.limit(at(61_000)), Some(3));
+        contention.update(Some(NETWORK), &backend(false), at(130_000));
+        assert_eq!(contention.limit(at(130_000)), Some(0), "nobody knows the times in calm any more");
     }
 
     #[test]

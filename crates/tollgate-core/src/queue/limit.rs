@@ -28,17 +28,19 @@
 //! many compute. For requests that cost more than four times as much, nothing is proven; where there is room, for those
 //! that cost more than four times the time that requests take.
 //!
-//! Between waves the limit grows in three cases while requests wait. The backend's machine is known to be idle and no
+//! Between waves the limit grows in two cases while requests wait. The backend's machine is known to be idle and no
 //! number was found yet: once without proof, then only if requests seem to be served at once
-//! ([`InFlightLimit::serves_all_at_once`]). The machine has been idle for [`IDLE_MAX`] with the number that was found.
-//! Nothing has ended for [`SILENCE_MAX`].
+//! ([`InFlightLimit::serves_all_at_once`]). Nothing has ended for [`SILENCE_MAX`].
+//!
+//! That there is room for two requests does not show that there is room for sixty-four that nobody has seen before, and
+//! a machine that was idle when they came does not either ([`InFlightLimit::exposure`]).
 
-use super::IN_FLIGHT_MAX;
 use super::knee::{Finding, Knee};
 use super::log2::log2;
 use super::price::{Price, Times, recent_mean};
+use super::{IN_FLIGHT_MAX, Slot};
 use crate::time::{Moment, Span};
-use crate::virtual_clock::{Cores, Stay};
+use crate::virtual_clock::{ALONE, Cores, Stay};
 
 /// The limit before anything is known. A backend of up to 8 cores is busy with it, and 8 expensive requests slow others
 /// by 8 times at most.
@@ -62,9 +64,6 @@ const TRIAL_AFTER_MAX: Span = Span::from_secs(30);
 const HALVES: u32 = 3;
 /// Requests have to wait for this long before an idle machine counts: two readings of its CPU time.
 const IDLE_MIN: Span = Span::from_millis(100);
-/// A number that leaves the backend's machine idle for this long while requests wait is doubled: some of those in
-/// flight only wait.
-const IDLE_MAX: Span = Span::from_secs(1);
 /// A finding about requests of one cost holds for those that cost up to this many times as much.
 const COMPARABLE: u64 = 4;
 /// When most of what waited has been cheaper for this long, cheaper requests are studied instead.
@@ -106,6 +105,8 @@ pub(super) struct InFlightLimit {
     /// When most of the waiting CPU time was last of requests that cost at least a quarter of that.
     reference_at: Moment,
     knee: Knee,
+    /// The largest number in flight beside a request of about the reference cost.
+    shown: u32,
     /// The cores that the settings name.
     configured_cores: Cores,
     /// The limit without trials.
@@ -119,15 +120,17 @@ pub(super) struct InFlightLimit {
     is_contended: bool,
     /// Whether all waiting requests are of one address block.
     is_lone: bool,
-    /// Since when the machine is idle with this limit.
-    idle_since: Moment,
     /// Whether the limit has grown because the machine was idle.
     has_grown_idle: bool,
     /// Whether the regression has found room: the backend does not compute with all its cores. A later wave in which
     /// the number in flight does not vary shows nothing else.
     is_roomy: bool,
-    /// Whether the backend's machine was last seen to have CPU time to spare.
+    /// Whether the last two readings showed that the backend's machine has CPU time to spare.
     is_idle: bool,
+    /// Whether the last reading showed that.
+    was_idle: bool,
+    /// Since when requests wait without interruption.
+    waiting_since: Option<Moment>,
     wave: Wave,
     /// Whether another number than the one found is in force for this wave.
     is_trial: bool,
@@ -146,16 +149,18 @@ impl InFlightLimit {
             reference_wall: None,
             reference_at: now,
             knee: Knee::new(),
+            shown: 0,
             configured_cores,
             found: start,
             in_force: start,
             is_clear: false,
             is_contended: false,
             is_lone: true,
-            idle_since: now,
             has_grown_idle: false,
             is_roomy: false,
             is_idle: false,
+            was_idle: false,
+            waiting_since: None,
             wave: Wave { since: now, ..Wave::default() },
             is_trial: false,
             halves: 0,
@@ -172,6 +177,11 @@ impl InFlightLimit {
     /// The limit without trials.
     pub(super) const fn found(&self) -> u32 {
         self.found
+    }
+
+    /// The largest number in flight beside a request of about the reference cost.
+    pub(super) const fn shown(&self) -> u32 {
+        self.shown
     }
 
     /// Starts at a number that was found earlier, as unproven as any other.
@@ -216,11 +226,25 @@ impl InFlightLimit {
         (self.is_contended, self.is_lone) = (is_contended, is_lone);
     }
 
-    /// How many requests of unsettled price (no request of the route has ended, or one costs far more) may be in
-    /// flight.
-    pub(super) fn exposure(&self, price: Span) -> u32 {
+    /// How many requests of unsettled price may be in flight. Once a request of the route has ended, or the machine is
+    /// idle with them, as many as the limit allows. If the route is unseen, twice the number that was seen in flight. If
+    /// a request of the route costs more than expected and none has ended, few.
+    pub(super) fn exposure(&self, slot: &Slot, now: Moment) -> u32 {
         let least = self.always_allowed();
-        if self.is_proven_for(price) { self.in_force.max(least) } else { least }
+        if !self.is_proven_for(slot.cost) {
+            least
+        } else if slot.is_seen || self.is_idle_now(now) {
+            self.in_force.max(least)
+        } else if slot.is_unseen {
+            self.in_force.min(self.shown.saturating_mul(2)).max(least)
+        } else {
+            least
+        }
+    }
+
+    /// Whether the machine is idle although requests have waited for a while. That it was idle before shows nothing.
+    fn is_idle_now(&self, now: Moment) -> bool {
+        self.is_idle && self.waiting_since.is_some_and(|since| now.since(since) >= IDLE_MIN)
     }
 
     /// The backend's cores: what the settings name, or fewer if fewer requests at once are all that it serves. A gate
@@ -244,10 +268,21 @@ impl InFlightLimit {
         }
     }
 
+    /// A reading of the CPU time of the backend's machine. Two in a row count: all requests may sleep for a moment.
+    pub(super) const fn set_idle(&mut self, is_idle: bool) {
+        (self.is_idle, self.was_idle) = (is_idle && self.was_idle, is_idle);
+    }
+
+    /// Nothing waits any more.
+    pub(super) const fn note_empty(&mut self) {
+        self.waiting_since = None;
+    }
+
     /// A request has to wait. In waves in which none does, the limit changes only to a number that the regression
     /// finds.
     pub(super) fn note_wait(&mut self, now: Moment) {
         self.wave.first_wait_at.get_or_insert(now);
+        self.waiting_since.get_or_insert(now);
     }
 
     /// Learns from a request that has cost `cost`. `dominant` is the usual cost of the requests that most of the
@@ -261,6 +296,7 @@ impl InFlightLimit {
         let is_comparable = costs_as_much || takes_as_long;
         if is_comparable {
             self.knee.record(&deviations);
+            self.shown = self.shown.max(u32::try_from(stay.concurrency / ALONE).unwrap_or(u32::MAX));
         }
         if costs_as_much {
             self.reference_wall = Some(recent_mean(self.reference_wall, stay.wall));
@@ -268,11 +304,11 @@ impl InFlightLimit {
         let wave = &mut self.wave;
         wave.ends += 1;
         wave.comparable_ends += u32::from(is_comparable);
-        wave.longest = wave.longest.max(stay.wall);
         let shortest = wave.shortest.map_or(stay.wall, |shortest| shortest.min(stay.wall));
         wave.shortest = Some(shortest);
         let is_of_wave = stay.wall <= now.since(wave.since);
         wave.fast_ends += u32::from(is_of_wave && stay.wall.times(2) <= shortest.times(3));
+        wave.longest = wave.longest.max(stay.wall);
         if wave.older <= wave.older_at_start / 4
             && now.since(wave.since) >= wave.lasts_min
             && wave.comparable_ends >= self.knee.samples_needed()
@@ -294,6 +330,7 @@ impl InFlightLimit {
                 self.set(few, now);
             }
             (self.reference_cost, self.reference_wall, self.is_roomy, self.knee) = (price, None, false, Knee::new());
+            self.shown = 0;
             (self.in_force, self.is_trial) = (self.with_sleep_margin(), false);
         } else if self.reference_cost > price.times(COMPARABLE) {
             if now.since(self.reference_at) < CHEAPER_AFTER {
@@ -306,23 +343,17 @@ impl InFlightLimit {
 
     /// Ends a wave that lasts too long. `is_idle` says that the machine of the backend is known to have CPU time to
     /// spare.
-    pub(super) fn tick(&mut self, is_idle: bool, dominant: Option<Price>, now: Moment) {
+    pub(super) fn tick(&mut self, dominant: Option<Price>, now: Moment) {
         self.follow_dominant_cost(dominant, now);
-        self.is_idle = is_idle;
-        if !is_idle {
-            self.idle_since = now;
-        }
         let Some(first_wait_at) = self.wave.first_wait_at else { return };
         let lasts = now.since(self.wave.since);
-        // A machine that was idle before requests came says nothing.
-        let is_idle = is_idle && now.since(first_wait_at) >= IDLE_MIN && !self.is_contended;
-        if is_idle && !self.is_clear && (!self.has_grown_idle || self.serves_all_at_once(now)) {
+        if self.is_idle_now(now)
+            && !self.is_contended
+            && !self.is_clear
+            && (!self.has_grown_idle || self.serves_all_at_once(now))
+        {
             self.has_grown_idle = true;
             self.set(self.in_force * GROWTH_MAX, now);
-        } else if is_idle && self.is_clear && now.since(self.idle_since) >= IDLE_MAX {
-            self.idle_since = now;
-            self.is_clear = false;
-            self.set(self.found * 2, now);
         } else if self.wave.ends == 0 && lasts.min(now.since(first_wait_at)) > SILENCE_MAX {
             self.set(self.in_force * GROWTH_MAX / 2, now);
         } else if self.wave.ends > 0 && lasts > WAVE_MAX {
@@ -372,7 +403,7 @@ impl InFlightLimit {
             (Finding::Unclear, Some(price)) if !self.is_clear && self.found <= self.few(price) => {
                 self.set(self.found * 2, now);
             }
-            (Finding::Unclear, Some(price)) if !self.is_clear && !self.is_roomy && !self.is_idle && !was_trial => {
+            (Finding::Unclear, Some(price)) if !self.is_clear && !self.is_roomy && !was_trial => {
                 self.attempt(self.unproven(price) / 2, now);
             }
             _ => self.next_wave(false, now),
@@ -427,8 +458,7 @@ impl InFlightLimit {
     fn next_wave(&mut self, is_trial: bool, now: Moment) {
         self.is_trial = is_trial;
         let Wave { number, older, started, longest, shortest, .. } = self.wave;
-        let older = older + started;
-        let (number, lasts_min) = (number.wrapping_add(1), longest.min(WAVE_MAX));
+        let (number, older, lasts_min) = (number.wrapping_add(1), older + started, longest.min(WAVE_MAX));
         self.wave = Wave { number, since: now, older_at_start: older, older, lasts_min, shortest, ..Wave::default() };
     }
 }

@@ -53,7 +53,6 @@ mod log2;
 mod observe;
 mod price;
 mod results;
-mod saturation;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -185,6 +184,8 @@ struct Slot {
     is_settled: bool,
     /// Whether it passes the limit and costs its client nothing.
     is_exempt: bool,
+    /// Whether a request of its route has ended.
+    is_seen: bool,
     /// Whether nothing is known about its route.
     is_unseen: bool,
     /// Whether it exceeds its price, and so raises that of its route.
@@ -231,8 +232,6 @@ pub struct Queue {
     /// When a request of a client that was ahead last went.
     ahead_at: Moment,
     contention: Contention,
-    /// Whether the backend's machine is known to have CPU time to spare.
-    is_idle: bool,
     /// The probe: a request in flight that did not wait, because it shows what its unseen route costs. One at a time.
     probe: Option<u32>,
     clock: VirtualClock,
@@ -266,7 +265,6 @@ impl Queue {
             at: now,
             ahead_at: now,
             contention: Contention::new(now),
-            is_idle: false,
             probe: None,
             clock: VirtualClock::new(settings.cores),
             prices: Prices::new(ROUTES_MAX),
@@ -363,6 +361,7 @@ impl Queue {
             octave: octave(price.estimate),
             is_ahead: largest(tags) > self.front(),
             is_settled: price.is_settled,
+            is_seen: price.is_seen,
             is_unseen: price.is_unseen,
             request,
             arrived: now,
@@ -478,7 +477,7 @@ impl Queue {
         {
             let took = log2(stay.wall.as_nanos());
             self.contention.record(&slot, times.longer_than_calm(took), stay.wall, now);
-            if !slot.is_ahead && self.waiting == 0 {
+            if !slot.is_ahead && (self.waiting == 0 || self.contention.is_calm(stay.wall, now)) {
                 times.record_calm(took);
             }
             self.limit.record(times, stay, toll, dominant, now);
@@ -496,7 +495,7 @@ impl Queue {
         self.check_overruns(now);
         self.limit.note_wait(now);
         self.update_contention(now);
-        self.limit.tick(self.is_idle, self.dominant(), now);
+        self.limit.tick(self.dominant(), now);
         if now.since(self.trimmed_at) >= TRIM_EVERY {
             self.trimmed_at = now;
             self.trim();

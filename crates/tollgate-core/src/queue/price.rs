@@ -33,9 +33,10 @@ const SURPRISE: u64 = 4;
 const WRONG: u64 = 8;
 const WRONG_MAX: i32 = 8;
 
-/// Requests that it takes to know how long a route takes in calm, and requests that are remembered.
-const CALM_SAMPLES_MIN: i32 = 8;
-const CALM_MEMORY: i32 = 32;
+/// Requests that it takes to know how long a route takes in calm, and requests that are remembered. While heavy clients
+/// wait for that, few are better than an exact time.
+const CALM_SAMPLES_MIN: i32 = 3;
+const CALM_MEMORY: i32 = 64;
 
 /// Identifies a request's route: keyed hashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -210,11 +210,37 @@ fn the_limit_grows_at_once_only_if_the_machine_is_certainly_idle() {
         let mut queue = Queue::new(Settings::default(), at(0));
         (0..50).for_each(|address| _ = queue.arrive(request(address * 70_000, PAGE), at(1)));
         for millis in (50..400).step_by(50) {
-            queue.machine_busy(Some(Cores::from_milli(busy_milli)), at(millis));
+            queue.machine_busy(Some(Cores::from_milli(busy_milli)));
             queue.tick(at(millis));
         }
         assert_eq!(queue.limit(), limit, "{busy_milli}");
     }
+}
+
+/// The last reading of a quiet machine is about the time before a crawler of many networks came.
+#[test]
+fn a_machine_that_was_idle_does_not_show_that_there_is_room_for_what_nobody_has_seen() {
+    let mut queue = Queue::new(Settings::default(), at(0));
+    let pages: Vec<_> = (0..20).map(|address| queue.arrive(request(address * 70_000, PAGE), at(1))).collect();
+    for millis in (50..400).step_by(50) {
+        queue.machine_busy(Some(Cores::from_milli(100)));
+        queue.tick(at(millis));
+    }
+    let mut tickets: Vec<_> =
+        pages.into_iter().filter_map(|page| if let Arrival::Go(ticket) = page { Some(ticket) } else { None }).collect();
+    let mut now = at(0);
+    while !tickets.is_empty() {
+        now = now + Span::from_millis(450);
+        tickets.drain(..).for_each(|ticket| finish(&mut queue, ticket, now));
+        tickets.extend(events(&mut queue, now).into_iter().map(|event| match event {
+            Event::Go(ticket) => ticket,
+            Event::Refuse(..) => panic!("{event:?}"),
+        }));
+    }
+    assert_eq!((queue.limit(), queue.waiting()), (64, 0));
+    let gone = (0..64u64)
+        .filter(|address| matches!(queue.arrive(request(address * 70_000, REPORT), at(3000)), Arrival::Go(_)));
+    assert!(gone.count() <= 32);
 }
 
 #[test]

@@ -73,6 +73,9 @@ impl Queue {
             }
         }
         self.lanes[lane].remove(&client, at);
+        if self.waiting == 0 {
+            self.limit.note_empty();
+        }
     }
 
     /// Whether there is room for one more waiting request, if need be after displacing the newest of the client

@@ -1,6 +1,6 @@
 //! L4 and L7: a request that costs more than its price counts at once, and unproven work in flight is bounded.
 
-use crate::storm::{ARCHIVE, ARTICLE, CRAWLER, OFFICE_PAGE, PAGE, Storm, pages};
+use crate::storm::{ARCHIVE, ARTICLE, CRAWLER, OFFICE_PAGE, PAGE, Storm, slowdown};
 use crate::sweep::{Sweep, check, seeds};
 use crate::world::{Arrivals, SEC, Source, World, addresses, work};
 
@@ -16,10 +16,10 @@ fn a_cache_buster_gains_no_more_than_a_few_requests_once() {
             let storm = Storm::new(scenario, 10, seed);
             let mut world = storm.world();
             world.sources[CRAWLER].first = Some((8, work(1.0, 0.0)));
-            let calm = storm.calm_p99(&world.backends);
+            let calm = storm.calm(&world);
             let results = world.run();
-            early.add(pages(&results, 10, 15) / calm, || format!("{storm:?}"));
-            late.add(pages(&results, 15, 40) / calm, || format!("{storm:?}"));
+            early.add(slowdown(&results, &calm, 10, 15), || format!("{storm:?}"));
+            late.add(slowdown(&results, &calm, 15, 40), || format!("{storm:?}"));
             exposed.add(results.in_flight_ns_max[CRAWLER] as f64 / SEC as f64, || format!("{storm:?}"));
         }
     }
@@ -39,10 +39,10 @@ fn people_are_served_beside_a_crawler_whose_route_is_theirs() {
             let storm = Storm::new(scenario, 10, seed);
             let mut world = storm.world();
             world.sources[CRAWLER].works = vec![(100, work(300.0, 0.0), ARTICLE)];
-            let calm = storm.calm_p99(&world.backends);
+            let calm = storm.calm(&world);
             let results = world.run();
-            early.add(pages(&results, 10, 15) / calm, || format!("{storm:?}"));
-            late.add(pages(&results, 15, 40) / calm, || format!("{storm:?}"));
+            early.add(slowdown(&results, &calm, 10, 15), || format!("{storm:?}"));
+            late.add(slowdown(&results, &calm, 15, 40), || format!("{storm:?}"));
             served.add(results.served(&[PAGE, OFFICE_PAGE], 10_000, 40_000), || format!("{storm:?}"));
         }
     }
@@ -60,10 +60,10 @@ fn light_requests_pass_requests_that_overrun() {
         let mut world = storm.world();
         let steady = Source { from_ms: 0, works: vec![(100, work(20.0, 0.0), ARCHIVE)], ..world.sources[PAGE].clone() };
         world.sources.push(Source { arrivals: Arrivals::Open(2.0), ..steady });
-        let calm = storm.calm_p99(&world.backends);
+        let calm = storm.calm(&world);
         let results = world.run();
-        early.add(pages(&results, 10, 15) / calm, || format!("{storm:?}"));
-        late.add(pages(&results, 15, 40) / calm, || format!("{storm:?}"));
+        early.add(slowdown(&results, &calm, 10, 15), || format!("{storm:?}"));
+        late.add(slowdown(&results, &calm, 15, 40), || format!("{storm:?}"));
     }
     check([early.not_met(4.8, 0.7), late]);
 }

@@ -94,10 +94,10 @@ impl Gate {
         self.poll(backend, now, vec![])
     }
 
-    /// The gate sees how many thousandths of a core of the backend's machine were busy.
-    pub(crate) fn machine_busy(&mut self, milli: u32, now: u64) {
-        if let Some(queue) = &mut self.queue {
-            queue.machine_busy(Some(Cores::from_milli(milli)), Moment::from_nanos(now));
+    /// The gate sees how many thousandths of a core of the backend's machine were busy. It looks while requests wait.
+    pub(crate) fn machine_busy(&mut self, milli: u32) {
+        if let Some(queue) = self.queue.as_mut().filter(|queue| queue.waiting() > 0) {
+            queue.machine_busy(Some(Cores::from_milli(milli)));
         }
     }
 

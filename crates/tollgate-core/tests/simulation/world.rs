@@ -167,7 +167,7 @@ impl World {
     pub(crate) fn run(self) -> Results {
         Run {
             gates: (0..self.queues).map(|_| Gate::new(self.settings, 0)).collect(),
-            random: Random::new(self.seed),
+            randoms: (0..self.sources.len() as u64).map(|source| Random::new(self.seed ^ source << 48)).collect(),
             results: Results::new(self.sources.len()),
             in_flight_ns: vec![0; self.sources.len()],
             sent_by: vec![0; self.sources.len()],
@@ -189,7 +189,8 @@ impl World {
 struct Run {
     world: World,
     gates: Vec<Gate>,
-    random: Random,
+    /// One generator per source, so that its requests arrive at the same times whatever the others do.
+    randoms: Vec<Random>,
     results: Results,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     order: u64,
@@ -232,7 +233,7 @@ impl Run {
         let from = self.world.sources[source].from_ms * MS;
         match self.world.sources[source].arrivals {
             Arrivals::Open(per_second) => {
-                let gap = self.random.gap_ns(per_second);
+                let gap = self.randoms[source].gap_ns(per_second);
                 self.schedule(from + gap, Event::Arrive(source, 0));
             }
             Arrivals::Closed(connections) => {
@@ -279,12 +280,12 @@ impl Run {
             }
             Event::Arrive(source, connection) => {
                 if let Arrivals::Open(per_second) = self.world.sources[source].arrivals {
-                    let gap = self.random.gap_ns(per_second);
+                    let gap = self.randoms[source].gap_ns(per_second);
                     self.schedule(now + gap, event);
                 }
                 let addresses = &self.world.sources[source].addresses;
                 let address = match self.world.sources[source].arrivals {
-                    Arrivals::Open(_) => addresses[self.random.below(addresses.len() as u64) as usize],
+                    Arrivals::Open(_) => addresses[self.randoms[source].below(addresses.len() as u64) as usize],
                     _ => addresses[connection as usize % addresses.len()],
                 };
                 self.send(source, address, connection, now);
@@ -338,7 +339,7 @@ impl Run {
             let busy = counted - self.counted_ms[at];
             self.counted_ms[at] = counted;
             let gates = if self.world.backends.len() == 1 { 0..self.gates.len() } else { at..at + 1 };
-            self.gates[gates].iter_mut().for_each(|gate| gate.machine_busy((busy * 20) as u32, now));
+            self.gates[gates].iter_mut().for_each(|gate| gate.machine_busy((busy * 20) as u32));
         }
     }
 

@@ -1,8 +1,7 @@
 //! The thread of one backend's queue that updates prices, limits and estimates while requests wait.
 //!
 //! It looks every 5 ms for requests that cost more than their price, and every 50 ms at how busy this machine is, if
-//! the backend is on it. Where the machine is hardly busy, no backend computes, and where it is as busy with fewer
-//! requests in flight, more of them gain nothing.
+//! the backend is on it. Where the machine is hardly busy, no backend computes.
 
 use std::fs::File;
 use std::io::Read;
@@ -58,7 +57,7 @@ fn beat(queue: &Queue, machine: &mut Machine) -> bool {
     }
     if machine.is_due() && queue.state.lock().is_local {
         let busy = machine.busy();
-        queue.with_core(|core, now| core.machine_busy(busy, now));
+        queue.with_core(|core, _| core.machine_busy(busy));
     }
     queue.update(|state, now| state.core.tick(now));
     has_waiting()
