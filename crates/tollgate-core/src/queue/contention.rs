@@ -14,9 +14,11 @@
 //!
 //! | state | event | limit |
 //! |---|---|---|
-//! | off | heavy clients wait; a light one was seen less than [`LASTS`] ago | the one remembered; else half the cores, or none if nobody knows how long light clients' requests take in calm |
-//! | on, none | that is known | half the cores |
-//! | on, none | it is not known after [`CALM_MAX`] | the cores |
+//! | off | heavy clients wait; a light one was seen less than [`LASTS`] ago | the one remembered |
+//! | off | the same, nothing is remembered, the times of light requests in calm are known | half the cores |
+//! | off | the same, but these times are not known | none |
+//! | on, none | they are known | half the cores |
+//! | on, none | they are not known after [`CALM_MAX`] | the cores |
 //! | on | light clients' requests are fast ([`Contention::may_grow`]) | grows, and leaves a fifth of the backend free |
 //! | on | they take clearly longer than in calm, or the backend serves fewer at once | falls |
 //! | on | no light client was seen for [`LASTS`], or nothing waits for as long | off |
@@ -34,12 +36,14 @@ use crate::virtual_clock::Cores;
 
 /// A light client uses the backend for this long after its last request: a page every few seconds is enough.
 const LASTS: Span = Span::from_secs(3);
+/// How long the times of light clients' requests in calm count as known.
+const KNOWN: Span = Span::from_secs(600);
 /// The limit of the last contention is used again if the next one begins within this time.
 const REMEMBERED: Span = Span::from_secs(60);
 /// Heavy clients wait for at most this long until it is known how long light clients' requests take without them.
 const CALM_MAX: Span = Span::from_millis(650);
-/// Heavy requests from before a smaller limit have to leave within this time. Those that do not, such as long polls, are
-/// taken to do no harm.
+/// Heavy requests from before a smaller limit have to leave within this time. Those that do not, such as long polls,
+/// are taken to do no harm.
 const DRAIN_MAX: Span = Span::from_secs(3);
 /// The limit may grow while light clients' requests take at most this much longer than in calm (0.45 octaves:
 /// 1.4 times), and how many of them it takes to show that.
@@ -59,8 +63,8 @@ const RECENT: i32 = 8;
 const HEAVY: u64 = 4;
 /// Requests are short if they take at most this many times as long as those of light clients.
 const SHORT: u64 = 4;
-/// A limit beyond the cores grows only after this time, if heavy requests are long: in a pool of workers, a light one may
-/// have to wait for one of them.
+/// A limit beyond the cores grows only after this time, if heavy requests are long: in a pool of workers, a light one
+/// may have to wait for one of them.
 const CAUTIOUS: Span = Span::from_secs(5);
 /// A number that was too large is not tried again before this time, at first and at most.
 const BACKOFF_MIN: Span = Span::from_secs(10);
@@ -183,7 +187,7 @@ impl Contention {
     fn update(&mut self, network: Option<u64>, backend: &InFlightLimit, now: Moment) {
         if network.is_some() && !self.is_on(now) {
             if self.seen_at.is_none_or(|at| now.since(at) >= REMEMBERED) {
-                let is_known = self.known_at.is_some_and(|at| now.since(at) < REMEMBERED);
+                let is_known = self.known_at.is_some_and(|at| now.since(at) < KNOWN);
                 self.set(if is_known { backend.cores().count().div_ceil(2) } else { 0 }, now);
                 self.heavy_wall = None;
             }
@@ -209,17 +213,18 @@ impl Contention {
     }
 
     /// Whether this larger limit does no harm: light clients were fast in the time for which the present one was in
-    /// force, or have shown nothing and the backend has room.
+    /// force, or have shown nothing and the backend has room or idle cores.
     fn may_grow(&self, more: u32, lasts: Span, backend: &InFlightLimit, now: Moment) -> bool {
         if self.failed.is_some_and(|(failed, at)| more >= failed && now.since(at) < self.backoff) {
             return false;
         }
-        let has_room = backend.has_room(self.limit);
+        let (has_room, is_within_cores) = (backend.has_room(self.limit), more <= backend.cores().count());
+        // Light requests that come rarely show nothing soon, and cores would be idle until then.
         if self.samples == 0 {
-            return has_room && lasts >= CALM_MAX;
+            return (has_room || is_within_cores) && lasts >= CALM_MAX;
         }
         let is_fast = self.samples >= FAST_SAMPLES && self.slowdown + self.error() / 2 < FAST;
-        let is_safe = more <= backend.cores().count() || self.is_short();
+        let is_safe = is_within_cores || self.is_short();
         is_fast && (is_safe || has_room && lasts >= CAUTIOUS)
     }
 
@@ -233,7 +238,8 @@ impl Contention {
         self.heavy_wall.zip(self.light_wall).is_some_and(|(heavy, light)| heavy <= light.times(SHORT))
     }
 
-    /// Whether a request that took `wall` ran while heavy clients had to wait, so that it shows how long it takes in calm.
+    /// Whether a request that took `wall` ran while heavy clients had to wait, so that it shows how long it takes in
+    /// calm.
     pub(super) fn is_calm(&self, wall: Span, now: Moment) -> bool {
         self.is_on(now) && self.limit == 0 && self.settled_at.is_some_and(|at| wall <= now.since(at))
     }
@@ -390,6 +396,16 @@ mod tests {
     }
 
     #[test]
+    fn light_requests_that_come_rarely_leave_no_cores_idle() {
+        let mut contention = contended(400);
+        for millis in (1000..3000).step_by(50) {
+            contention.update(Some(NETWORK), &backend(false), at(millis));
+            contention.settled_at = contention.settled_at.or(Some(at(millis)));
+        }
+        assert_eq!(contention.limit(at(3000)), Some(4));
+    }
+
+    #[test]
     fn the_limit_falls_if_light_clients_are_slow_and_the_number_is_not_tried_again_soon() {
         let mut contention = contended(400);
         light(&mut contention, 1.0, 1100, 20, false);
@@ -437,7 +453,9 @@ mod tests {
         contention.update(Some(NETWORK), &backend(false), at(61_000));
         assert_eq!(contention.limit(at(61_000)), Some(3));
         contention.update(Some(NETWORK), &backend(false), at(130_000));
-        assert_eq!(contention.limit(at(130_000)), Some(0), "nobody knows the times in calm any more");
+        assert_eq!(contention.limit(at(130_000)), Some(2), "it starts again");
+        contention.update(Some(NETWORK), &backend(false), at(800_000));
+        assert_eq!(contention.limit(at(800_000)), Some(0), "nobody knows the times in calm any more");
     }
 
     #[test]

@@ -227,8 +227,8 @@ impl InFlightLimit {
     }
 
     /// How many requests of unsettled price may be in flight. Once a request of the route has ended, or the machine is
-    /// idle with them, as many as the limit allows. If the route is unseen, twice the number that was seen in flight. If
-    /// a request of the route costs more than expected and none has ended, few.
+    /// idle with them, as many as the limit allows. If the route is unseen, twice the number that was seen in flight.
+    /// If a request of the route costs more than expected and none has ended, few.
     pub(super) fn exposure(&self, slot: &Slot, now: Moment) -> u32 {
         let least = self.always_allowed();
         if !self.is_proven_for(slot.cost) {
