@@ -12,8 +12,7 @@
 //! whether the client was behind or ahead of its share. The weight is the octave of the price: prices are classed by
 //! factors of two. A client that is behind does not wait for requests of clients that are ahead, and a light request
 //! does not wait for a heavy one ([`Queue::may_go`]). While light clients are there, heavy ones have an in-flight limit
-//! of their own ([`Contention`]). It follows the times of the light ones, and how busy the backend's machine is where
-//! the gate sees that.
+//! of their own ([`Contention`]), which follows the times of the light ones.
 //!
 //! | state | event | next |
 //! |---|---|---|
