@@ -41,24 +41,23 @@ pub(crate) struct Queues {
 #[derive(Default)]
 struct Arrangement {
     queues: Vec<BackendQueue>,
-    /// The hosts of each site.
-    sites: Vec<Vec<HostPattern>>,
+    /// The hosts of each site, and the queues of its backends.
+    sites: Vec<(Vec<HostPattern>, Vec<Arc<Queue>>)>,
+    /// The queues for the hosts of no site.
+    others: Vec<Arc<Queue>>,
 }
 
 struct BackendQueue {
     /// None if the settings name no backend.
     url: Option<BackendUrl>,
     queue: Arc<Queue>,
-    /// The sites that the backend serves, by index. None: the hosts of no site.
-    sites: Vec<Option<usize>>,
 }
 
 impl Arrangement {
     /// The queues in which requests with this host can wait.
-    fn at_host(&self, host: Option<&[u8]>) -> impl Iterator<Item = &BackendQueue> {
-        let site = find_site(self.sites.iter().map(Vec::as_slice), host.unwrap_or_default());
-        let has_one = self.queues.iter().any(|one| one.sites.contains(&site));
-        self.queues.iter().filter(move |one| !has_one || one.sites.contains(&site))
+    fn at_host(&self, host: Option<&[u8]>) -> &[Arc<Queue>] {
+        let site = find_site(self.sites.iter().map(|(hosts, _)| hosts.as_slice()), host.unwrap_or_default());
+        site.map_or(&self.others, |site| &self.sites[site].1)
     }
 }
 
@@ -81,38 +80,8 @@ impl Queues {
         queues
     }
 
-    /// Makes a queue for every new backend. The others keep theirs.
-    fn arrange(&self, settings: &Settings) {
-        let before = self.all.load();
-        let urls = settings.all_backends().into_iter().map(|url| Some(url.clone()));
-        let mut urls: Vec<Option<BackendUrl>> = urls.collect();
-        if urls.is_empty() {
-            urls.push(None);
-        }
-        let arranged = |url: Option<BackendUrl>| {
-            let known = before.queues.iter().find(|known| known.url == url);
-            let queue = match known {
-                Some(known) => known.queue.clone(),
-                None => Queue::new(&settings.at_backend(url.as_ref()), self.clock.clone()),
-            };
-            let is_at = |backends: &[BackendUrl]| url.as_ref().is_none_or(|url| backends.contains(url));
-            let of_sites = settings.sites.iter().enumerate().filter(|(_, site)| is_at(&site.backends));
-            let of_sites = of_sites.map(|(index, _)| Some(index));
-            let sites = of_sites.chain(is_at(&settings.backends).then_some(None)).collect();
-            BackendQueue { url, queue, sites }
-        };
-        let queues: Vec<BackendQueue> = urls.into_iter().map(arranged).collect();
-        // Held until the queues are replaced, so that no count is added twice.
-        let mut gone = self.gone.lock();
-        for left in before.queues.iter().filter(|known| queues.iter().all(|kept| kept.url != known.url)) {
-            gone.add(left.queue.state.lock().counts);
-        }
-        let sites = settings.sites.iter().map(|site| site.hosts.clone()).collect();
-        self.all.store(Arc::new(Arrangement { queues, sites }));
-    }
-
-    /// Takes over other settings. Waiting requests go on waiting, and what was learned about the backends that stay is
-    /// kept.
+    /// Takes over other settings. Every new backend gets a queue. Waiting requests go on waiting, and what was learned
+    /// about the backends that stay is kept.
     pub(crate) fn reload(&self, settings: &Settings) {
         let group = settings.toll.cgroup.as_deref();
         let mut metered = self.metered.lock();
@@ -126,11 +95,32 @@ impl Queues {
                 one.queue.with_core(|core, now| core.measure(None, now));
             }
         }
-        drop(metered);
-        self.arrange(settings);
-        for one in &self.all.load().queues {
-            one.queue.reload(&settings.at_backend(one.url.as_ref()));
+        let before = self.all.load();
+        let arranged = |url: Option<&BackendUrl>| {
+            let own = settings.at_backend(url);
+            let known = before.queues.iter().find(|known| known.url.as_ref() == url);
+            let queue = known.map_or_else(|| Queue::new(&own, self.clock.clone()), |known| known.queue.clone());
+            queue.reload(&own);
+            BackendQueue { url: url.cloned(), queue }
+        };
+        let mut queues: Vec<_> = settings.all_backends().into_iter().map(|url| arranged(Some(url))).collect();
+        if queues.is_empty() {
+            queues.push(arranged(None));
         }
+        // Without backends of its own, a host may wait at any.
+        let of_backends = |backends: &[BackendUrl]| -> Vec<Arc<Queue>> {
+            let is_at =
+                |one: &&BackendQueue| backends.is_empty() || one.url.as_ref().is_some_and(|url| backends.contains(url));
+            queues.iter().filter(is_at).map(|one| one.queue.clone()).collect()
+        };
+        let sites = settings.sites.iter().map(|site| (site.hosts.clone(), of_backends(&site.backends))).collect();
+        let others = of_backends(&settings.backends);
+        // Held until the queues are replaced, so that no count is added twice.
+        let mut gone = self.gone.lock();
+        for left in before.queues.iter().filter(|known| queues.iter().all(|kept| kept.url != known.url)) {
+            gone.add(left.queue.state.lock().counts);
+        }
+        self.all.store(Arc::new(Arrangement { queues, sites, others }));
     }
 
     /// A request of this address for one of the queues. `bytes` is the memory that it holds while it waits.
@@ -171,7 +161,7 @@ impl Queues {
 
     /// The queues in which requests with this host can wait.
     pub(crate) fn at_host(&self, host: Option<&[u8]>) -> Vec<Arc<Queue>> {
-        self.all.load().at_host(host).map(|one| one.queue.clone()).collect()
+        self.all.load().at_host(host).to_vec()
     }
 
     /// The knowledge about each backend, by its address. Each queue is locked for some microseconds.
@@ -193,7 +183,7 @@ impl Queues {
     /// which one serves the request. Also whether none of them knows anything about it.
     pub(crate) fn expected(&self, route: RouteKey, host: Option<&[u8]>) -> (Span, bool) {
         let all = self.all.load();
-        let prices = all.at_host(host).map(|one| one.queue.with_core(|core, _| core.price(route)));
+        let prices = all.at_host(host).iter().map(|queue| queue.with_core(|core, _| core.price(route)));
         prices.fold((Span::ZERO, true), |(mean, unseen), price| (mean.max(price.mean), unseen && price.is_unseen))
     }
 
@@ -224,7 +214,9 @@ impl Queues {
 
     /// The sums over all backends.
     pub(crate) fn status(&self) -> QueueStatus {
-        let mut sum = *self.gone.lock();
+        // Held until the queues are read, so that no count is missed while a backend leaves.
+        let gone = self.gone.lock();
+        let mut sum = *gone;
         self.all.load().queues.iter().for_each(|one| sum.add(one.queue.status()));
         sum
     }
