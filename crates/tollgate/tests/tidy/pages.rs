@@ -240,7 +240,7 @@ fn the_constants_of_the_sizing_page_are_those_that_were_measured() {
     }
 }
 
-/// The reasons in the code for a refusal by a rule or by the queue.
+/// The reasons in the code for a refusal by a rule, by the queue or by the limits on uploads.
 #[test]
 fn every_reason_of_a_refusal_has_a_row_on_the_page_of_troubleshooting() {
     let page = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
@@ -252,9 +252,14 @@ fn every_reason_of_a_refusal_has_a_row_on_the_page_of_troubleshooting() {
     };
     let admitted = ["no-rule", "within-limit", "warm-up", "would-hold", "would-refuse"];
     let of_rules = Reason::ALL.map(|reason| reason.as_str().to_owned());
-    let of_queue = strings("tollgate/src/gate/decide/refusal.rs", "let reason = match", "};");
-    let reasons: Vec<_> =
-        of_rules.into_iter().chain(of_queue).filter(|reason| !admitted.contains(&reason.as_str())).collect();
+    let of_queue = strings("tollgate/src/gate/decide/queue/bound.rs", "Some(RefusedBy::", "});");
+    let of_uploads = strings("tollgate/src/gate/decide/admission.rs", "let (reason, allowed) = match", "};");
+    let reasons: Vec<_> = of_rules
+        .into_iter()
+        .chain(of_queue)
+        .chain(of_uploads)
+        .filter(|reason| !admitted.contains(&reason.as_str()))
+        .collect();
     assert!(reasons.len() >= 10, "{reasons:?}");
     for reason in reasons {
         assert!(rows.contains(&format!("`{reason}`")), "docs/troubleshooting.md has no row for {reason}");

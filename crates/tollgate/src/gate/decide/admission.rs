@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use tollgate_core::decision::{Decision, Verdict};
-use tollgate_core::queue::{Fate, Forecast, Refusal as CoreRefusal, Request as QueueRequest, RouteKey, Standing};
+use tollgate_core::queue::{
+    Fate, Forecast, Judgement, Refusal as CoreRefusal, Request as QueueRequest, RouteKey, Standing,
+};
 use tollgate_core::request::Request;
 use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
@@ -34,13 +36,13 @@ use super::identify::RequestView;
 use super::key_text::KeyText;
 use super::load::Load;
 pub(crate) use super::queue::Outcome;
-use super::queue::{Notice, Permit, Queue, QueueBound, Queues, Refused};
+use super::queue::{Permit, Queue, QueueBound, Queues};
 use super::refusal::Refusal;
 use super::remote_state::{Charge, RemoteLinks};
 use super::routes::RouteHasher;
 use super::rule_engagement::by_rule;
 use super::rules::Rules;
-use super::uploads::{Upload, UploadFate, Uploads};
+use super::uploads::{Upload, UploadFate, UploadRefusal, Uploads};
 use crate::gate::observe::engagement::Engagement;
 use crate::gate::observe::engagement_log::EngagementLog;
 use crate::settings::{Domain, Gate as Settings};
@@ -242,14 +244,13 @@ impl Admission {
             // In a box, so that requests without large bodies do not carry the memory for it.
             let upload = match turn.claim.is_exempt {
                 true => None,
-                false => Some(Box::pin(self.begin_upload(turn.client, log)).await.map_err(Refusal::by_queue)?),
+                false => Some(Box::pin(self.begin_upload(turn.client, log)).await?),
             };
             ticket.sending = Some(Sending { upload, flow: Flow::new() });
         }
         let Turn { client, claim, bytes, .. } = turn;
         let request = self.queues.request(client, claim, ticket.route, bytes);
-        let entered = self.enter_queue(&pick(request), request, (client, claim.is_exempt), log).await;
-        let (permit, queued) = entered.map_err(Refusal::by_queue)?;
+        let (permit, queued) = self.enter_queue(&pick(request), request, (client, claim.is_exempt), log).await?;
         ticket.permit = Some(permit);
         ticket.queued = queued;
         if ticket.would != Some(Act::WouldRefuse) {
@@ -277,16 +278,17 @@ impl Admission {
     }
 
     /// Waits for a slot for another upload of `client`.
-    async fn begin_upload(&self, client: IpAddr, log: &EngagementLog) -> Result<Upload, Refused> {
+    async fn begin_upload(&self, client: IpAddr, log: &EngagementLog) -> Result<Upload, Refusal> {
         let (hold, status) = (self.rules.load().hold, self.queues.status());
         let at_once = status.in_flight_max;
-        let log_act = |act: Act, own: bool, backoff: Span| {
-            let (reason, allowed) = match own {
+        let log_act = |act: Act, is_own: bool, backoff: Span| {
+            let (reason, allowed) = match is_own {
                 true => ("own-uploads", self.uploads.per_address_max()),
                 false => ("uploads", Uploads::total_max(at_once)),
             };
             let bound = QueueBound { reason, observed: allowed, allowed };
             self.log_queue_act(client, log, act, bound, backoff);
+            reason
         };
         if status.is_observing {
             let (upload, would) = self.uploads.observe(client, at_once, hold);
@@ -299,16 +301,15 @@ impl Admission {
                 }
                 UploadFate::Refuse(refused) => {
                     count(1);
-                    log_act(Act::WouldRefuse, refused.own, refused.retry_after);
+                    log_act(Act::WouldRefuse, refused.is_own, refused.retry_after);
                 }
             }
             return Ok(upload);
         }
         let begun = self.uploads.begin(client, at_once, hold).await;
-        if let Err(Refused { retry_after: backoff, own, .. }) = begun {
-            log_act(Act::Refuse, own, backoff);
-        }
-        begun
+        begun.map_err(|UploadRefusal { retry_after, is_own }| {
+            Refusal::by_queue(log_act(Act::Refuse, is_own, retry_after), is_own, retry_after)
+        })
     }
 
     /// Waits for a permit in `queue`. Returns the permit, and the act of the queue with its reason, unless the request
@@ -319,37 +320,38 @@ impl Admission {
         request: QueueRequest,
         (client, is_exempt): (IpAddr, bool),
         log: &EngagementLog,
-    ) -> Result<(Permit, Option<(Act, &'static str)>), Refused> {
+    ) -> Result<(Permit, Option<(Act, &'static str)>), Refusal> {
         if is_exempt {
             return Ok((queue.pass(request), None));
         }
         let (mut held, mut queued) = (None, None);
         let entered = queue
-            .enter(request, |notice| match notice {
-                Notice::Held(standing) => {
+            .enter(request, |judgement, waits| match judgement {
+                Judgement::Go => {}
+                Judgement::Wait(standing) if waits => {
                     queued = Some((Act::Hold, "backend-busy"));
                     let since = self.clock.now();
                     held = Some(HeldByQueue { admission: self, queue, client, log, since, standing });
                 }
-                Notice::WouldHold(standing) => {
-                    let bound = QueueBound::busy(queue, standing);
+                Judgement::Wait(standing) => {
+                    let bound = QueueBound::new(queue, standing, None);
                     queued = Some((Act::WouldHold, bound.reason));
                     self.log_queue_act(client, log, Act::WouldHold, bound, standing.wait);
                 }
-                Notice::WouldRefuse(CoreRefusal { reason, standing, retry_after }) => {
-                    let bound = QueueBound::refusing(queue, reason, standing);
+                Judgement::Refuse(CoreRefusal { reason, standing, retry_after }) => {
+                    let bound = QueueBound::new(queue, standing, Some(reason));
                     queued = Some((Act::WouldRefuse, bound.reason));
                     self.log_queue_act(client, log, Act::WouldRefuse, bound, retry_after);
                 }
             })
             .await;
-        if let Err(Refused { retry_after: backoff, by_queue: Some((reason, standing)), .. }) = entered {
+        entered.map(|permit| (permit, queued)).map_err(|CoreRefusal { reason, standing, retry_after }| {
             // Dropping it would log a hold, but the request was refused.
             std::mem::forget(held.take());
-            let bound = QueueBound::refusing(queue, reason, standing);
-            self.log_queue_act(client, log, Act::Refuse, bound, backoff);
-        }
-        entered.map(|permit| (permit, queued))
+            let bound = QueueBound::new(queue, standing, Some(reason));
+            self.log_queue_act(client, log, Act::Refuse, bound, retry_after);
+            Refusal::by_queue(bound.reason, standing.is_ahead, retry_after)
+        })
     }
 
     /// Logs an act of the queue, or of the limits on uploads.
@@ -379,8 +381,8 @@ impl Admission {
         let fate = if claim.is_exempt { Fate::Go } else { fate };
         let bound = match fate {
             Fate::Go => None,
-            Fate::Wait => Some(QueueBound::busy(&queue, standing)),
-            Fate::Refuse(reason) => Some(QueueBound::refusing(&queue, reason, standing)),
+            Fate::Wait => Some(QueueBound::new(&queue, standing, None)),
+            Fate::Refuse(reason) => Some(QueueBound::new(&queue, standing, Some(reason))),
         };
         Some((Forecast { standing, fate }, bound))
     }
@@ -486,7 +488,8 @@ struct HeldByQueue<'a> {
 
 impl Drop for HeldByQueue<'_> {
     fn drop(&mut self) {
-        let (bound, waited) = (QueueBound::busy(self.queue, self.standing), self.admission.now().since(self.since));
+        let (bound, waited) =
+            (QueueBound::new(self.queue, self.standing, None), self.admission.now().since(self.since));
         self.admission.log_queue_act(self.client, self.log, Act::Hold, bound, waited);
     }
 }

@@ -5,10 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tollgate_core::decision::{Decision, Reason, Verdict};
-use tollgate_core::queue::RefusedBy;
 use tollgate_core::time::{Moment, Span};
 
-use super::queue::Refused;
 use super::rules::{Face, Rules};
 
 /// The problem type of a refusal in its response (draft-ietf-httpapi-ratelimit-headers).
@@ -68,16 +66,11 @@ impl Refusal {
         Self { cause, reason: decision.reason.as_str(), retry_after, by: Some((rules.clone(), decision)) }
     }
 
-    /// A refusal by the queue, or by the limits on uploads (`refused.by_queue` is `None`).
-    pub(crate) fn by_queue(refused: Refused) -> Self {
-        let cause = if refused.own { Cause::QuotaExceeded } else { Cause::ReducedCapacity };
-        let reason = match (refused.by_queue, refused.own) {
-            (Some((RefusedBy::WaitTooLong, _)), _) => "wait-too-long",
-            (Some((RefusedBy::Full, _)), _) => "queue-full",
-            (None, true) => "own-uploads",
-            (None, false) => "uploads",
-        };
-        Self { cause, reason, retry_after: Some(refused.retry_after), by: None }
+    /// A refusal by the queue, or by the limits on uploads. `is_own`: the client's own requests are the reason (for the
+    /// queue: it is ahead of its share), not everybody's.
+    pub(crate) fn by_queue(reason: &'static str, is_own: bool, retry_after: Span) -> Self {
+        let cause = if is_own { Cause::QuotaExceeded } else { Cause::ReducedCapacity };
+        Self { cause, reason, retry_after: Some(retry_after), by: None }
     }
 
     /// The rule that refused it.

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use tollgate_core::network::Network;
 use tollgate_core::time::Span;
 
-use super::queue::{LEVELS, Refused};
+use super::queue::LEVELS;
 use crate::key_counts::KeyCounts;
 use crate::settings::Hold;
 
@@ -85,7 +85,16 @@ pub(crate) enum UploadFate {
     Go,
     /// It waits until another upload of its address ends.
     Wait,
-    Refuse(Refused),
+    Refuse(UploadRefusal),
+}
+
+/// An upload gets no slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UploadRefusal {
+    /// When to try again.
+    pub(crate) retry_after: Span,
+    /// Whether the limit of one client refused it, not that of all together.
+    pub(crate) is_own: bool,
 }
 
 /// A slot for one upload, until it is dropped.
@@ -98,7 +107,12 @@ pub(crate) struct Upload {
 impl Uploads {
     /// A slot for an upload of `client`, now or when one of the same address ends, after at most `hold.max`.
     /// `permits` is the sum of the backends' in-flight limits.
-    pub(crate) async fn begin(self: &Arc<Self>, client: IpAddr, permits: u64, hold: Hold) -> Result<Upload, Refused> {
+    pub(crate) async fn begin(
+        self: &Arc<Self>,
+        client: IpAddr,
+        permits: u64,
+        hold: Hold,
+    ) -> Result<Upload, UploadRefusal> {
         let client = Uploader::new(client);
         let mut waiting = match self.enter(client, permits, hold)? {
             None => return Ok(Upload { uploads: self.clone(), client }),
@@ -107,7 +121,7 @@ impl Uploads {
         match tokio::time::timeout(hold.max.into(), &mut waiting.woken).await {
             Ok(Ok(())) => Ok(Upload { uploads: self.clone(), client }),
             // Dropping `waiting` frees a slot that was granted in the same instant.
-            _ => Err(Refused { retry_after: hold.max, own: true, by_queue: None }),
+            _ => Err(UploadRefusal { retry_after: hold.max, is_own: true }),
         }
     }
 
@@ -147,7 +161,12 @@ impl Uploads {
     }
 
     /// Grants a slot (`None`), or adds the upload to the waiting ones.
-    fn enter(&self, client: Uploader, permits: u64, hold: Hold) -> Result<Option<oneshot::Receiver<()>>, Refused> {
+    fn enter(
+        &self,
+        client: Uploader,
+        permits: u64,
+        hold: Hold,
+    ) -> Result<Option<oneshot::Receiver<()>>, UploadRefusal> {
         let mut state = self.state.lock();
         match state.fate(client, permits, hold) {
             UploadFate::Go => {
@@ -157,7 +176,7 @@ impl Uploads {
             UploadFate::Refuse(refused) => return Err(refused),
             UploadFate::Wait => {}
         }
-        let full = Refused { retry_after: hold.max, own: true, by_queue: None };
+        let full = UploadRefusal { retry_after: hold.max, is_own: true };
         let queue = state.by_address.get_mut(&client.address).ok_or(full)?;
         queue.waiting.retain(|waiting| !waiting.is_closed());
         if queue.waiting.len() >= WAITING_PER_ADDRESS_MAX {
@@ -191,12 +210,12 @@ impl UploadState {
     fn fate(&mut self, client: Uploader, permits: u64, hold: Hold) -> UploadFate {
         self.total_max = Uploads::total_max(permits);
         if self.total >= self.total_max {
-            UploadFate::Refuse(Refused { retry_after: RETRY_AFTER, own: false, by_queue: None })
+            UploadFate::Refuse(UploadRefusal { retry_after: RETRY_AFTER, is_own: false })
         } else if self.has_room(client) {
             UploadFate::Go
         } else if self.under_way(client) == 0 {
             // No other upload of the address would wake it when it ends.
-            UploadFate::Refuse(Refused { retry_after: hold.max, own: true, by_queue: None })
+            UploadFate::Refuse(UploadRefusal { retry_after: hold.max, is_own: true })
         } else {
             UploadFate::Wait
         }
@@ -274,7 +293,7 @@ mod tests {
         [192, block, 2, 1].into()
     }
 
-    fn begin(uploads: &Arc<Uploads>, client: IpAddr, permits: u64) -> Poll<Result<Upload, Refused>> {
+    fn begin(uploads: &Arc<Uploads>, client: IpAddr, permits: u64) -> Poll<Result<Upload, UploadRefusal>> {
         let begun = std::pin::pin!(uploads.begin(client, permits, HOLD));
         begun.poll(&mut Context::from_waker(Waker::noop()))
     }
@@ -285,7 +304,7 @@ mod tests {
         let begun: Vec<_> = (0..600).map(|_| uploads.observe(address(1), 8, HOLD)).collect();
         assert!(begun[..100].iter().all(|(_, would)| matches!(would, UploadFate::Go)), "a quarter of what is free");
         assert!(matches!(begun[400].1, UploadFate::Wait));
-        assert!(matches!(begun[599].1, UploadFate::Refuse(Refused { own: false, .. })));
+        assert!(matches!(begun[599].1, UploadFate::Refuse(UploadRefusal { is_own: false, .. })));
         drop(begun);
         assert!(begin(&uploads, address(1), 8).is_ready());
     }
@@ -348,7 +367,7 @@ mod tests {
             let mut waits: Vec<_> = waiting.map(|_| Box::pin(uploads.begin(address(1), 4, HOLD))).collect();
             let mut cx = Context::from_waker(Waker::noop());
             assert!(waits.iter_mut().all(|wait| wait.as_mut().poll(&mut cx).is_pending()));
-            assert!(matches!(begin(&uploads, address(1), 4), Poll::Ready(Err(Refused { own: true, .. }))));
+            assert!(matches!(begin(&uploads, address(1), 4), Poll::Ready(Err(UploadRefusal { is_own: true, .. }))));
             drop(waits.remove(0));
             assert!(begin(&uploads, address(1), 4).is_pending(), "there is room to wait again");
             // One ends, and the next one in turn is dropped without being polled.
@@ -381,7 +400,7 @@ mod tests {
                 let taken = [1, 2, 3].map(take);
                 assert_eq!(taken.each_ref().map(Vec::len), [total / 4, total / 4, 0]);
                 let refused = begin(&uploads, [10, 9, 4, 4].into(), permits);
-                assert!(matches!(refused, Poll::Ready(Err(Refused { own: true, .. }))));
+                assert!(matches!(refused, Poll::Ready(Err(UploadRefusal { is_own: true, .. }))));
                 let of_v6 = all(&uploads, "2001:db8::1".parse().unwrap(), permits);
                 assert!(of_v6.len() >= total / 16);
                 let again = begin(&uploads, "2001:db8::2".parse().unwrap(), permits);
@@ -420,7 +439,10 @@ mod tests {
             let uploads = Arc::new(Uploads::default());
             let taken: Vec<_> = (0..=255).map(|block| all(&uploads, address(block), 4)).collect();
             assert_eq!(taken.iter().map(Vec::len).sum::<usize>(), 512);
-            assert!(matches!(begin(&uploads, [10; 4].into(), 4), Poll::Ready(Err(Refused { own: false, .. }))));
+            assert!(matches!(
+                begin(&uploads, [10; 4].into(), 4),
+                Poll::Ready(Err(UploadRefusal { is_own: false, .. }))
+            ));
             drop(taken);
             assert!(is_empty(&uploads));
         });

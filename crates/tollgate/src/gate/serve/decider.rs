@@ -405,11 +405,11 @@ impl Decider {
                 ticket.permit = Some(permit);
                 Ok(())
             }
-            Err(refused) => {
+            Err(refusal) => {
                 ticket.ruling.open.refund();
                 self.counters.count(WorkerCounter::Refused);
                 self.shared.stats.spenders.refused(client, || user_agent_of(request), self.now());
-                Err(Refusal::by_queue(refused))
+                Err(refusal)
             }
         }
     }

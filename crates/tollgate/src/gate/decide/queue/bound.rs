@@ -16,19 +16,14 @@ pub(crate) struct QueueBound {
 }
 
 impl QueueBound {
-    /// Why a request waits: its position, and how many may be in flight.
-    pub(crate) fn busy(queue: &Queue, standing: Standing) -> Self {
-        let allowed = queue.with_core(|core, _| core.limit());
-        Self { reason: "backend-busy", observed: standing.position.into(), allowed: allowed.into() }
-    }
-
-    /// Which bound of the queue refuses a request: the value that was observed, and the value allowed.
-    pub(crate) fn refusing(queue: &Queue, reason: RefusedBy, standing: Standing) -> Self {
-        let (reason, observed, allowed) = queue.with_core(|core, _| match reason {
-            RefusedBy::WaitTooLong => {
+    /// The bound that refuses a request with this standing, or lets it wait (`None`).
+    pub(crate) fn new(queue: &Queue, standing: Standing, refused_by: Option<RefusedBy>) -> Self {
+        let (reason, observed, allowed) = queue.with_core(|core, _| match refused_by {
+            None => ("backend-busy", standing.position.into(), core.limit().into()),
+            Some(RefusedBy::WaitTooLong) => {
                 ("wait-too-long", standing.wait.as_millis_ceil(), core.settings().hold_max.as_millis_ceil())
             }
-            RefusedBy::Full => ("queue-full", core.waiting() as u64, core.settings().total as u64),
+            Some(RefusedBy::Full) => ("queue-full", core.waiting() as u64, core.settings().total as u64),
         });
         Self { reason, observed, allowed }
     }

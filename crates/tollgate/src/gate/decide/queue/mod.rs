@@ -15,14 +15,13 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tollgate_core::queue::{
-    self as core, Arrival, Client, Event, Forecast, Judgement, Refusal, RefusedBy, Request, RouteKey, Standing, Ticket,
+    self as core, Arrival, Client, Event, Forecast, Judgement, Refusal, Request, RouteKey, Ticket,
 };
 use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
@@ -41,8 +40,6 @@ pub(crate) const LEVELS: [(u8, u8); 3] = [(32, 64), (24, 56), (16, 48)];
 pub(crate) struct Queue {
     clock: Clock,
     state: Mutex<State>,
-    /// The shortest time that it took to connect to the backend, in nanoseconds: one round trip.
-    round_trip_ns: AtomicU64,
 }
 
 struct State {
@@ -54,6 +51,8 @@ struct State {
     waits: Waits,
     /// [`core::Queue::work_nanos`] at the last [`Queue::take_work`].
     work_taken: Option<u64>,
+    /// The shortest time that it took to connect to the backend: one round trip. None before the first connection.
+    round_trip: Option<Span>,
     /// Whether every request goes at once, and the queue only computes what it would have done.
     is_observing: bool,
     /// Whether all backends are on this machine, as far as their addresses show.
@@ -71,17 +70,6 @@ struct Waiter {
     /// removes this waiter before it drops the receiver.
     wake: Option<Wake>,
     since: Moment,
-}
-
-/// The decision about a request that cannot start at once. Observe mode only records it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Notice {
-    /// It waits.
-    Held(Standing),
-    /// It goes, and would have waited.
-    WouldHold(Standing),
-    /// It goes, and would have been refused.
-    WouldRefuse(Refusal),
 }
 
 /// How long the requests waited that were dispatched since [`Queues::take_wait`].
@@ -117,25 +105,6 @@ pub(crate) struct QueueStatus {
     pub(crate) cores_milli: u64,
 }
 
-/// Why a request does not get a permit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Refused {
-    /// When to try again.
-    pub(crate) retry_after: Span,
-    /// Whether the client's own requests are the reason (for the queue: it is ahead of its share), not everybody's.
-    pub(crate) own: bool,
-    /// Which bound of the queue refused it, and where it stood. `None` if the limit on uploads did, or if its permit
-    /// came in the same instant in which it gave up.
-    pub(crate) by_queue: Option<(RefusedBy, Standing)>,
-}
-
-impl From<Refusal> for Refused {
-    fn from(refusal: Refusal) -> Self {
-        let Refusal { reason, standing, retry_after } = refusal;
-        Self { retry_after, own: standing.is_ahead, by_queue: Some((reason, standing)) }
-    }
-}
-
 impl Queue {
     /// An empty queue.
     fn new(settings: &Settings, clock: Clock) -> Arc<Self> {
@@ -145,11 +114,12 @@ impl Queue {
             counts: QueueStatus::default(),
             waits: Waits::default(),
             work_taken: None,
+            round_trip: None,
             is_observing: settings.mode == Mode::Observe,
             is_local: pulse::is_local(settings),
             thread: None,
         };
-        let queue = Arc::new(Self { clock, state: Mutex::new(state), round_trip_ns: AtomicU64::new(u64::MAX) });
+        let queue = Arc::new(Self { clock, state: Mutex::new(state) });
         queue.state.lock().thread = pulse::start(&queue);
         queue
     }
@@ -164,14 +134,9 @@ impl Queue {
     fn update<T>(&self, change: impl FnOnce(&mut State, Moment) -> T) -> T {
         let mut state = self.state.lock();
         let now = self.clock.now();
-        let had_waiting = state.core.waiting() > 0;
         let result = change(&mut state, now);
-        state.dispatch(now);
-        if !had_waiting
-            && state.core.waiting() > 0
-            && let Some(thread) = &state.thread
-        {
-            thread.unpark();
+        while let Some(event) = state.core.poll(now) {
+            state.handle(event, now);
         }
         result
     }
@@ -181,28 +146,26 @@ impl Queue {
         self.with_core(|core, now| core.forecast(client, weight_milli, route, now))
     }
 
-    /// A permit for the backend, now or when it is this request's turn. `notice` is called if the request has to wait,
-    /// or would.
+    /// A permit for the backend, now or when it is this request's turn. `notice` is called with the decision, before the
+    /// wait, and with whether the request waits: in observe mode it goes at once, whatever the decision is.
     pub(crate) async fn enter(
         self: &Arc<Self>,
         request: Request,
-        notice: impl FnOnce(Notice),
-    ) -> Result<Permit, Refused> {
-        let (entered, now) = self.update(|state, now| (state.enter(request, now), now));
-        let (ticket, noticed, woken) = entered?;
+        notice: impl FnOnce(Judgement, bool),
+    ) -> Result<Permit, Refusal> {
+        let (ticket, judgement, woken) = self.update(|state, now| state.enter(request, now))?;
         let waiting = woken.map(|woken| Waiting { queue: self, ticket, woken });
-        if let Some(noticed) = noticed {
-            notice(noticed);
+        notice(judgement, waiting.is_some());
+        if let Some(mut waiting) = waiting {
+            waiting.turn().await?;
         }
-        let Some(mut waiting) = waiting else { return Ok(Permit::new(self, ticket, request.route, now)) };
-        waiting.turn().await?;
-        Ok(Permit::new(self, ticket, request.route, self.clock.now()))
+        Ok(Permit::new(self, ticket, request.route))
     }
 
     /// A permit for a request that is exempt: it does not wait and does not count against the limit.
     pub(crate) fn pass(self: &Arc<Self>, request: Request) -> Permit {
-        let (ticket, now) = self.with_core(|core, now| (core.pass(request, now), now));
-        Permit::new(self, ticket, request.route, now)
+        let ticket = self.with_core(|core, now| core.pass(request, now));
+        Permit::new(self, ticket, request.route)
     }
 
     /// The estimated time until a request would be answered if it entered now, and the number in flight in thousandths
@@ -216,18 +179,8 @@ impl Queue {
 
     /// A connection to the backend was opened in this time.
     pub(crate) fn connected_within(&self, time: Duration) {
-        self.round_trip_ns.fetch_min(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-
-    /// The part of `cost`, measured over `wall`, that is not the way to the backend and back. A sixteenth of it at
-    /// least: a round trip that has become shorter must not make requests free.
-    fn without_round_trip(&self, cost: Span, wall: Span) -> Span {
-        let round_trip = self.round_trip_ns.load(Ordering::Relaxed);
-        if round_trip == u64::MAX || wall.is_zero() {
-            return cost;
-        }
-        let wall = wall.as_nanos();
-        part_of(cost, wall.saturating_sub(round_trip).max(wall / 16), wall)
+        let round_trip = &mut self.state.lock().round_trip;
+        *round_trip = Some(round_trip.map_or(time.into(), |shortest| shortest.min(time.into())));
     }
 
     /// The CPU time that requests have taken since the last call, in nanoseconds; 0 at the first call.
@@ -237,7 +190,8 @@ impl Queue {
         state.work_taken.replace(work).map_or(0, |before| work.wrapping_sub(before))
     }
 
-    /// Takes over other settings. Waiting requests go on waiting, and what was learned stays.
+    /// Takes over other settings. Waiting requests go on waiting, unless the queue begins to observe. What was learned
+    /// stays.
     fn reload(&self, settings: &Settings) {
         self.update(|state, now| {
             state.is_local = pulse::is_local(settings);
@@ -247,7 +201,12 @@ impl Queue {
             state.core.set_settings(queue_settings(settings), now);
             state.is_observing = settings.mode == Mode::Observe;
             if state.is_observing {
-                state.release(now);
+                for (ticket, waiter) in &mut state.waiters {
+                    if let Some(wake) = waiter.wake.take() {
+                        state.core.release(*ticket, now);
+                        let _ = wake.send(Ok(()));
+                    }
+                }
             }
         });
     }
@@ -266,79 +225,53 @@ impl Queue {
 }
 
 impl State {
-    /// Decides about a request. Returns the notice for its caller, if it waits or would, and where it gets the message
-    /// that its wait is over, if it waits.
-    fn enter(&mut self, request: Request, now: Moment) -> Result<(Ticket, Option<Notice>, Option<Woken>), Refusal> {
-        if self.is_observing {
-            let (ticket, judgement) = self.core.observe(request, now);
-            return Ok((ticket, self.observed(ticket, judgement, now), None));
-        }
-        match self.core.arrive(request, now) {
-            Arrival::Go(ticket) => {
-                self.count_wait(Span::ZERO);
-                Ok((ticket, None, None))
-            }
-            Arrival::Wait(ticket, standing) => {
-                self.counts.waited += 1;
-                let (wake, woken) = oneshot::channel();
-                self.waiters.insert(ticket, Waiter { wake: Some(wake), since: now });
-                Ok((ticket, Some(Notice::Held(standing)), Some(woken)))
-            }
-            Arrival::Refuse(refusal) => {
-                self.counts.refused += 1;
-                Err(refusal)
-            }
-        }
-    }
-
-    /// A request goes at once, whatever the decision is. Returns the notice for its caller, if it would not have.
-    fn observed(&mut self, ticket: Ticket, judgement: Judgement, now: Moment) -> Option<Notice> {
-        self.counts.observed += 1;
-        match judgement {
-            Judgement::Go => {
-                self.count_wait(Span::ZERO);
-                None
-            }
-            Judgement::Wait(standing) => {
-                self.counts.would_wait += 1;
-                self.waiters.insert(ticket, Waiter { wake: None, since: now });
-                Some(Notice::WouldHold(standing))
-            }
-            Judgement::Refuse(refusal) => {
-                self.counts.would_refuse += 1;
-                Some(Notice::WouldRefuse(refusal))
-            }
-        }
-    }
-
-    /// Lets every request go that waits: the queue begins to observe.
-    fn release(&mut self, now: Moment) {
-        for (ticket, waiter) in &mut self.waiters {
-            if waiter.wake.is_some()
-                && self.core.release(*ticket, now)
-                && let Some(wake) = waiter.wake.take()
-            {
-                let _ = wake.send(Ok(()));
-            }
-        }
-    }
-
-    /// Wakes the requests whose wait is over.
-    fn dispatch(&mut self, now: Moment) {
-        while let Some(event) = self.core.poll(now) {
-            let (wake, message) = match event {
-                Event::Go(ticket) => (self.end_wait(ticket, now), Ok(())),
-                Event::Refuse(ticket, refusal) => {
-                    let wake = self.waiters.remove(&ticket).and_then(|waiter| waiter.wake);
-                    let count = if wake.is_some() { &mut self.counts.refused } else { &mut self.counts.would_refuse };
-                    *count += 1;
-                    (wake, Err(refusal))
+    /// Decides about a request. Returns the decision, and where the request gets the message that its wait is over, if
+    /// it waits.
+    fn enter(&mut self, request: Request, now: Moment) -> Result<(Ticket, Judgement, Option<Woken>), Refusal> {
+        let (ticket, judgement) = if self.is_observing {
+            self.counts.observed += 1;
+            self.core.observe(request, now)
+        } else {
+            match self.core.arrive(request, now) {
+                Arrival::Go(ticket) => (ticket, Judgement::Go),
+                Arrival::Wait(ticket, standing) => (ticket, Judgement::Wait(standing)),
+                Arrival::Refuse(refusal) => {
+                    self.counts.refused += 1;
+                    return Err(refusal);
                 }
-            };
-            if let Some(wake) = wake {
-                let sent = wake.send(message);
-                debug_assert!(sent.is_ok(), "a request leaves the queue before it drops its receiver");
             }
+        };
+        match judgement {
+            Judgement::Go => self.count_wait(Span::ZERO),
+            Judgement::Wait(_) => {
+                let (wake, woken) = (!self.is_observing).then(oneshot::channel).unzip();
+                let count = if wake.is_some() { &mut self.counts.waited } else { &mut self.counts.would_wait };
+                *count += 1;
+                self.waiters.insert(ticket, Waiter { wake, since: now });
+                if let (1, Some(thread)) = (self.core.waiting(), &self.thread) {
+                    thread.unpark();
+                }
+                return Ok((ticket, judgement, woken));
+            }
+            Judgement::Refuse(_) => self.counts.would_refuse += 1,
+        }
+        Ok((ticket, judgement, None))
+    }
+
+    /// Ends the wait of a request, and wakes it if it waits.
+    fn handle(&mut self, event: Event, now: Moment) {
+        let (wake, message) = match event {
+            Event::Go(ticket) => (self.end_wait(ticket, now), Ok(())),
+            Event::Refuse(ticket, refusal) => {
+                let wake = self.waiters.remove(&ticket).and_then(|waiter| waiter.wake);
+                let count = if wake.is_some() { &mut self.counts.refused } else { &mut self.counts.would_refuse };
+                *count += 1;
+                (wake, Err(refusal))
+            }
+        };
+        if let Some(wake) = wake {
+            let sent = wake.send(message);
+            debug_assert!(sent.is_ok(), "a request leaves the queue before it drops its receiver");
         }
     }
 

@@ -15,10 +15,10 @@
 
 use std::sync::Arc;
 
-use tollgate_core::queue::{RouteKey, Ticket};
+use tollgate_core::queue::{Event, Refusal, RouteKey, Ticket};
 use tollgate_core::time::{Moment, Span};
 
-use super::{Queue, Refused, Woken};
+use super::{Queue, Woken, part_of};
 
 /// A request that waits; dropped, it leaves the queue.
 pub(super) struct Waiting<'a> {
@@ -29,22 +29,23 @@ pub(super) struct Waiting<'a> {
 
 impl Waiting<'_> {
     /// Waits for this request's turn, or until it is refused.
-    pub(super) async fn turn(&mut self) -> Result<(), Refused> {
+    pub(super) async fn turn(&mut self) -> Result<(), Refusal> {
         let hold_max = self.queue.with_core(|core, _| core.settings().hold_max);
         // An estimate may be wrong: a request that was accepted may wait half as long again.
         let patience = Span::from_nanos(hold_max.times(3).as_nanos() / 2);
-        let refusal = match tokio::time::timeout(patience.into(), &mut self.woken).await {
-            Ok(Ok(turn)) => return turn.map_err(Refused::from),
-            Ok(Err(_)) => None,
-            Err(_) => self.queue.update(|state, now| {
-                let refusal = state.core.give_up(self.ticket, now)?;
-                state.waiters.remove(&self.ticket);
-                state.counts.refused += 1;
-                Some(refusal)
-            }),
+        let message = match tokio::time::timeout(patience.into(), &mut self.woken).await {
+            Ok(message) => message,
+            Err(_) => {
+                self.queue.update(|state, now| {
+                    if let Some(refusal) = state.core.give_up(self.ticket, now) {
+                        state.handle(Event::Refuse(self.ticket, refusal), now);
+                    }
+                });
+                // If its turn came in the same instant, that message is there instead of the refusal.
+                (&mut self.woken).await
+            }
         };
-        // A permit that came in the same instant is given back when this is dropped.
-        Err(refusal.map_or(Refused { retry_after: Span::from_secs(1), own: false, by_queue: None }, Refused::from))
+        message.expect("a waiter gets a message before it is removed")
     }
 }
 
@@ -75,23 +76,14 @@ pub(crate) enum Outcome {
     Unheard,
 }
 
-/// The state of a permit; the table is at the top of this module.
-#[derive(Clone, Copy, Debug)]
-enum PermitState {
-    /// In flight. Next: starved, settled.
-    Running(Ticket),
-    /// The upload stalls since this moment. Next: running, settled.
-    Starved(Ticket, Moment),
-    /// The cost is charged. Final.
-    Settled,
-}
-
 /// A request in flight. Dropped, it is settled.
 pub(crate) struct Permit {
     queue: Arc<Queue>,
+    ticket: Ticket,
     route: RouteKey,
     began: Moment,
-    state: PermitState,
+    /// When the upload stalled, if the permit is starved.
+    starved_at: Option<Moment>,
     /// How long the upload stalled before it flowed again.
     starved: Span,
     /// Time in which the backend worked although the upload stalled: charged like any work, but not measured well.
@@ -100,19 +92,24 @@ pub(crate) struct Permit {
     is_elsewhere: bool,
     /// Whether the backend may have waited for the client to read. That time is charged, but no price is learned.
     is_held_up: bool,
+    /// Whether the cost is charged.
+    is_settled: bool,
 }
 
 impl Permit {
-    pub(super) fn new(queue: &Arc<Queue>, ticket: Ticket, route: RouteKey, began: Moment) -> Self {
+    /// A request that goes to the backend now.
+    pub(super) fn new(queue: &Arc<Queue>, ticket: Ticket, route: RouteKey) -> Self {
         Self {
             queue: queue.clone(),
+            ticket,
             route,
-            began,
-            state: PermitState::Running(ticket),
+            began: queue.clock.now(),
+            starved_at: None,
             starved: Span::ZERO,
             unmeasured: Span::ZERO,
             is_elsewhere: false,
             is_held_up: false,
+            is_settled: false,
         }
     }
 
@@ -128,26 +125,27 @@ impl Permit {
 
     /// The backend waits for the rest of the request.
     pub(crate) fn starve(&mut self) {
-        let PermitState::Running(ticket) = self.state else { return };
-        self.queue.update(|state, now| {
-            self.state = PermitState::Starved(ticket, now);
-            state.core.pause(ticket, now);
-        });
+        if self.starved_at.is_none() {
+            self.queue.update(|state, now| {
+                self.starved_at = Some(now);
+                state.core.pause(self.ticket, now);
+            });
+        }
     }
 
     /// The rest of the request comes.
     pub(crate) fn feed(&mut self) {
-        let PermitState::Starved(ticket, since) = self.state else { return };
-        self.queue.with_core(|core, now| {
-            self.starved = self.starved + now.since(since);
-            self.state = PermitState::Running(ticket);
-            core.resume(ticket, now);
-        });
+        if let Some(since) = self.starved_at.take() {
+            self.queue.with_core(|core, now| {
+                self.starved = self.starved + now.since(since);
+                core.resume(self.ticket, now);
+            });
+        }
     }
 
     /// The backend did not wait for the rest of the request: the stall so far is charged as work.
     pub(crate) fn worked_unfed(&mut self) {
-        if let PermitState::Starved(_, since) = &mut self.state {
+        if let Some(since) = &mut self.starved_at {
             let now = self.queue.clock.now();
             self.starved = self.starved + now.since(*since);
             *since = now;
@@ -161,15 +159,17 @@ impl Permit {
     }
 
     fn settle(&mut self, reported: Option<Span>, outcome: Outcome) -> Span {
-        let (ticket, starved_since) = match std::mem::replace(&mut self.state, PermitState::Settled) {
-            PermitState::Running(ticket) => (ticket, None),
-            PermitState::Starved(ticket, since) => (ticket, Some(since)),
-            PermitState::Settled => return Span::ZERO,
-        };
+        if std::mem::replace(&mut self.is_settled, true) {
+            return Span::ZERO;
+        }
         self.queue.update(|state, now| {
-            let starved = self.starved + starved_since.map_or(Span::ZERO, |since| now.since(since));
-            let measured = self.queue.without_round_trip(state.core.so_far(ticket, now), now.since(self.began));
-            let measured = measured + self.unmeasured;
+            let starved = self.starved + self.starved_at.map_or(Span::ZERO, |since| now.since(since));
+            let (cost, wall) = (state.core.so_far(self.ticket, now), now.since(self.began).as_nanos());
+            // The way to the backend and back is not work. At least a sixteenth of the time is: a round trip that has
+            // become shorter must not make requests free.
+            let round_trip = state.round_trip.unwrap_or(Span::ZERO).as_nanos();
+            let at_backend = wall.saturating_sub(round_trip).max(wall / 16).max(1);
+            let measured = part_of(cost, at_backend, wall) + self.unmeasured;
             // Work that was not seen costs no more than requests of this route usually do: a client that withholds the
             // end of its request does not get it free, and one on a slow line pays no more than others.
             let unseen = if outcome == Outcome::Unheard { Span::MAX } else { starved };
@@ -180,7 +180,7 @@ impl Permit {
             let is_typical = matches!(outcome, Outcome::Answered | Outcome::Abandoned);
             let is_measured = starved.is_zero() && self.unmeasured.is_zero() && !self.is_held_up;
             let teaches = is_typical && is_measured && !self.is_elsewhere;
-            state.done(ticket, toll, teaches, now);
+            state.done(self.ticket, toll, teaches, now);
             toll
         })
     }

@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::*;
@@ -30,7 +30,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 
 /// A permit that is granted at once.
 fn enter(queue: &Arc<Queue>, last: u8, route: RouteKey) -> Permit {
-    run(queue.enter(entering(last, route), |_| ())).unwrap()
+    run(queue.enter(entering(last, route), |_, _| ())).unwrap()
 }
 
 #[test]
@@ -76,8 +76,8 @@ fn one_more_than_the_limit_waits_and_goes_when_another_ends() {
     let mut permits: Vec<_> = (0..2).map(|last| enter(&queue, last, PAGE)).collect();
     run(async {
         let mut position = 0;
-        let mut third = Box::pin(queue.enter(entering(9, PAGE), |notice| match notice {
-            Notice::Held(standing) => position = standing.position,
+        let mut third = Box::pin(queue.enter(entering(9, PAGE), |judgement, waits| match judgement {
+            Judgement::Wait(standing) if waits => position = standing.position,
             other => panic!("{other:?}"),
         }));
         assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(third.as_mut().poll(cx))).await.is_pending());
@@ -95,11 +95,35 @@ fn a_request_whose_client_goes_leaves_the_queue() {
     let (queue, _hand) = queue("in_flight = 1\n");
     let _first = enter(&queue, 1, PAGE);
     run(async {
-        let mut second = Box::pin(queue.enter(entering(2, PAGE), |_| ()));
+        let mut second = Box::pin(queue.enter(entering(2, PAGE), |_, _| ()));
         assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(second.as_mut().poll(cx))).await.is_pending());
         drop(second);
         assert_eq!(queue.status().waiting, 0);
     });
+}
+
+#[test]
+fn a_request_whose_turn_comes_in_the_instant_in_which_it_gives_up_goes() {
+    let (queue, _hand) = queue("in_flight = 1\nhold = { max = \"20ms\" }\n");
+    let first = enter(&queue, 1, PAGE);
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| run(queue.enter(entering(2, PAGE), |_, _| ())));
+        while queue.status().waiting == 0 {
+            std::thread::yield_now();
+        }
+        let mut state = queue.state.lock();
+        // The request runs out of patience and waits for the lock, unless this machine is slow.
+        std::thread::sleep(Duration::from_millis(100));
+        let now = queue.clock.now();
+        state.core.set_settings(queue_settings(&settings("in_flight = 2\n")), now);
+        while let Some(event) = state.core.poll(now) {
+            state.handle(event, now);
+        }
+        drop(state);
+        assert!(second.join().unwrap().is_ok());
+    });
+    drop(first);
+    assert_eq!((queue.status().waiting, queue.status().in_flight, queue.status().refused), (0, 0, 0));
 }
 
 /// The displaced request gives its slot in the core to the request that displaces it.
@@ -109,12 +133,12 @@ fn when_the_room_is_full_only_the_displaced_request_is_refused() {
     let first = enter(&queue, 1, PAGE);
     run(async {
         let mut waiting: Vec<_> =
-            [2, 2, 3].into_iter().map(|last| Box::pin(queue.enter(entering(last, PAGE), |_| ()))).collect();
+            [2, 2, 3].into_iter().map(|last| Box::pin(queue.enter(entering(last, PAGE), |_, _| ()))).collect();
         for request in &mut waiting {
             assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(request.as_mut().poll(cx))).await.is_pending());
         }
         let refused = waiting.remove(1).await.err().expect("the newer of the greedier client");
-        assert!(matches!(refused.by_queue, Some((RefusedBy::Full, _))), "{refused:?}");
+        assert!(matches!(refused.reason, core::RefusedBy::Full), "{refused:?}");
         assert_eq!((queue.status().waiting, queue.status().refused), (2, 1));
         hand.advance(Span::from_millis(20));
         first.leave(None, Outcome::Answered);
@@ -139,7 +163,7 @@ fn no_wake_up_is_lost_and_the_limit_is_never_exceeded() {
                     let visit = |task: u8| async move {
                         for round in 0..400 {
                             let entering = entering(thread * 4 + task, PAGE);
-                            let permit = queue.enter(entering, |_| ()).await.unwrap();
+                            let permit = queue.enter(entering, |_, _| ()).await.unwrap();
                             most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                             if round % 3 == 0 {
                                 tokio::task::yield_now().await;
@@ -287,7 +311,7 @@ fn a_reload_changes_the_limit_and_waiting_requests_go_on_waiting() {
     let (queue, _hand) = queue("in_flight = 1\nhold = { max = \"60s\" }\n");
     let _first = enter(&queue, 1, PAGE);
     run(async {
-        let mut second = Box::pin(queue.enter(entering(2, PAGE), |_| ()));
+        let mut second = Box::pin(queue.enter(entering(2, PAGE), |_, _| ()));
         assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(second.as_mut().poll(cx))).await.is_pending());
         queue.reload(&settings("cores = 1\nin_flight = 2\n"));
         assert!(second.await.is_ok());
@@ -307,14 +331,14 @@ fn one_client_that_waits_for_seconds_shows_among_many_that_do_not_wait() {
     let queues = Queues::new(&settings("cores = 1\nin_flight = 1\nhold = { max = \"60s\" }\n"), clock);
     let queue = queues.first();
     run(async {
-        let first = queue.enter(entering(1, PAGE), |_| ()).await.unwrap();
-        let mut second = Box::pin(queue.enter(entering(2, PAGE), |_| ()));
+        let first = queue.enter(entering(1, PAGE), |_, _| ()).await.unwrap();
+        let mut second = Box::pin(queue.enter(entering(2, PAGE), |_, _| ()));
         assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(second.as_mut().poll(cx))).await.is_pending());
         hand.advance(Span::from_secs(4));
         first.leave(None, Outcome::Answered);
         second.await.unwrap().leave(None, Outcome::Answered);
         for _ in 0..1000 {
-            queue.enter(entering(3, PAGE), |_| ()).await.unwrap().leave(None, Outcome::Answered);
+            queue.enter(entering(3, PAGE), |_, _| ()).await.unwrap().leave(None, Outcome::Answered);
         }
     });
     assert_eq!(queues.take_wait(), Span::from_secs(1), "a quarter of the longest wait");
@@ -327,11 +351,13 @@ fn a_queue_that_observes_tells_what_it_would_have_done_and_measures_the_waits_th
     let queues = Queues::new(&settings("cores = 1\nmode = \"observe\"\nin_flight = 1\nhold = { total = 1 }\n"), clock);
     let queue = queues.first();
     let mut notices = Vec::new();
-    let enter = |last: u8, notices: &mut Vec<Notice>| {
-        run(queue.enter(entering(last, PAGE), |notice| notices.push(notice))).unwrap()
+    let enter = |last: u8, notices: &mut Vec<(Judgement, bool)>| {
+        run(queue.enter(entering(last, PAGE), |judgement, waits| notices.push((judgement, waits)))).unwrap()
     };
     let permits: Vec<_> = (1..=3).map(|last| enter(last, &mut notices)).collect();
-    assert!(matches!(notices[..], [Notice::WouldHold(_), Notice::WouldRefuse(_)]), "{notices:?}");
+    let [(Judgement::Go, false), (Judgement::Wait(_), false), (Judgement::Refuse(_), false)] = notices[..] else {
+        panic!("{notices:?}")
+    };
     let status = queue.status();
     assert_eq!((status.observed, status.would_wait, status.would_refuse), (3, 1, 1));
     assert_eq!((status.in_flight, status.waited, status.refused), (3, 0, 0));
@@ -352,8 +378,8 @@ fn a_reload_to_observe_lets_waiting_requests_go() {
     let (queue, _hand) = queue("in_flight = 1\n");
     let first = enter(&queue, 1, PAGE);
     run(async {
-        let mut second = Box::pin(queue.enter(entering(2, PAGE), |_| ()));
-        let mut third = Box::pin(queue.enter(entering(3, PAGE), |_| ()));
+        let mut second = Box::pin(queue.enter(entering(2, PAGE), |_, _| ()));
+        let mut third = Box::pin(queue.enter(entering(3, PAGE), |_, _| ()));
         assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(second.as_mut().poll(cx))).await.is_pending());
         assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(third.as_mut().poll(cx))).await.is_pending());
         queue.reload(&settings("cores = 1\nin_flight = 1\nmode = \"observe\"\n"));
