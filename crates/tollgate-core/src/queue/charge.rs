@@ -33,7 +33,7 @@ impl Queue {
             self.ledger.set(key, *tag, least);
         }
         if self.waiting > 0 && before.map(quantum) != tags.map(quantum) {
-            self.lanes.iter_mut().filter(|lane| !lane.is_empty()).for_each(|lane| lane.retag(&client, tags));
+            self.lanes.iter_mut().for_each(|lane| lane.retag(&client, tags));
         }
     }
 

@@ -397,7 +397,7 @@ impl Queue {
         self.slots[end.request as usize].is_ahead = tag > self.front();
         self.turns += 1;
         let turn = self.turns;
-        self.lanes.iter_mut().filter(|lane| !lane.is_empty()).for_each(|lane| lane.served(&client, turn));
+        self.lanes.iter_mut().for_each(|lane| lane.served(&client, turn));
         self.start(end.request, tag, now);
         Some(Event::Go(self.ticket(end.request)))
     }

@@ -62,7 +62,7 @@ impl Queue {
 
     pub(super) fn unwait(&mut self, at: u32) {
         let slot = &self.slots[at as usize];
-        let (client, cost, lane) = (slot.request.client, slot.mean.as_nanos(), usize::from(slot.lane));
+        let (client, cost, lane, turn) = (slot.request.client, slot.mean.as_nanos(), usize::from(slot.lane), slot.turn);
         self.waiting -= 1;
         self.waiting_bytes -= u64::from(slot.request.bytes);
         self.waiting_costs[usize::from(slot.is_ahead)][lane] -= cost;
@@ -72,7 +72,7 @@ impl Queue {
                 self.backlogs.remove(&client.address);
             }
         }
-        self.lanes[lane].remove(&client, at);
+        self.lanes[lane].remove(&client, at, turn);
         if self.waiting == 0 {
             self.limit.note_empty();
         }
@@ -153,7 +153,7 @@ impl Queue {
             return None;
         }
         let waits = |lane: &usize| self.waiting_costs.iter().map(|octaves| octaves[*lane]).sum::<u64>();
-        (0..OCTAVES).filter(|lane| !self.lanes[*lane].is_empty()).max_by_key(waits)
+        (0..OCTAVES).filter(|lane| self.lanes[*lane].blocks() > 0).max_by_key(waits)
     }
 
     /// The price of the requests that most of the waiting CPU time belongs to, if one of their route has ended. The
