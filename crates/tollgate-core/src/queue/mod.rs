@@ -508,10 +508,7 @@ impl Queue {
 
     /// The backend has used `cpu` since the last call; `None` if that is not measured.
     pub fn measure(&mut self, cpu: Option<Span>, now: Moment) {
-        match cpu {
-            Some(cpu) => self.clock.measure(cpu, now),
-            None => self.clock.unmeasured(now),
-        }
+        self.clock.measure(cpu, now);
     }
 
     /// Takes over other settings. Waiting requests go on waiting and tags stay where they are.
