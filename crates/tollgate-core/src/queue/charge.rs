@@ -53,14 +53,13 @@ impl Queue {
                 continue;
             }
             let cost = so_far.times(2);
-            let is_settled = slot.is_settled && !self.prices.is_surprise(slot.request.route, cost);
+            let is_surprise = self.prices.raise(slot.request.route, cost, !slot.has_overrun);
+            let is_settled = slot.is_settled && !is_surprise;
             let raised = Slot { cost, octave: octave(cost), is_settled, has_overrun: true, ..slot };
             self.in_flight.change(&slot, &raised);
             self.slots[at as usize] = raised;
             // A probe that exceeds its price has shown that its route is expensive: the next unseen route has its turn.
             self.probe = self.probe.filter(|probe| *probe != at);
-            let route = slot.request.route;
-            self.prices.raise(route, cost, !slot.has_overrun);
             self.charge(at, cost);
         }
     }
