@@ -7,7 +7,7 @@
 use super::tree::quantum;
 use super::{OCTAVE_BASE_NS, OCTAVES, Queue, Refusal, RefusedBy, Request, Slot, Standing, State, largest};
 use crate::time::{Moment, Span};
-use crate::virtual_clock::Cores;
+use crate::virtual_clock::{Cores, divide};
 
 /// The service rate is measured over the last 2 to 4 s in which requests waited.
 const WINDOW_NS: u64 = 2_000_000_000;
@@ -57,8 +57,7 @@ impl ServiceRate {
     pub(super) fn time_for(&self, cost: u64) -> Span {
         let prior = u128::from(PRIOR_NS) * u128::from(self.prior.as_milli()) / 1000;
         let (elapsed, work) = (u128::from(self.elapsed) + u128::from(PRIOR_NS), u128::from(self.work) + prior);
-        let nanos = u128::from(cost) * elapsed / work.max(1);
-        Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        Span::from_nanos(divide(u128::from(cost) * elapsed, work.max(1)))
     }
 }
 
@@ -70,8 +69,10 @@ impl Queue {
         let wait = if self.goes_at_once(&slot, now) { Span::ZERO } else { self.standing(&slot).wait };
         // The request shares the cores with all in flight, and takes longer than its price by that factor.
         let (in_flight, cores) = (u64::from(self.in_flight() + 1) * 1000, u64::from(self.cores().as_milli()));
-        let shared = u128::from(slot.cost.as_nanos()) * u128::from(in_flight.max(cores)) / u128::from(cores);
-        wait + Span::from_nanos(u64::try_from(shared).unwrap_or(u64::MAX))
+        wait + Span::from_nanos(divide(
+            u128::from(slot.cost.as_nanos()) * u128::from(in_flight.max(cores)),
+            cores.into(),
+        ))
     }
 
     /// Where a request stands, whether it waits already or is about to.
@@ -84,7 +85,7 @@ impl Queue {
         let (is_new, mean) = (slot.state != State::Waiting, slot.mean.as_nanos());
         let with_itself = own.cost.saturating_add(if is_new { mean } else { 0 });
         let others = u128::from(with_itself) * u128::from(addresses.saturating_sub(1)) * 1000;
-        let others = u64::try_from(others / u128::from(slot.request.weight_milli.max(1))).unwrap_or(u64::MAX);
+        let others = divide(others, slot.request.weight_milli.max(1).into());
         let mut before = total.min(with_itself.saturating_add(others).saturating_sub(mean));
         let is_only = own.count + u32::from(is_new) == 1;
         if is_only && self.rate.time_for(before) > self.settings.hold_max {
