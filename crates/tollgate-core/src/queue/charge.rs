@@ -5,7 +5,7 @@
 
 use super::client::{Client, TAGS};
 use super::tree::quantum;
-use super::{Queue, Slot, State, largest, octave};
+use super::{Queue, Slot, largest, octave};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::divide;
 
@@ -28,8 +28,10 @@ impl Queue {
         let cpu = cost.as_nanos().abs_diff(charged.as_nanos());
         let least = self.least();
         let [mut tags, before] = [self.tags_from(&client, 0); 2];
+        let due = u128::from(self.cores().as_milli()) * u128::from(weight.max(1));
         for ((tag, share), key) in tags.iter_mut().zip(self.settings.shares.by_level()).zip(client.keys()) {
-            *tag = by((*tag).max(least), self.advance_of(cpu, share, weight)).max(least);
+            let advance = divide(u128::from(cpu) * 1_000_000_000, due * u128::from(share.max(1)));
+            *tag = by((*tag).max(least), advance).max(least);
             self.ledger.set(key, *tag, least);
         }
         if self.waiting > 0 && before.map(quantum) != tags.map(quantum) {
@@ -47,8 +49,7 @@ impl Queue {
         for index in 0..self.in_flight.count() {
             let at = self.in_flight.get(index);
             let slot = self.slots[at as usize];
-            let State::InFlight(_, reading) = slot.state else { continue };
-            let so_far = slot.toll + self.clock.so_far(reading, now);
+            let so_far = self.so_far(self.ticket(at), now);
             if so_far.as_nanos() <= slot.cost.as_nanos().saturating_add(slot.cost.as_nanos() / 2) {
                 continue;
             }
@@ -72,13 +73,6 @@ impl Queue {
             let work = self.clock.work_nanos(now);
             self.rate.observe(work, self.waiting > 0, now);
         }
-    }
-
-    /// Virtual time that `cpu` nanoseconds take of a key with this share.
-    fn advance_of(&self, cpu: u64, share_milli: u32, weight_milli: u32) -> u64 {
-        let due =
-            u128::from(share_milli.max(1)) * u128::from(self.cores().as_milli()) * u128::from(weight_milli.max(1));
-        divide(u128::from(cpu) * 1_000_000_000, due)
     }
 
     /// The tag up to which a client is behind its share, and above which it is ahead.
