@@ -4,7 +4,7 @@
 //! Waiting requests are in lanes by octave: prices are classed by factors of two. A request competes with those of its
 //! own octave, of lighter ones, and of the next heavier one. Its standing is whether its client is ahead of its share.
 
-use super::tree::quantum;
+use super::tree::{Tree, quantum};
 use super::{OCTAVE_BASE_NS, OCTAVES, Queue, Refusal, RefusedBy, Request, Slot, Standing, State, largest};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::{Cores, divide};
@@ -65,14 +65,13 @@ impl Queue {
     /// The estimated time until a request that arrived now would be answered: for the choice among several backends.
     pub fn time_to_answer(&mut self, request: Request, now: Moment) -> Span {
         self.advance(now);
-        let slot = self.slot_for(request, self.tags(&request.client), now);
+        let slot = self.slot_for(request, now);
         let wait = if self.goes_at_once(&slot, now) { Span::ZERO } else { self.standing(&slot).wait };
         // The request shares the cores with all in flight, and takes longer than its price by that factor.
-        let (in_flight, cores) = (u64::from(self.in_flight() + 1) * 1000, u64::from(self.cores().as_milli()));
-        wait + Span::from_nanos(divide(
-            u128::from(slot.cost.as_nanos()) * u128::from(in_flight.max(cores)),
-            cores.into(),
-        ))
+        let cores = self.cores().as_milli();
+        let shared = u64::from(self.in_flight() + 1) * 1000;
+        let nanos = u128::from(slot.cost.as_nanos()) * u128::from(shared.max(cores.into()));
+        wait + Span::from_nanos(divide(nanos, cores.into()))
     }
 
     /// Where a request stands, whether it waits already or is about to.
@@ -82,18 +81,16 @@ impl Queue {
     pub(super) fn standing(&self, slot: &Slot) -> Standing {
         let (total, addresses) = self.competitors(slot);
         let own = self.backlogs.get(&slot.request.client.address).copied().unwrap_or_default();
-        let (is_new, mean) = (slot.state != State::Waiting, slot.mean.as_nanos());
-        let with_itself = own.cost.saturating_add(if is_new { mean } else { 0 });
-        let others = u128::from(with_itself) * u128::from(addresses.saturating_sub(1)) * 1000;
+        let (is_new, mean) = (!matches!(slot.state, State::Waiting(_)), slot.mean.as_nanos());
+        let (cost, count) = (own.cost.saturating_add(if is_new { mean } else { 0 }), own.count + u32::from(is_new));
+        let others = u128::from(cost) * u128::from(addresses.saturating_sub(1)) * 1000;
         let others = divide(others, slot.request.weight_milli.max(1).into());
-        let mut before = total.min(with_itself.saturating_add(others).saturating_sub(mean));
-        let is_only = own.count + u32::from(is_new) == 1;
-        if is_only && self.rate.time_for(before) > self.settings.hold_max {
+        let mut before = total.min(cost.saturating_add(others).saturating_sub(mean));
+        if count == 1 && self.rate.time_for(before) > self.settings.hold_max {
             before = self.before_newcomer(slot).map_or(before, |first| first.min(before));
         }
-        let count = u32::try_from(addresses.max(1)).unwrap_or(u32::MAX);
-        let waiting = u32::try_from(self.waiting).unwrap_or(u32::MAX).saturating_add(u32::from(is_new));
-        let position = waiting.min((own.count + u32::from(is_new)).saturating_mul(count));
+        let waiting = u32::try_from(self.waiting).unwrap_or(u32::MAX).saturating_add(is_new.into());
+        let position = waiting.min(count.saturating_mul(addresses.max(1)));
         Standing { is_ahead: slot.is_ahead, position, wait: self.rate.time_for(before) }
     }
 
@@ -104,23 +101,20 @@ impl Queue {
         let heaviest = (usize::from(slot.octave) + 1).min(OCTAVES - 1);
         let client = &slot.request.client;
         let rank = (quantum(largest(self.tags(client))), u64::MAX);
-        let mut before = 0;
-        for (octave, lane) in self.lanes[..=heaviest].iter().enumerate() {
-            let blocks = lane.blocks_before(client.block, rank, BLOCKS_MAX);
-            if blocks == BLOCKS_MAX {
-                return None;
-            }
-            before += blocks as u64 * (OCTAVE_BASE_NS << octave) * 3 / 2;
-        }
-        Some(before)
+        let lanes = self.lanes[..=heaviest].iter().enumerate();
+        let costs = lanes.map(|(octave, lane)| match lane.blocks_before(client.block, rank, BLOCKS_MAX) {
+            BLOCKS_MAX => None,
+            blocks => Some(blocks as u64 * (OCTAVE_BASE_NS << octave) * 3 / 2),
+        });
+        costs.sum()
     }
 
     /// The price of what waits and competes with a request, and the number of addresses it comes from.
-    fn competitors(&self, slot: &Slot) -> (u64, u64) {
+    fn competitors(&self, slot: &Slot) -> (u64, u32) {
         let heaviest = (usize::from(slot.octave) + 1).min(OCTAVES - 1);
         let standings = &self.waiting_costs[..=usize::from(slot.is_ahead)];
         let total = standings.iter().flat_map(|octaves| &octaves[..=heaviest]).sum();
-        let addresses = self.lanes[..=heaviest].iter().map(|lane| lane.addresses() as u64).sum();
+        let addresses = self.lanes[..=heaviest].iter().map(Tree::addresses).sum();
         (total, addresses)
     }
 

@@ -34,7 +34,7 @@ pub(super) struct Tree {
     free: Vec<u32>,
     /// The node of each key that has requests waiting.
     index: BTreeMap<u64, u32>,
-    addresses: usize,
+    addresses: u32,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -66,7 +66,7 @@ impl Tree {
     }
 
     /// How many addresses have requests waiting.
-    pub(super) fn addresses(&self) -> usize {
+    pub(super) fn addresses(&self) -> u32 {
         self.addresses
     }
 
@@ -154,7 +154,7 @@ impl Tree {
 
     fn add(&mut self, node: Node) -> u32 {
         let (key, at) = (node.key, self.free.pop().unwrap_or(self.nodes.len() as u32));
-        self.addresses += usize::from(node.is_address);
+        self.addresses += u32::from(node.is_address);
         self.index.insert(key, at);
         match self.nodes.get_mut(at as usize) {
             Some(free) => *free = node,
@@ -183,7 +183,7 @@ impl Tree {
             if rank.is_none() {
                 self.index.remove(&key);
                 self.free.push(at);
-                self.addresses -= usize::from(is_address);
+                self.addresses -= u32::from(is_address);
             }
             at = parent;
         }
@@ -255,7 +255,7 @@ mod tests {
                 let mut addresses: Vec<_> = waiting.iter().map(|(client, _)| client.address).collect();
                 addresses.sort_unstable();
                 addresses.dedup();
-                prop_assert_eq!(tree.addresses(), addresses.len());
+                prop_assert_eq!(tree.addresses() as usize, addresses.len());
             }
         }
     }
