@@ -69,7 +69,7 @@ impl Queue {
     pub(super) fn advance(&mut self, now: Moment) {
         self.time = self.time.saturating_add(now.since(self.at).as_nanos());
         self.at = self.at.max(now);
-        if self.waiting > 0 || self.rate.is_waiting() {
+        if self.waiting > 0 || self.rate.since.is_some() {
             let work = self.clock.work_nanos(now);
             self.rate.observe(work, self.waiting > 0, now);
         }

@@ -20,12 +20,8 @@ pub struct Client {
 
 impl Client {
     pub(super) const fn keys(&self) -> [u64; KEYS] {
-        [self.block, self.network, self.address, self.tenant_key()]
-    }
-
-    /// Different from the key of the same tenant behind another address.
-    pub(super) const fn tenant_key(&self) -> u64 {
-        self.tenant ^ self.address.rotate_left(32)
+        // The same tenant behind another address is another one.
+        [self.block, self.network, self.address, self.tenant ^ self.address.rotate_left(32)]
     }
 }
 

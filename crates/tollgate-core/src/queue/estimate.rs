@@ -23,34 +23,27 @@ const RETRY_MAX_MS: u64 = 60_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServiceRate {
     prior: Cores,
-    at: Moment,
-    /// The clock's work at `at`, in nanoseconds.
-    work_at: u64,
+    /// The last time it was observed and the clock's work then, in nanoseconds, if requests waited.
+    pub(super) since: Option<(Moment, u64)>,
     /// Time in which requests waited, and the work done in it.
     elapsed: u64,
     work: u64,
-    is_waiting: bool,
 }
 
 impl ServiceRate {
     pub(super) const fn new(prior: Cores) -> Self {
-        Self { prior, at: Moment::ZERO, work_at: 0, elapsed: 0, work: 0, is_waiting: false }
-    }
-
-    /// Whether requests waited when [`Self::observe`] was last called.
-    pub(super) const fn is_waiting(&self) -> bool {
-        self.is_waiting
+        Self { prior, since: None, elapsed: 0, work: 0 }
     }
 
     pub(super) fn observe(&mut self, work: u64, is_waiting: bool, now: Moment) {
-        if self.is_waiting {
-            self.elapsed += now.since(self.at).as_nanos();
-            self.work += work.wrapping_sub(self.work_at);
+        if let Some((at, work_at)) = self.since {
+            self.elapsed += now.since(at).as_nanos();
+            self.work += work.wrapping_sub(work_at);
             if self.elapsed > 2 * WINDOW_NS {
                 (self.elapsed, self.work) = (self.elapsed / 2, self.work / 2);
             }
         }
-        (self.at, self.work_at, self.is_waiting) = (now, work, is_waiting);
+        self.since = is_waiting.then_some((now, work));
     }
 
     /// Time to serve `cost` nanoseconds of CPU time.

@@ -42,7 +42,7 @@ pub struct LearnedPrice {
 
 impl Queue {
     /// How many prices a queue has room for.
-    pub const PRICES_MAX: usize = super::ROUTES_MAX;
+    pub const PRICES_MAX: usize = 4096;
 
     /// The knowledge to keep.
     pub fn learned(&self) -> Learned {

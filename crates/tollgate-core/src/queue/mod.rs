@@ -83,9 +83,8 @@ const OCTAVES: usize = 16;
 const OCTAVE_BASE_NS: u64 = 500_000;
 /// How often waiting requests are compared with the estimated wait.
 const TRIM_EVERY: Span = Span::from_millis(100);
-/// Keys whose tags are remembered, and routes whose prices are.
+/// Keys whose tags are remembered.
 const KEYS_MAX: usize = 32_768;
-const ROUTES_MAX: usize = 4096;
 
 /// How a queue behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,7 +268,7 @@ impl Queue {
             contention: Contention::new(now),
             probe: None,
             clock: VirtualClock::new(settings.cores),
-            prices: Prices::new(ROUTES_MAX),
+            prices: Prices::new(Self::PRICES_MAX),
             limit: InFlightLimit::new(settings.cores, now),
             rate: ServiceRate::new(settings.cores),
             overruns_at: now,
@@ -515,13 +514,11 @@ impl Queue {
         let reading = slot.state.reading().unwrap_or_else(|| self.clock.start(now));
         if slot.is_exempt {
             slot.state = State::Uncounted(reading);
-            return;
+        } else {
+            self.probe = is_probe.then_some(at).or(self.probe);
+            slot.wave = self.limit.start();
+            slot.state = State::InFlight(self.in_flight.add(at, slot), reading);
         }
-        if is_probe {
-            self.probe = Some(at);
-        }
-        slot.wave = self.limit.start();
-        slot.state = State::InFlight(self.in_flight.add(at, slot), reading);
     }
 
     /// Ends a request's stay at the backend.

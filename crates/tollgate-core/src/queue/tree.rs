@@ -121,7 +121,8 @@ impl Tree {
 
     /// Removes a request that waits here since `turn`.
     pub(super) fn remove(&mut self, client: &Client, request: u32, turn: u64) {
-        if let Some(&at) = self.index.get(&client.tenant_key()) {
+        let [.., tenant] = client.keys();
+        if let Some(&at) = self.index.get(&tenant) {
             self.nodes[at as usize].children.remove(&((0, turn), request));
             self.place(at);
         }
