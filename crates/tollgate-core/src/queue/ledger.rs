@@ -41,16 +41,14 @@ impl Ledger {
     pub(super) fn set(&mut self, key: u64, tag: u64, least: u64) {
         let index = line_of(key, self.lines.len());
         let Line { places, floor } = &mut self.lines[index];
-        // Its own place, or else that of the key least ahead.
-        let place = places.iter_mut().min_by_key(|(owner, tag)| (*owner != key || *tag == 0, *tag));
-        let Some((owner, at)) = place else { return };
-        if *owner != key && tag <= least.max(*floor) {
-            return;
+        if let Some((_, own)) = places.iter_mut().find(|(owner, _)| *owner == key) {
+            *own = tag;
+        } else if tag > least.max(*floor)
+            && let Some(place) = places.iter_mut().min_by_key(|(_, tag)| *tag)
+        {
+            *floor = (*floor).max(place.1);
+            *place = (key, tag);
         }
-        if *owner != key && *at > least {
-            *floor = (*floor).max(*at);
-        }
-        (*owner, *at) = (key, tag);
     }
 }
 

@@ -501,7 +501,8 @@ impl Queue {
             self.contention.serve(slot.request.client, slot.mean, now);
         }
         // A request that goes before its turn, because it is light, does not make the turn later for others.
-        let firsts = self.lanes.iter().filter_map(Tree::first).map(|first| self.tag_of(first.request));
+        let lanes = if self.waiting > 0 { &self.lanes[..] } else { &[] };
+        let firsts = lanes.iter().filter_map(Tree::first).map(|first| self.tag_of(first.request));
         self.time = self.time.max(firsts.fold(tag, u64::min));
         self.run(at, now);
         self.charge(at, self.slots[at as usize].cost);

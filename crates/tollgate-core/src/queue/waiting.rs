@@ -151,6 +151,9 @@ impl Queue {
 
     /// The lane with the largest sum of prices: most of the CPU time that waits belongs to its requests.
     pub(super) fn dominant_lane(&self) -> Option<usize> {
+        if self.waiting == 0 {
+            return None;
+        }
         let waits = |lane: &usize| self.waiting_costs.iter().map(|octaves| octaves[*lane]).sum::<u64>();
         (0..OCTAVES).filter(|lane| self.lanes[*lane].blocks() > 0).max_by_key(waits)
     }
