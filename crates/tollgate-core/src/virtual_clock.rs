@@ -169,7 +169,16 @@ impl VirtualClock {
             return;
         }
         if elapsed > 0 {
-            self.work_for(elapsed);
+            let count = u64::from(self.in_service);
+            let alone =
+                elapsed.checked_mul(ALONE).map_or_else(|| (elapsed / count).wrapping_mul(ALONE), |parts| parts / count);
+            self.latest.alone = self.latest.alone.wrapping_add(alone);
+            let busy = (count * 1000).min(self.cores.0.into());
+            let within_reach = i128::from(elapsed) * i128::from(busy);
+            let work = within_reach.saturating_mul(i128::from(self.used));
+            self.within_reach = self.within_reach.saturating_add(within_reach);
+            self.carry = self.carry.saturating_add(work);
+            self.work = self.work.wrapping_add(work.unsigned_abs());
         }
         let parts_per_nano = i128::from(self.in_service) * PARTS;
         if self.carry >= parts_per_nano {
@@ -177,20 +186,6 @@ impl VirtualClock {
             self.latest.nanos = self.latest.nanos.saturating_add(each);
             self.carry -= i128::from(each) * parts_per_nano;
         }
-    }
-
-    /// Adds the work that the requests in service do in `elapsed` nanoseconds.
-    fn work_for(&mut self, elapsed: u64) {
-        let count = u64::from(self.in_service.max(1));
-        let alone =
-            elapsed.checked_mul(ALONE).map_or_else(|| (elapsed / count).wrapping_mul(ALONE), |parts| parts / count);
-        self.latest.alone = self.latest.alone.wrapping_add(alone);
-        let busy = (count * 1000).min(self.cores.0.into());
-        let within_reach = i128::from(elapsed) * i128::from(busy);
-        let work = within_reach.saturating_mul(i128::from(self.used));
-        self.within_reach = self.within_reach.saturating_add(within_reach);
-        self.carry = self.carry.saturating_add(work);
-        self.work = self.work.wrapping_add(work.unsigned_abs());
     }
 }
 
