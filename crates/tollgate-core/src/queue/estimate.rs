@@ -4,7 +4,7 @@
 //! Waiting requests are in lanes by octave: prices are classed by factors of two. A request competes with those of its
 //! own octave, of lighter ones, and of the next heavier one. Its standing is whether its client is ahead of its share.
 
-use super::tree::{Tree, quantum};
+use super::tree::quantum;
 use super::{OCTAVE_BASE_NS, OCTAVES, Queue, Refusal, RefusedBy, Request, Slot, Standing, State, largest};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::{Cores, divide};
@@ -70,9 +70,13 @@ impl Queue {
     /// Where a request stands, whether it waits already or is about to.
     ///
     /// The wait ends when everything that goes before it has been served: no more than all that competes with it, and
-    /// no more than its own client's requests and as much of each other client's, divided by its own weight.
+    /// no more than its own client's requests and as much of each other client's, divided by its own weight. Requests
+    /// compete with it if their clients' standing is the same or better, and their octave is at most one above its own.
     pub(super) fn standing(&self, slot: &Slot) -> Standing {
-        let (total, addresses) = self.competitors(slot);
+        let heaviest = (usize::from(slot.octave) + 1).min(OCTAVES - 1);
+        let standings = &self.waiting_costs[..=usize::from(slot.is_ahead)];
+        let total: u64 = standings.iter().flat_map(|octaves| &octaves[..=heaviest]).sum();
+        let addresses: u32 = self.lanes[..=heaviest].iter().map(|lane| lane.addresses).sum();
         let own = self.backlogs.get(&slot.request.client.address).copied().unwrap_or_default();
         let (is_new, mean) = (!matches!(slot.state, State::Waiting(_)), slot.mean.as_nanos());
         let (cost, count) = (own.cost.saturating_add(if is_new { mean } else { 0 }), own.count + u32::from(is_new));
@@ -89,7 +93,7 @@ impl Queue {
 
     /// The price of what goes before a request whose client has nothing else waiting: the next request of every block
     /// that goes before its own. `None` if those are many. Requests that arrived before their client came ahead of its
-    /// share do not count here, whereas [`Self::competitors`] counts them.
+    /// share do not count here, whereas [`Self::standing`] counts them.
     fn before_newcomer(&self, slot: &Slot) -> Option<u64> {
         let heaviest = (usize::from(slot.octave) + 1).min(OCTAVES - 1);
         let client = &slot.request.client;
@@ -100,15 +104,6 @@ impl Queue {
             blocks => Some(blocks as u64 * (OCTAVE_BASE_NS << octave) * 3 / 2),
         });
         costs.sum()
-    }
-
-    /// The price of what waits and competes with a request, and the number of addresses it comes from.
-    fn competitors(&self, slot: &Slot) -> (u64, u32) {
-        let heaviest = (usize::from(slot.octave) + 1).min(OCTAVES - 1);
-        let standings = &self.waiting_costs[..=usize::from(slot.is_ahead)];
-        let total = standings.iter().flat_map(|octaves| &octaves[..=heaviest]).sum();
-        let addresses = self.lanes[..=heaviest].iter().map(Tree::addresses).sum();
-        (total, addresses)
     }
 
     /// Time until everything that waits has been served.

@@ -34,7 +34,8 @@ pub(super) struct Tree {
     free: Vec<u32>,
     /// The node of each key that has requests waiting.
     index: BTreeMap<u64, u32>,
-    addresses: u32,
+    /// How many addresses have requests waiting.
+    pub(super) addresses: u32,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -61,13 +62,7 @@ pub(super) struct End {
 
 impl Tree {
     pub(super) fn new() -> Self {
-        let nodes = alloc::vec![Node::default()];
-        Self { nodes, free: Vec::new(), index: BTreeMap::new(), addresses: 0 }
-    }
-
-    /// How many addresses have requests waiting.
-    pub(super) fn addresses(&self) -> u32 {
-        self.addresses
+        Self { nodes: alloc::vec![Node::default()], free: Vec::new(), index: BTreeMap::new(), addresses: 0 }
     }
 
     /// How many blocks have requests waiting.
@@ -169,8 +164,7 @@ impl Tree {
         while at != ROOT {
             let node = &mut self.nodes[at as usize];
             let (key, parent, is_address) = (node.key, node.parent, node.is_address);
-            let first = node.children.first().map(|&((quantum, _), _)| quantum);
-            let rank = first.map(|quantum| (quantum.max(node.quantum), node.turn));
+            let rank = node.children.first().map(|&((quantum, _), _)| (quantum.max(node.quantum), node.turn));
             let placed = core::mem::replace(&mut node.placed, rank);
             if rank != placed {
                 let siblings = &mut self.nodes[parent as usize].children;
@@ -256,7 +250,7 @@ mod tests {
                 let mut addresses: Vec<_> = waiting.iter().map(|(client, _)| client.address).collect();
                 addresses.sort_unstable();
                 addresses.dedup();
-                prop_assert_eq!(tree.addresses() as usize, addresses.len());
+                prop_assert_eq!(tree.addresses as usize, addresses.len());
             }
         }
     }
