@@ -3,7 +3,7 @@
 //! Every address, network and block has a tag in virtual time, which advances by the cost of its requests divided by
 //! its share of the cores. A client whose largest tag is less than [`BEHIND`] before the present is ahead of its share.
 
-use super::client::{Client, TAGS};
+use super::client::{Client, Shares, TAGS};
 use super::tree::quantum;
 use super::{Queue, Slot, largest, octave};
 use crate::time::{Moment, Span};
@@ -29,7 +29,9 @@ impl Queue {
         let least = self.least();
         let [mut tags, before] = [self.tags_from(&client, 0); 2];
         let due = u128::from(self.cores().as_milli()) * u128::from(weight.max(1));
-        for ((tag, share), key) in tags.iter_mut().zip(self.settings.shares.by_level()).zip(client.keys()) {
+        let Shares { block_milli, network_milli, address_milli } = self.settings.shares;
+        let shares = [block_milli, network_milli, address_milli];
+        for ((tag, share), key) in tags.iter_mut().zip(shares).zip(client.keys()) {
             let advance = divide(u128::from(cpu) * 1_000_000_000, due * u128::from(share.max(1)));
             *tag = by((*tag).max(least), advance).max(least);
             self.ledger.set(key, *tag, least);

@@ -41,9 +41,3 @@ impl Default for Shares {
         Self { address_milli: 100, network_milli: 250, block_milli: 500 }
     }
 }
-
-impl Shares {
-    pub(super) const fn by_level(&self) -> [u32; TAGS] {
-        [self.block_milli, self.network_milli, self.address_milli]
-    }
-}
