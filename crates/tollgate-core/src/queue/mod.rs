@@ -242,7 +242,7 @@ pub struct Queue {
     overruns_at: Moment,
     trimmed_at: Moment,
     /// Waiting requests that were refused, until [`Self::poll`] returns them.
-    refused: Vec<(Ticket, Refusal)>,
+    refusals: Vec<Event>,
     /// Counts arrivals and dispatches.
     turns: u64,
     jitter: u64,
@@ -273,7 +273,7 @@ impl Queue {
             rate: ServiceRate::new(settings.cores),
             overruns_at: now,
             trimmed_at: now,
-            refused: Vec::new(),
+            refusals: Vec::new(),
             turns: 0,
             jitter: 0,
         }
@@ -364,11 +364,8 @@ impl Queue {
 
     /// The next event of a waiting request. Call it after every other call until it returns `None`.
     pub fn poll(&mut self, now: Moment) -> Option<Event> {
-        if let Some((ticket, refusal)) = self.refused.pop() {
-            return Some(Event::Refuse(ticket, refusal));
-        }
-        if self.waiting == 0 {
-            return None;
+        if self.waiting == 0 || !self.refusals.is_empty() {
+            return self.refusals.pop();
         }
         let at = self.first_that_may_go(now)?;
         self.unwait(at);
@@ -571,8 +568,7 @@ impl Queue {
 }
 
 fn octave(cost: Span) -> u8 {
-    let octaves = (cost.as_nanos() / OCTAVE_BASE_NS).max(1).ilog2();
-    octaves.min(OCTAVES as u32 - 1) as u8
+    (cost.as_nanos() / OCTAVE_BASE_NS).max(1).ilog2().min(OCTAVES as u32 - 1) as u8
 }
 
 fn largest(tags: [u64; TAGS]) -> u64 {

@@ -5,7 +5,7 @@
 
 use super::client::Client;
 use super::tree::{End, Rank, Tree};
-use super::{OCTAVES, Price, Queue, RefusedBy, Request, Slot, State, largest, octave};
+use super::{Event, OCTAVES, Price, Queue, RefusedBy, Request, Slot, State, largest, octave};
 use crate::time::Moment;
 use alloc::vec::Vec;
 
@@ -119,8 +119,7 @@ impl Queue {
         if self.drain() <= allowed || !self.limit.is_clear() {
             return;
         }
-        let addresses: Vec<u64> = self.backlogs.keys().copied().collect();
-        for address in addresses {
+        for address in self.backlogs.keys().copied().collect::<Vec<_>>() {
             // Its client may have come ahead of its share since it arrived.
             while let Some(newest) = self.newest_of(address)
                 && let slot = &self.slots[newest as usize]
@@ -134,13 +133,12 @@ impl Queue {
 
     /// Prices of routes have changed since their requests arrived.
     pub(super) fn update_prices(&mut self) {
-        let mut changed: Vec<(u64, u32)> = Vec::new();
-        for (at, slot) in self.slots.iter().enumerate().filter(|(_, slot)| matches!(slot.state, State::Waiting(_))) {
+        let waiting = self.slots.iter().enumerate().filter(|(_, slot)| matches!(slot.state, State::Waiting(_)));
+        let changed = waiting.filter(|(_, slot)| {
             let price = self.prices.price(slot.request.route);
-            if slot.mean != price.usual || slot.lane != octave(price.estimate) {
-                changed.push((slot.turn, at as u32));
-            }
-        }
+            slot.mean != price.usual || slot.lane != octave(price.estimate)
+        });
+        let mut changed: Vec<(u64, u32)> = changed.map(|(at, slot)| (slot.turn, at as u32)).collect();
         changed.sort_unstable();
         for (_, at) in changed {
             self.unwait(at);
@@ -151,11 +149,8 @@ impl Queue {
 
     /// The lane with the largest sum of prices: most of the CPU time that waits belongs to its requests.
     pub(super) fn dominant_lane(&self) -> Option<usize> {
-        if self.waiting == 0 {
-            return None;
-        }
         let waits = |lane: &usize| self.waiting_costs.iter().map(|octaves| octaves[*lane]).sum::<u64>();
-        (0..OCTAVES).filter(|lane| self.lanes[*lane].blocks() > 0).max_by_key(waits)
+        (0..OCTAVES).filter(|lane| self.waiting > 0 && self.lanes[*lane].blocks() > 0).max_by_key(waits)
     }
 
     /// The price of the requests that most of the waiting CPU time belongs to, if one of their route has ended. The
@@ -175,10 +170,9 @@ impl Queue {
     }
 
     pub(super) fn refuse(&mut self, at: u32, reason: RefusedBy) {
-        let standing = self.standing(&self.slots[at as usize]);
-        let refusal = self.refusal(reason, standing);
+        let refusal = self.refusal(reason, self.standing(&self.slots[at as usize]));
         self.unwait(at);
-        self.refused.push((self.ticket(at), refusal));
+        self.refusals.push(Event::Refuse(self.ticket(at), refusal));
         match self.slots[at as usize].state.reading() {
             Some(reading) => self.slots[at as usize].state = State::Uncounted(reading),
             None => self.remove(at),
