@@ -52,7 +52,7 @@ impl Ledger {
     }
 }
 
-/// The line of a key, of so many. Spreads keys whatever their bits, and needs no power of two.
+/// The index of the line that a key belongs to. Spreads keys whatever their bits, and needs no power of two.
 pub(super) fn line_of(key: u64, lines: usize) -> usize {
     let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     ((u128::from(mixed) * lines as u128) >> 64) as usize
