@@ -37,12 +37,14 @@ impl Cores {
     }
 }
 
-/// A reading of the virtual clock when a request's stay at the backend begins: the fields of the clock of the same
-/// names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A reading of the virtual clock, for example when a request's stay at the backend begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     at: Moment,
+    /// CPU time that a request would have taken since the beginning.
     nanos: u64,
+    /// The sum of elapsed nanoseconds divided by the number in service, times [`ALONE`]; wraps. The elapsed time
+    /// divided by its advance is the harmonic mean of that number.
     alone: u64,
 }
 
@@ -78,39 +80,24 @@ const PARTS: i128 = 1000 * USED_FULLY as i128;
 #[derive(Clone, Debug)]
 pub struct VirtualClock {
     cores: Cores,
-    at: Moment,
     in_service: u32,
-    /// CPU time that a request would have taken since the beginning.
-    nanos: u64,
-    /// The sum of elapsed nanoseconds divided by the number in service, times [`ALONE`]; wraps. The elapsed time
-    /// divided by its advance is the harmonic mean of that number.
-    alone: u64,
+    /// The clock when it was last advanced.
+    latest: Reading,
     /// Work done and not handed out yet, in [`PARTS`]; negative when more was handed out than was measured.
     carry: i128,
-    /// How much of what is within reach requests really use, as last measured, in parts of [`USED_FULLY`].
-    used: u32,
     /// All work since the beginning, in [`PARTS`].
     work: u128,
-    /// Since the last measurement: what was handed out, in [`PARTS`], and what full use would have been.
-    handed_out: i128,
+    /// How much of what is within reach requests really use, as last measured, in parts of [`USED_FULLY`].
+    used: u32,
+    /// Since the last measurement: the core time within reach, in thousandths of a nanosecond.
     within_reach: i128,
 }
 
 impl VirtualClock {
     /// A clock for an idle backend with this many cores.
-    pub const fn new(cores: Cores) -> Self {
-        Self {
-            cores,
-            at: Moment::ZERO,
-            in_service: 0,
-            nanos: 0,
-            alone: 0,
-            carry: 0,
-            used: USED_FULLY,
-            work: 0,
-            handed_out: 0,
-            within_reach: 0,
-        }
+    pub fn new(cores: Cores) -> Self {
+        let latest = Reading::default();
+        Self { cores, in_service: 0, latest, carry: 0, work: 0, used: USED_FULLY, within_reach: 0 }
     }
 
     /// How many requests are in service.
@@ -130,22 +117,21 @@ impl VirtualClock {
     pub fn start(&mut self, now: Moment) -> Reading {
         self.advance(now);
         self.in_service = self.in_service.saturating_add(1);
-        let Self { at, nanos, alone, .. } = *self;
-        Reading { at, nanos, alone }
+        self.latest
     }
 
     /// The CPU time so far of a request that is still in service.
     pub fn so_far(&mut self, start: Reading, now: Moment) -> Span {
         self.advance(now);
-        Span::from_nanos(self.nanos.saturating_sub(start.nanos))
+        Span::from_nanos(self.latest.nanos.saturating_sub(start.nanos))
     }
 
     /// The backend has finished a request.
     pub fn end(&mut self, start: Reading, now: Moment) -> Stay {
         let toll = self.so_far(start, now);
         self.in_service = self.in_service.saturating_sub(1);
-        let wall = self.at.since(start.at);
-        let alone = u128::from(self.alone.wrapping_sub(start.alone));
+        let wall = self.latest.at.since(start.at);
+        let alone = u128::from(self.latest.alone.wrapping_sub(start.alone));
         let concurrency = (u128::from(wall.as_nanos()) * u128::from(ALONE).pow(2)).checked_div(alone);
         let concurrency = concurrency.map_or(ALONE, |parts| u64::try_from(parts).unwrap_or(u64::MAX));
         Stay { toll, wall, concurrency }
@@ -157,57 +143,49 @@ impl VirtualClock {
         (self.work / PARTS as u128) as u64
     }
 
-    /// The backend has used `cpu` since the last call. Call it every few tens of milliseconds, or not at all.
+    /// The backend has used `cpu` since the last call; `None` if that is not measured. Call it every few tens of
+    /// milliseconds, or not at all.
     ///
     /// CPU time from a period without requests is dropped.
-    pub fn measure(&mut self, cpu: Span, now: Moment) {
+    pub fn measure(&mut self, cpu: Option<Span>, now: Moment) {
         self.advance(now);
-        if self.within_reach > 0 {
-            let measured = i128::from(cpu.as_nanos()) * PARTS;
-            self.carry = self.carry.saturating_add(measured - self.handed_out);
-            self.used = u32::try_from(measured / self.within_reach).unwrap_or(u32::MAX);
+        match cpu.map(|cpu| i128::from(cpu.as_nanos()) * PARTS) {
+            None => self.used = USED_FULLY,
+            Some(measured) if self.within_reach > 0 => {
+                let handed_out = self.within_reach.saturating_mul(i128::from(self.used));
+                self.carry = self.carry.saturating_add(measured - handed_out);
+                self.used = u32::try_from(measured / self.within_reach).unwrap_or(u32::MAX);
+            }
+            Some(_) => {}
         }
-        (self.handed_out, self.within_reach) = (0, 0);
-    }
-
-    /// From now on the backend's CPU time is not measured.
-    pub fn unmeasured(&mut self, now: Moment) {
-        self.advance(now);
-        self.used = USED_FULLY;
-        (self.handed_out, self.within_reach) = (0, 0);
+        self.within_reach = 0;
     }
 
     /// Hands out the work done since the last event, to each the same. A `now` in the past is no time at all.
     fn advance(&mut self, now: Moment) {
-        let elapsed = now.since(self.at).as_nanos();
-        self.at = self.at.max(now);
+        let elapsed = now.since(self.latest.at).as_nanos();
+        self.latest.at = self.latest.at.max(now);
         if self.in_service == 0 {
             return;
         }
         if elapsed > 0 {
-            self.work_for(elapsed);
+            let count = u64::from(self.in_service);
+            let alone =
+                elapsed.checked_mul(ALONE).map_or_else(|| (elapsed / count).wrapping_mul(ALONE), |parts| parts / count);
+            self.latest.alone = self.latest.alone.wrapping_add(alone);
+            let busy = (count * 1000).min(self.cores.0.into());
+            let within_reach = i128::from(elapsed) * i128::from(busy);
+            let work = within_reach.saturating_mul(i128::from(self.used));
+            self.within_reach = self.within_reach.saturating_add(within_reach);
+            self.carry = self.carry.saturating_add(work);
+            self.work = self.work.wrapping_add(work.unsigned_abs());
         }
         let parts_per_nano = i128::from(self.in_service) * PARTS;
         if self.carry >= parts_per_nano {
             let each = divide(self.carry.unsigned_abs(), parts_per_nano.unsigned_abs());
-            self.nanos = self.nanos.saturating_add(each);
+            self.latest.nanos = self.latest.nanos.saturating_add(each);
             self.carry -= i128::from(each) * parts_per_nano;
         }
-    }
-
-    /// Adds the work that the requests in service do in `elapsed` nanoseconds.
-    fn work_for(&mut self, elapsed: u64) {
-        let count = u64::from(self.in_service.max(1));
-        let alone =
-            elapsed.checked_mul(ALONE).map_or_else(|| (elapsed / count).wrapping_mul(ALONE), |parts| parts / count);
-        self.alone = self.alone.wrapping_add(alone);
-        let busy = (count * 1000).min(self.cores.0.into());
-        let within_reach = i128::from(elapsed) * i128::from(busy);
-        let work = within_reach.saturating_mul(i128::from(self.used));
-        self.within_reach = self.within_reach.saturating_add(within_reach);
-        self.handed_out = self.handed_out.saturating_add(work);
-        self.carry = self.carry.saturating_add(work);
-        self.work = self.work.wrapping_add(work.unsigned_abs());
     }
 }
 
@@ -263,7 +241,7 @@ mod tests {
                 }
                 ClockEvent::End(_) => {}
                 ClockEvent::Measure(cpu) => {
-                    clock.measure(Span::from_nanos(*cpu), now);
+                    clock.measure(Some(Span::from_nanos(*cpu)), now);
                     due += if was_busy { i128::from(*cpu) * PARTS } else { 0 };
                     was_busy = false;
                 }
@@ -272,7 +250,7 @@ mod tests {
         for start in at_work {
             charged += i128::from(clock.so_far(start, now).as_nanos());
         }
-        due += clock.handed_out;
+        due += clock.within_reach * i128::from(clock.used);
         (clock, charged * PARTS, due)
     }
 
@@ -394,7 +372,7 @@ mod tests {
         for round in 0..20u64 {
             let starts: Vec<_> = (0..10).map(|_| clock.start(Moment::from_millis(250 * round))).collect();
             for tick in 1..=5 {
-                clock.measure(Span::from_millis(10), Moment::from_millis(250 * round + 50 * tick));
+                clock.measure(Some(Span::from_millis(10)), Moment::from_millis(250 * round + 50 * tick));
             }
             tolls.extend(starts.into_iter().map(|start| clock.end(start, Moment::from_millis(250 * (round + 1))).toll));
         }
@@ -407,9 +385,9 @@ mod tests {
     fn a_measurement_counts_from_when_it_begins_and_not_beyond_its_end() {
         let mut clock = VirtualClock::new(Cores::whole(1));
         let first = clock.start(Moment::ZERO);
-        clock.unmeasured(Moment::from_millis(100));
-        clock.measure(Span::from_millis(10), Moment::from_millis(200));
-        clock.unmeasured(Moment::from_millis(200));
+        clock.measure(None, Moment::from_millis(100));
+        clock.measure(Some(Span::from_millis(10)), Moment::from_millis(200));
+        clock.measure(None, Moment::from_millis(200));
         // 100 ms by the clock, then 10 that were measured, of which the clock had handed out 100 already.
         assert_eq!(clock.end(first, Moment::from_millis(200)).toll, Span::from_millis(200));
         let second = clock.start(Moment::from_millis(200));
@@ -419,7 +397,7 @@ mod tests {
     #[test]
     fn cpu_time_of_an_idle_stretch_belongs_to_nobody() {
         let mut clock = VirtualClock::new(Cores::whole(1));
-        clock.measure(Span::from_secs(100), Moment::from_millis(50));
+        clock.measure(Some(Span::from_secs(100)), Moment::from_millis(50));
         let start = clock.start(Moment::from_millis(60));
         assert_eq!(clock.end(start, Moment::from_millis(70)).toll, Span::from_millis(10));
     }

@@ -3,9 +3,9 @@
 //! Every address, network and block has a tag in virtual time, which advances by the cost of its requests divided by
 //! its share of the cores. A client whose largest tag is less than [`BEHIND`] before the present is ahead of its share.
 
-use super::client::{Client, TAGS};
+use super::client::{Client, Shares, TAGS};
 use super::tree::quantum;
-use super::{Queue, Slot, State, largest, octave};
+use super::{Queue, Slot, largest, octave};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::divide;
 
@@ -28,12 +28,16 @@ impl Queue {
         let cpu = cost.as_nanos().abs_diff(charged.as_nanos());
         let least = self.least();
         let [mut tags, before] = [self.tags_from(&client, 0); 2];
-        for ((tag, share), key) in tags.iter_mut().zip(self.settings.shares.by_level()).zip(client.keys()) {
-            *tag = by((*tag).max(least), self.advance_of(cpu, share, weight)).max(least);
+        let due = u128::from(self.cores().as_milli()) * u128::from(weight.max(1));
+        let Shares { block_milli, network_milli, address_milli } = self.settings.shares;
+        let shares = [block_milli, network_milli, address_milli];
+        for ((tag, share), key) in tags.iter_mut().zip(shares).zip(client.keys()) {
+            let advance = divide(u128::from(cpu) * 1_000_000_000, due * u128::from(share.max(1)));
+            *tag = by((*tag).max(least), advance).max(least);
             self.ledger.set(key, *tag, least);
         }
         if self.waiting > 0 && before.map(quantum) != tags.map(quantum) {
-            self.lanes.iter_mut().filter(|lane| !lane.is_empty()).for_each(|lane| lane.retag(&client, tags));
+            self.lanes.iter_mut().for_each(|lane| lane.retag(&client, tags));
         }
     }
 
@@ -47,20 +51,18 @@ impl Queue {
         for index in 0..self.in_flight.count() {
             let at = self.in_flight.get(index);
             let slot = self.slots[at as usize];
-            let State::InFlight(_, reading) = slot.state else { continue };
-            let so_far = slot.toll + self.clock.so_far(reading, now);
+            let so_far = self.so_far(self.ticket(at), now);
             if so_far.as_nanos() <= slot.cost.as_nanos().saturating_add(slot.cost.as_nanos() / 2) {
                 continue;
             }
             let cost = so_far.times(2);
-            let is_settled = slot.is_settled && !self.prices.is_surprise(slot.request.route, cost);
+            let is_surprise = self.prices.raise(slot.request.route, cost, !slot.has_overrun);
+            let is_settled = slot.is_settled && !is_surprise;
             let raised = Slot { cost, octave: octave(cost), is_settled, has_overrun: true, ..slot };
             self.in_flight.change(&slot, &raised);
             self.slots[at as usize] = raised;
             // A probe that exceeds its price has shown that its route is expensive: the next unseen route has its turn.
             self.probe = self.probe.filter(|probe| *probe != at);
-            let route = slot.request.route;
-            self.prices.raise(route, cost, !slot.has_overrun);
             self.charge(at, cost);
         }
     }
@@ -69,17 +71,10 @@ impl Queue {
     pub(super) fn advance(&mut self, now: Moment) {
         self.time = self.time.saturating_add(now.since(self.at).as_nanos());
         self.at = self.at.max(now);
-        if self.waiting > 0 || self.rate.is_waiting() {
+        if self.waiting > 0 || self.rate.since.is_some() {
             let work = self.clock.work_nanos(now);
             self.rate.observe(work, self.waiting > 0, now);
         }
-    }
-
-    /// Virtual time that `cpu` nanoseconds take of a key with this share.
-    fn advance_of(&self, cpu: u64, share_milli: u32, weight_milli: u32) -> u64 {
-        let due =
-            u128::from(share_milli.max(1)) * u128::from(self.cores().as_milli()) * u128::from(weight_milli.max(1));
-        divide(u128::from(cpu) * 1_000_000_000, due)
     }
 
     /// The tag up to which a client is behind its share, and above which it is ahead.

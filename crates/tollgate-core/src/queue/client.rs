@@ -20,12 +20,8 @@ pub struct Client {
 
 impl Client {
     pub(super) const fn keys(&self) -> [u64; KEYS] {
-        [self.block, self.network, self.address, self.tenant_key()]
-    }
-
-    /// Different from the key of the same tenant behind another address.
-    pub(super) const fn tenant_key(&self) -> u64 {
-        self.tenant ^ self.address.rotate_left(32)
+        // The same tenant behind another address is another one.
+        [self.block, self.network, self.address, self.tenant ^ self.address.rotate_left(32)]
     }
 }
 
@@ -43,11 +39,5 @@ pub struct Shares {
 impl Default for Shares {
     fn default() -> Self {
         Self { address_milli: 100, network_milli: 250, block_milli: 500 }
-    }
-}
-
-impl Shares {
-    pub(super) const fn by_level(&self) -> [u32; TAGS] {
-        [self.block_milli, self.network_milli, self.address_milli]
     }
 }

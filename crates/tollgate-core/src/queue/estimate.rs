@@ -7,7 +7,7 @@
 use super::tree::quantum;
 use super::{OCTAVE_BASE_NS, OCTAVES, Queue, Refusal, RefusedBy, Request, Slot, Standing, State, largest};
 use crate::time::{Moment, Span};
-use crate::virtual_clock::Cores;
+use crate::virtual_clock::{Cores, divide};
 
 /// The service rate is measured over the last 2 to 4 s in which requests waited.
 const WINDOW_NS: u64 = 2_000_000_000;
@@ -23,42 +23,34 @@ const RETRY_MAX_MS: u64 = 60_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServiceRate {
     prior: Cores,
-    at: Moment,
-    /// The clock's work at `at`, in nanoseconds.
-    work_at: u64,
+    /// The last time it was observed and the clock's work then, in nanoseconds, if requests waited.
+    pub(super) since: Option<(Moment, u64)>,
     /// Time in which requests waited, and the work done in it.
     elapsed: u64,
     work: u64,
-    is_waiting: bool,
 }
 
 impl ServiceRate {
     pub(super) const fn new(prior: Cores) -> Self {
-        Self { prior, at: Moment::ZERO, work_at: 0, elapsed: 0, work: 0, is_waiting: false }
-    }
-
-    /// Whether requests waited when [`Self::observe`] was last called.
-    pub(super) const fn is_waiting(&self) -> bool {
-        self.is_waiting
+        Self { prior, since: None, elapsed: 0, work: 0 }
     }
 
     pub(super) fn observe(&mut self, work: u64, is_waiting: bool, now: Moment) {
-        if self.is_waiting {
-            self.elapsed += now.since(self.at).as_nanos();
-            self.work += work.wrapping_sub(self.work_at);
+        if let Some((at, work_at)) = self.since {
+            self.elapsed += now.since(at).as_nanos();
+            self.work += work.wrapping_sub(work_at);
             if self.elapsed > 2 * WINDOW_NS {
                 (self.elapsed, self.work) = (self.elapsed / 2, self.work / 2);
             }
         }
-        (self.at, self.work_at, self.is_waiting) = (now, work, is_waiting);
+        self.since = is_waiting.then_some((now, work));
     }
 
     /// Time to serve `cost` nanoseconds of CPU time.
     pub(super) fn time_for(&self, cost: u64) -> Span {
         let prior = u128::from(PRIOR_NS) * u128::from(self.prior.as_milli()) / 1000;
         let (elapsed, work) = (u128::from(self.elapsed) + u128::from(PRIOR_NS), u128::from(self.work) + prior);
-        let nanos = u128::from(cost) * elapsed / work.max(1);
-        Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        Span::from_nanos(divide(u128::from(cost) * elapsed, work.max(1)))
     }
 }
 
@@ -66,61 +58,52 @@ impl Queue {
     /// The estimated time until a request that arrived now would be answered: for the choice among several backends.
     pub fn time_to_answer(&mut self, request: Request, now: Moment) -> Span {
         self.advance(now);
-        let slot = self.slot_for(request, self.tags(&request.client), now);
+        let slot = self.slot_for(request, now);
         let wait = if self.goes_at_once(&slot, now) { Span::ZERO } else { self.standing(&slot).wait };
         // The request shares the cores with all in flight, and takes longer than its price by that factor.
-        let (in_flight, cores) = (u64::from(self.in_flight() + 1) * 1000, u64::from(self.cores().as_milli()));
-        let shared = u128::from(slot.cost.as_nanos()) * u128::from(in_flight.max(cores)) / u128::from(cores);
-        wait + Span::from_nanos(u64::try_from(shared).unwrap_or(u64::MAX))
+        let cores = self.cores().as_milli();
+        let shared = u64::from(self.in_flight() + 1) * 1000;
+        let nanos = u128::from(slot.cost.as_nanos()) * u128::from(shared.max(cores.into()));
+        wait + Span::from_nanos(divide(nanos, cores.into()))
     }
 
     /// Where a request stands, whether it waits already or is about to.
     ///
     /// The wait ends when everything that goes before it has been served: no more than all that competes with it, and
-    /// no more than its own client's requests and as much of each other client's, divided by its own weight.
+    /// no more than its own client's requests and as much of each other client's, divided by its own weight. Requests
+    /// compete with it if their clients' standing is the same or better, and their octave is at most one above its own.
     pub(super) fn standing(&self, slot: &Slot) -> Standing {
-        let (total, addresses) = self.competitors(slot);
+        let heaviest = (usize::from(slot.octave) + 1).min(OCTAVES - 1);
+        let standings = &self.waiting_costs[..=usize::from(slot.is_ahead)];
+        let total: u64 = standings.iter().flat_map(|octaves| &octaves[..=heaviest]).sum();
+        let addresses: u32 = self.lanes[..=heaviest].iter().map(|lane| lane.addresses).sum();
         let own = self.backlogs.get(&slot.request.client.address).copied().unwrap_or_default();
-        let (is_new, mean) = (slot.state != State::Waiting, slot.mean.as_nanos());
-        let with_itself = own.cost.saturating_add(if is_new { mean } else { 0 });
-        let others = u128::from(with_itself) * u128::from(addresses.saturating_sub(1)) * 1000;
-        let others = u64::try_from(others / u128::from(slot.request.weight_milli.max(1))).unwrap_or(u64::MAX);
-        let mut before = total.min(with_itself.saturating_add(others).saturating_sub(mean));
-        let is_only = own.count + u32::from(is_new) == 1;
-        if is_only && self.rate.time_for(before) > self.settings.hold_max {
+        let (is_new, mean) = (!matches!(slot.state, State::Waiting(_)), slot.mean.as_nanos());
+        let (cost, count) = (own.cost.saturating_add(if is_new { mean } else { 0 }), own.count + u32::from(is_new));
+        let others = u128::from(cost) * u128::from(addresses.saturating_sub(1)) * 1000;
+        let others = divide(others, slot.request.weight_milli.max(1).into());
+        let mut before = total.min(cost.saturating_add(others).saturating_sub(mean));
+        if count == 1 && self.rate.time_for(before) > self.settings.hold_max {
             before = self.before_newcomer(slot).map_or(before, |first| first.min(before));
         }
-        let count = u32::try_from(addresses.max(1)).unwrap_or(u32::MAX);
-        let waiting = u32::try_from(self.waiting).unwrap_or(u32::MAX).saturating_add(u32::from(is_new));
-        let position = waiting.min((own.count + u32::from(is_new)).saturating_mul(count));
+        let waiting = u32::try_from(self.waiting).unwrap_or(u32::MAX).saturating_add(is_new.into());
+        let position = waiting.min(count.saturating_mul(addresses.max(1)));
         Standing { is_ahead: slot.is_ahead, position, wait: self.rate.time_for(before) }
     }
 
     /// The price of what goes before a request whose client has nothing else waiting: the next request of every block
     /// that goes before its own. `None` if those are many. Requests that arrived before their client came ahead of its
-    /// share do not count here, whereas [`Self::competitors`] counts them.
+    /// share do not count here, whereas [`Self::standing`] counts them.
     fn before_newcomer(&self, slot: &Slot) -> Option<u64> {
         let heaviest = (usize::from(slot.octave) + 1).min(OCTAVES - 1);
         let client = &slot.request.client;
         let rank = (quantum(largest(self.tags(client))), u64::MAX);
-        let mut before = 0;
-        for (octave, lane) in self.lanes[..=heaviest].iter().enumerate() {
-            let blocks = lane.blocks_before(client.block, rank, BLOCKS_MAX);
-            if blocks == BLOCKS_MAX {
-                return None;
-            }
-            before += blocks as u64 * (OCTAVE_BASE_NS << octave) * 3 / 2;
-        }
-        Some(before)
-    }
-
-    /// The price of what waits and competes with a request, and the number of addresses it comes from.
-    fn competitors(&self, slot: &Slot) -> (u64, u64) {
-        let heaviest = (usize::from(slot.octave) + 1).min(OCTAVES - 1);
-        let standings = &self.waiting_costs[..=usize::from(slot.is_ahead)];
-        let total = standings.iter().flat_map(|octaves| &octaves[..=heaviest]).sum();
-        let addresses = self.lanes[..=heaviest].iter().map(|lane| lane.addresses() as u64).sum();
-        (total, addresses)
+        let lanes = self.lanes[..=heaviest].iter().enumerate();
+        let costs = lanes.map(|(octave, lane)| match lane.blocks_before(client.block, rank, BLOCKS_MAX) {
+            BLOCKS_MAX => None,
+            blocks => Some(blocks as u64 * (OCTAVE_BASE_NS << octave) * 3 / 2),
+        });
+        costs.sum()
     }
 
     /// Time until everything that waits has been served.

@@ -1,7 +1,7 @@
 //! Predicts what the queue would do with a request, without admitting it.
 
 use super::client::Client;
-use super::{Queue, RefusedBy, Request, RouteKey, Slot, Standing, largest};
+use super::{Queue, RefusedBy, Request, RouteKey, Slot, Standing};
 use crate::time::Moment;
 
 /// The prediction for a request that arrived now.
@@ -30,25 +30,21 @@ impl Queue {
         self.advance(now);
         let any = RouteKey { route: u64::MAX, parent: u64::MAX };
         let request = Request { client, route: route.unwrap_or(any), weight_milli, bytes: 0 };
-        let slot = self.slot_for(request, self.tags(&client), now);
+        let slot = self.slot_for(request, now);
         // A request of no known route is like most others: it does not go first to find out what its route costs.
         let slot = Slot { is_unseen: slot.is_unseen && route.is_some(), ..slot };
         let standing = self.standing(&slot);
+        let has_room = self.waiting < self.settings.total && self.waiting_bytes < self.settings.memory;
         let fate = if self.goes_at_once(&slot, now) {
             Fate::Go
         } else if self.waits_too_long(&slot, standing) {
             Fate::Refuse(RefusedBy::WaitTooLong)
-        } else if !self.could_make_room(largest(self.tags(&client))) {
-            Fate::Refuse(RefusedBy::Full)
-        } else {
+        } else if has_room || self.last_ahead_of(&client).is_some() {
             Fate::Wait
+        } else {
+            Fate::Refuse(RefusedBy::Full)
         };
         Forecast { standing, fate }
-    }
-
-    fn could_make_room(&self, tag: u64) -> bool {
-        let has_room = self.waiting < self.settings.total && self.waiting_bytes < self.settings.memory;
-        has_room || self.last().is_some_and(|(last, _)| last > tag.max(self.front()))
     }
 }
 

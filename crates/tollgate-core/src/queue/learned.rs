@@ -40,16 +40,9 @@ pub struct LearnedPrice {
     pub deviation: Span,
 }
 
-impl LearnedPrice {
-    pub(super) fn clamped(self) -> Self {
-        let mean = self.mean.clamp(PRICE_MIN, PRICE_MAX);
-        Self { key: self.key, mean, deviation: self.deviation.min(mean) }
-    }
-}
-
 impl Queue {
     /// How many prices a queue has room for.
-    pub const PRICES_MAX: usize = super::ROUTES_MAX;
+    pub const PRICES_MAX: usize = 4096;
 
     /// The knowledge to keep.
     pub fn learned(&self) -> Learned {
@@ -59,6 +52,9 @@ impl Queue {
     /// Starts from the knowledge of an earlier queue. Call it before the first request arrives.
     pub fn restore(&mut self, learned: &Learned, now: Moment) {
         self.limit.restore(learned.in_flight, now);
-        learned.prices.iter().take(Self::PRICES_MAX).for_each(|price| self.prices.restore(price.clamped()));
+        for &LearnedPrice { key, mean, deviation } in learned.prices.iter().take(Self::PRICES_MAX) {
+            let mean = mean.clamp(PRICE_MIN, PRICE_MAX);
+            self.prices.restore(LearnedPrice { key, mean, deviation: deviation.min(mean) });
+        }
     }
 }

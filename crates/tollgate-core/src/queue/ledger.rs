@@ -6,69 +6,56 @@
 //! far that one was: a key that is not found starts from there. So nobody can come by credit through being pushed out,
 //! and a stranger loses at most what the least ahead of eight has had.
 
-use alloc::boxed::Box;
 use alloc::vec;
+use alloc::vec::Vec;
 
 /// Keys in a line.
-const LINE: usize = 8;
+pub(super) const LINE: usize = 8;
 
 #[derive(Clone, Debug)]
 pub(super) struct Ledger {
-    lines: Box<[Line]>,
+    lines: Vec<Line>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
-    keys: [u64; LINE],
-    /// Where each key's next request would start; 0 in a place that is free.
-    tags: [u64; LINE],
-    /// The furthest that any key which had to make room had come.
+    /// Each key, and where its next request would start; 0 in a place that is free.
+    places: [(u64, u64); LINE],
+    /// The furthest that any key which had to make room had come. Zero while a place is free.
     floor: u64,
 }
 
 impl Ledger {
     /// A ledger with places for at least this many keys.
     pub(super) fn new(keys: usize) -> Self {
-        Self { lines: vec![Line::default(); keys.div_ceil(LINE).max(1)].into_boxed_slice() }
+        Self { lines: vec![Line::default(); keys.div_ceil(LINE).max(1)] }
     }
 
     /// Where the next request of `key` would start, not before `least`.
     pub(super) fn tag(&self, key: u64, least: u64) -> u64 {
-        let line = &self.lines[self.index(key)];
-        line.find(key).map_or(line.floor, |at| line.tags[at]).max(least)
+        let Line { places, floor } = &self.lines[line_of(key, self.lines.len())];
+        places.iter().find(|(owner, _)| *owner == key).map_or(*floor, |(_, tag)| *tag).max(least)
     }
 
     /// Puts `key` at `tag`. A key that is not beyond `least` needs no place.
     pub(super) fn set(&mut self, key: u64, tag: u64, least: u64) {
-        let index = self.index(key);
-        let line = &mut self.lines[index];
-        match line.find(key) {
-            Some(at) => line.tags[at] = tag,
-            None if tag > least.max(line.floor) => line.welcome(key, tag, least),
-            None => {}
+        let index = line_of(key, self.lines.len());
+        let Line { places, floor } = &mut self.lines[index];
+        if let Some((_, own)) = places.iter_mut().find(|(owner, _)| *owner == key) {
+            *own = tag;
+        } else if tag > least.max(*floor)
+            && let Some(place) = places.iter_mut().min_by_key(|(_, tag)| *tag)
+        {
+            *floor = (*floor).max(place.1);
+            *place = (key, tag);
         }
-    }
-
-    fn index(&self, key: u64) -> usize {
-        // Spreads keys whatever their bits, and needs no power of two.
-        let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        ((u128::from(mixed) * self.lines.len() as u128) >> 64) as usize
     }
 }
 
-impl Line {
-    fn find(&self, key: u64) -> Option<usize> {
-        (0..LINE).find(|&at| self.keys[at] == key && self.tags[at] != 0)
-    }
-
-    fn welcome(&mut self, key: u64, tag: u64, least: u64) {
-        let at = (0..LINE).min_by_key(|&at| self.tags[at]).unwrap_or(0);
-        if self.tags[at] > least {
-            self.floor = self.floor.max(self.tags[at]);
-        }
-        self.keys[at] = key;
-        self.tags[at] = tag;
-    }
+/// The index of the line that a key belongs to. Spreads keys whatever their bits, and needs no power of two.
+pub(super) fn line_of(key: u64, lines: usize) -> usize {
+    let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    ((u128::from(mixed) * lines as u128) >> 64) as usize
 }
 
 #[cfg(test)]

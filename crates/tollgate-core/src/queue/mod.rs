@@ -19,7 +19,7 @@
 //! | new | may go, and no better request that may go waits | in flight |
 //! | new | the wait is estimated above `hold_max`, or the room is full and its client is furthest ahead | refused |
 //! | new | otherwise | waiting |
-//! | new | is exempt ([`Queue::pass`]) | exempt: paused, uncounted (table of `observe.rs`) |
+//! | new | is exempt ([`Queue::pass`]) | exempt: uncounted (table of `observe.rs`) |
 //! | waiting | first in order that may go | in flight |
 //! | waiting | the client disconnects | gone |
 //! | waiting | the wait is estimated far above `hold_max` and it is the newest; displaced; waited too long | refused |
@@ -83,9 +83,8 @@ const OCTAVES: usize = 16;
 const OCTAVE_BASE_NS: u64 = 500_000;
 /// How often waiting requests are compared with the estimated wait.
 const TRIM_EVERY: Span = Span::from_millis(100);
-/// Keys whose tags are remembered, and routes whose prices are.
+/// Keys whose tags are remembered.
 const KEYS_MAX: usize = 32_768;
-const ROUTES_MAX: usize = 4096;
 
 /// How a queue behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,25 +139,31 @@ pub struct Ticket {
     generation: u32,
 }
 
-impl Ticket {
-    const fn slot(self) -> usize {
-        self.slot as usize
-    }
-}
-
-/// Where one request is. See the table at the top of the module.
+/// Where one request is. See the table at the top of the module. The clock is read when its present stay at the backend
+/// begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// The slot is free.
+    /// Not at the backend, which waits for the rest of the request. Also a new request that has not started.
     #[default]
-    Gone,
-    /// In one of [`Queue::lanes`].
-    Waiting,
-    /// At the backend. Its index in [`Queue::in_flight`], and the clock when its present stay there began.
-    InFlight(u32, Reading),
-    /// At the backend, but not counted in [`Queue::in_flight`]: the backend waits for the rest of the request. Also a
-    /// new request that has not started, and one that is only in [`Slot::uncounted`].
     Paused,
+    /// In one of [`Queue::lanes`]; at the backend as well if the queue only observes, and would have held it.
+    Waiting(Option<Reading>),
+    /// At the backend. Its index in [`Queue::in_flight`].
+    InFlight(u32, Reading),
+    /// At the backend, but not counted in [`Queue::in_flight`]: because it is exempt, or because the queue only
+    /// observes, and would have refused it.
+    Uncounted(Reading),
+}
+
+impl State {
+    /// The clock when the present stay at the backend began, if the request is there.
+    const fn reading(self) -> Option<Reading> {
+        match self {
+            Self::Paused => None,
+            Self::Waiting(reading) => reading,
+            Self::InFlight(_, reading) | Self::Uncounted(reading) => Some(reading),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -197,9 +202,6 @@ struct Slot {
     wave: u32,
     /// The last stay that has ended.
     stay: Option<Stay>,
-    /// The clock when its stay began, if it is at the backend without counting against the limit: because it is exempt,
-    /// or because the queue only observes, and would have held or refused it.
-    uncounted: Option<Reading>,
 }
 
 /// The waiting requests of one address: the sum of their [`Slot::mean`] in nanoseconds, and their number.
@@ -240,7 +242,7 @@ pub struct Queue {
     overruns_at: Moment,
     trimmed_at: Moment,
     /// Waiting requests that were refused, until [`Self::poll`] returns them.
-    refused: Vec<(Ticket, Refusal)>,
+    refusals: Vec<Event>,
     /// Counts arrivals and dispatches.
     turns: u64,
     jitter: u64,
@@ -266,12 +268,12 @@ impl Queue {
             contention: Contention::new(now),
             probe: None,
             clock: VirtualClock::new(settings.cores),
-            prices: Prices::new(ROUTES_MAX),
+            prices: Prices::new(Self::PRICES_MAX),
             limit: InFlightLimit::new(settings.cores, now),
             rate: ServiceRate::new(settings.cores),
             overruns_at: now,
             trimmed_at: now,
-            refused: Vec::new(),
+            refusals: Vec::new(),
             turns: 0,
             jitter: 0,
         }
@@ -307,39 +309,31 @@ impl Queue {
         self.prices.price(route)
     }
 
-    /// A request arrives.
+    /// A request arrives. If it is to wait, others are displaced where that is needed to make room for it.
     pub fn arrive(&mut self, request: Request, now: Moment) -> Arrival {
-        let (slot, tags, judgement) = self.judge(request, now);
-        match judgement {
-            Judgement::Go => Arrival::Go(self.go(slot, tags, now)),
-            Judgement::Wait(standing) => Arrival::Wait(self.enter(slot, tags), standing),
-            Judgement::Refuse(refusal) => Arrival::Refuse(refusal),
-        }
-    }
-
-    /// Decides about an arriving request, for [`Self::arrive`] and [`Self::observe`], which carry the decision out. If
-    /// it is to wait, others were displaced where that was needed to make room for it.
-    fn judge(&mut self, request: Request, now: Moment) -> (Slot, [u64; TAGS], Judgement) {
         self.advance(now);
         self.check_overruns(now);
-        let tags = self.tags(&request.client);
-        let slot = self.slot_for(request, tags, now);
+        let slot = self.slot_for(request, now);
         if self.goes_at_once(&slot, now) {
-            return (slot, tags, Judgement::Go);
+            let ticket = self.insert(slot);
+            self.start(ticket.slot, now);
+            return Arrival::Go(ticket);
         }
         self.limit.note_wait(now);
         if self.waiting > 0 {
             self.update_contention(now);
         }
         let standing = self.standing(&slot);
-        let judgement = if self.waits_too_long(&slot, standing) {
-            Judgement::Refuse(self.refusal(RefusedBy::WaitTooLong, standing))
-        } else if !self.make_room(&request, largest(tags)) {
-            Judgement::Refuse(self.refusal(RefusedBy::Full, standing))
-        } else {
-            Judgement::Wait(standing)
-        };
-        (slot, tags, judgement)
+        if self.waits_too_long(&slot, standing) {
+            return Arrival::Refuse(self.refusal(RefusedBy::WaitTooLong, standing));
+        }
+        if !self.make_room(&request) {
+            return Arrival::Refuse(self.refusal(RefusedBy::Full, standing));
+        }
+        self.turns += 1;
+        let ticket = self.insert(Slot { turn: self.turns, ..slot });
+        self.wait(ticket.slot);
+        Arrival::Wait(ticket, standing)
     }
 
     /// Whether a request is refused because of its estimated wait. Nothing is refused for the price of a route that
@@ -352,13 +346,13 @@ impl Queue {
         (self.is_probe(slot) || !self.has_better(slot)) && self.may_go(slot, now)
     }
 
-    fn slot_for(&self, request: Request, tags: [u64; TAGS], now: Moment) -> Slot {
+    fn slot_for(&self, request: Request, now: Moment) -> Slot {
         let price = self.prices.price(request.route);
         Slot {
             mean: price.usual,
             cost: price.estimate,
             octave: octave(price.estimate),
-            is_ahead: largest(tags) > self.front(),
+            is_ahead: self.is_ahead(&request.client),
             is_settled: price.is_settled,
             is_seen: price.is_seen,
             is_unseen: price.is_unseen,
@@ -368,49 +362,29 @@ impl Queue {
         }
     }
 
-    fn go(&mut self, slot: Slot, tags: [u64; TAGS], now: Moment) -> Ticket {
-        let ticket = self.insert(slot);
-        self.start(ticket.slot, largest(tags), now);
-        ticket
-    }
-
-    fn enter(&mut self, slot: Slot, tags: [u64; TAGS]) -> Ticket {
-        self.turns += 1;
-        let ticket = self.insert(Slot { turn: self.turns, ..slot });
-        self.wait(ticket.slot, usize::from(slot.octave), tags);
-        ticket
-    }
-
     /// The next event of a waiting request. Call it after every other call until it returns `None`.
     pub fn poll(&mut self, now: Moment) -> Option<Event> {
-        if let Some((ticket, refusal)) = self.refused.pop() {
-            return Some(Event::Refuse(ticket, refusal));
+        if self.waiting == 0 || !self.refusals.is_empty() {
+            return self.refusals.pop();
         }
-        if self.waiting == 0 {
-            return None;
-        }
-        let end = self.first_that_may_go(now)?;
-        self.reprice(end.request);
-        self.unwait(end.request);
-        let client = self.slots[end.request as usize].request.client;
-        let tag = self.tag_of(end.request);
-        self.slots[end.request as usize].is_ahead = tag > self.front();
+        let at = self.first_that_may_go(now)?;
+        self.unwait(at);
         self.turns += 1;
-        let turn = self.turns;
-        self.lanes.iter_mut().filter(|lane| !lane.is_empty()).for_each(|lane| lane.served(&client, turn));
-        self.start(end.request, tag, now);
-        Some(Event::Go(self.ticket(end.request)))
+        let client = self.slots[at as usize].request.client;
+        self.lanes.iter_mut().for_each(|lane| lane.served(&client, self.turns));
+        self.start(at, now);
+        Some(Event::Go(self.ticket(at)))
     }
 
     /// The client of a waiting request has disconnected. False if the request does not wait any more.
     pub fn leave(&mut self, ticket: Ticket, now: Moment) -> bool {
         self.advance(now);
-        if self.slot(ticket).is_none_or(|slot| slot.state != State::Waiting || slot.uncounted.is_some()) {
-            return false;
+        let is_held = self.slot(ticket).is_some_and(|slot| slot.state == State::Waiting(None));
+        if is_held {
+            self.unwait(ticket.slot);
+            self.remove(ticket.slot);
         }
-        self.unwait(ticket.slot);
-        self.remove(ticket.slot);
-        true
+        is_held
     }
 
     /// A request has waited too long. `None` if it does not wait any more. The refusal has its whole wait.
@@ -423,7 +397,7 @@ impl Queue {
 
     /// Where a waiting request stands now.
     pub fn standing_of(&self, ticket: Ticket) -> Option<Standing> {
-        self.slot(ticket).filter(|slot| slot.state == State::Waiting).map(|slot| self.standing(slot))
+        self.slot(ticket).filter(|slot| matches!(slot.state, State::Waiting(_))).map(|slot| self.standing(slot))
     }
 
     /// The backend waits for the rest of a request, which does not count against the limit until [`Self::resume`].
@@ -444,27 +418,19 @@ impl Queue {
 
     /// The cost of a request in flight so far.
     pub fn so_far(&mut self, ticket: Ticket, now: Moment) -> Span {
-        match self.slot(ticket) {
-            Some(
-                Slot { state: State::InFlight(_, reading), toll, .. } | Slot { uncounted: Some(reading), toll, .. },
-            ) => {
-                let (reading, toll) = (*reading, *toll);
-                toll + self.clock.so_far(reading, now)
-            }
-            Some(Slot { toll, .. }) => *toll,
-            None => Span::ZERO,
-        }
+        let Some(&Slot { state, toll, .. }) = self.slot(ticket) else { return Span::ZERO };
+        toll + state.reading().map_or(Span::ZERO, |reading| self.clock.so_far(reading, now))
     }
 
     /// The backend has finished a request that has cost `toll`. The queue learns from it if it `teaches` something
     /// about its route.
     pub fn done(&mut self, ticket: Ticket, toll: Span, teaches: bool, now: Moment) {
         self.advance(now);
-        if self.slot(ticket).is_none_or(|slot| slot.state == State::Waiting && slot.uncounted.is_none()) {
+        if self.slot(ticket).is_none_or(|slot| slot.state == State::Waiting(None)) {
             return;
         }
         self.stop(ticket.slot, now);
-        let slot = self.slots[ticket.slot()];
+        let slot = self.slots[ticket.slot as usize];
         if !slot.is_exempt {
             self.charge(ticket.slot, toll);
         }
@@ -508,10 +474,7 @@ impl Queue {
 
     /// The backend has used `cpu` since the last call; `None` if that is not measured.
     pub fn measure(&mut self, cpu: Option<Span>, now: Moment) {
-        match cpu {
-            Some(cpu) => self.clock.measure(cpu, now),
-            None => self.clock.unmeasured(now),
-        }
+        self.clock.measure(cpu, now);
     }
 
     /// Takes over other settings. Waiting requests go on waiting and tags stay where they are.
@@ -524,65 +487,64 @@ impl Queue {
     }
 
     /// Adds a request that goes to the backend, charges its client, and moves virtual time on.
-    fn start(&mut self, at: u32, tag: u64, now: Moment) {
-        let slot = &self.slots[at as usize];
-        if slot.is_ahead {
+    fn start(&mut self, at: u32, now: Moment) {
+        let tag = self.tag_of(at);
+        let is_ahead = tag > self.front();
+        let slot = &mut self.slots[at as usize];
+        slot.is_ahead = is_ahead;
+        if is_ahead {
             self.ahead_at = now;
         } else if slot.arrived == now {
             self.contention.serve(slot.request.client, slot.mean, now);
         }
         // A request that goes before its turn, because it is light, does not make the turn later for others.
-        if self.waiting == 0 {
-            self.time = self.time.max(tag);
-        } else {
-            let firsts = self.lanes.iter().filter_map(Tree::first).map(|first| self.tag_of(first.request));
-            self.time = self.time.max(firsts.fold(tag, u64::min));
-        }
+        let lanes = if self.waiting > 0 { &self.lanes[..] } else { &[] };
+        let firsts = lanes.iter().filter_map(Tree::first).map(|first| self.tag_of(first.request));
+        self.time = self.time.max(firsts.fold(tag, u64::min));
         self.run(at, now);
         self.charge(at, self.slots[at as usize].cost);
     }
 
+    /// Begins a request's stay at the backend, or counts a request that is there already.
     fn run(&mut self, at: u32, now: Moment) {
-        if self.slots[at as usize].is_exempt {
-            return self.run_uncounted(at, now);
-        }
-        let uncounted = self.slots[at as usize].uncounted.take();
-        let reading = uncounted.unwrap_or_else(|| self.clock.start(now));
-        let (wave, is_probe) = (self.limit.start(), self.is_probe(&self.slots[at as usize]));
+        let is_probe = self.is_probe(&self.slots[at as usize]);
         let slot = &mut self.slots[at as usize];
-        slot.wave = wave;
-        if is_probe {
-            self.probe = Some(at);
+        let reading = slot.state.reading().unwrap_or_else(|| self.clock.start(now));
+        if slot.is_exempt {
+            slot.state = State::Uncounted(reading);
+        } else {
+            self.probe = is_probe.then_some(at).or(self.probe);
+            slot.wave = self.limit.start();
+            slot.state = State::InFlight(self.in_flight.add(at, slot), reading);
         }
-        let index = self.in_flight.add(at, slot);
-        slot.state = State::InFlight(index, reading);
     }
 
+    /// Ends a request's stay at the backend.
     fn stop(&mut self, at: u32, now: Moment) {
-        if self.stop_uncounted(at, now) {
-            return;
-        }
         let slot = &mut self.slots[at as usize];
-        let State::InFlight(index, reading) = slot.state else { return };
+        let Some(reading) = slot.state.reading() else { return };
         let stay = self.clock.end(reading, now);
-        slot.toll = slot.toll + stay.toll;
-        slot.stay = Some(stay);
-        slot.state = State::Paused;
-        self.probe = self.probe.filter(|probe| *probe != at);
-        if core::mem::take(&mut slot.has_overrun) {
-            self.prices.lower(slot.request.route);
-        }
-        self.limit.end(slot.wave);
-        if let Some(moved) = self.in_flight.remove(index, slot)
-            && let State::InFlight(index_of_moved, _) = &mut self.slots[moved as usize].state
-        {
-            *index_of_moved = index;
+        (slot.toll, slot.stay) = (slot.toll + stay.toll, Some(stay));
+        match core::mem::take(&mut slot.state) {
+            State::Paused | State::Uncounted(_) => {}
+            State::Waiting(_) => self.unwait(at),
+            State::InFlight(index, _) => {
+                self.probe = self.probe.filter(|probe| *probe != at);
+                if core::mem::take(&mut slot.has_overrun) {
+                    self.prices.lower(slot.request.route);
+                }
+                self.limit.end(slot.wave);
+                if let Some(moved) = self.in_flight.remove(index, slot)
+                    && let State::InFlight(index_of_moved, _) = &mut self.slots[moved as usize].state
+                {
+                    *index_of_moved = index;
+                }
+            }
         }
     }
 
     fn slot(&self, ticket: Ticket) -> Option<&Slot> {
-        let slot = self.slots.get(ticket.slot())?;
-        (slot.generation == ticket.generation && slot.state != State::Gone).then_some(slot)
+        self.slots.get(ticket.slot as usize).filter(|slot| slot.generation == ticket.generation)
     }
 
     fn ticket(&self, at: u32) -> Ticket {
@@ -592,23 +554,21 @@ impl Queue {
     fn insert(&mut self, slot: Slot) -> Ticket {
         let at = self.free.pop().unwrap_or(self.slots.len() as u32);
         match self.slots.get_mut(at as usize) {
-            Some(place) => *place = Slot { generation: place.generation, state: State::Paused, ..slot },
-            None => self.slots.push(Slot { state: State::Paused, ..slot }),
+            Some(free) => *free = Slot { generation: free.generation, ..slot },
+            None => self.slots.push(slot),
         }
         self.ticket(at)
     }
 
     fn remove(&mut self, at: u32) {
         let slot = &mut self.slots[at as usize];
-        slot.state = State::Gone;
-        slot.generation = slot.generation.wrapping_add(1);
+        *slot = Slot { generation: slot.generation.wrapping_add(1), ..Slot::default() };
         self.free.push(at);
     }
 }
 
 fn octave(cost: Span) -> u8 {
-    let octaves = (cost.as_nanos() / OCTAVE_BASE_NS).max(1).ilog2();
-    octaves.min(OCTAVES as u32 - 1) as u8
+    (cost.as_nanos() / OCTAVE_BASE_NS).max(1).ilog2().min(OCTAVES as u32 - 1) as u8
 }
 
 fn largest(tags: [u64; TAGS]) -> u64 {

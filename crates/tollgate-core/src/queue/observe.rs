@@ -12,31 +12,28 @@
 //! |---|---|---|
 //! | new | may go | in flight |
 //! | new | would wait | waiting, uncounted |
-//! | new | would be refused | paused, uncounted |
+//! | new | would be refused | uncounted |
 //! | waiting | the queue begins to observe | waiting, uncounted |
 //! | waiting, uncounted | first in order that may go | in flight |
-//! | waiting, uncounted | would be refused: displaced, or the estimated wait is too long | paused, uncounted |
-//! | uncounted | its client stalls the upload | paused |
+//! | waiting, uncounted | would be refused: displaced, or the estimated wait is too long | uncounted |
+//! | uncounted, waiting or not | its client stalls the upload | paused |
 //! | paused | the upload flows again | in flight |
-//! | uncounted | the backend has finished | settled: its slot is free |
+//! | uncounted, waiting or not | the backend has finished | settled: its slot is free |
 //!
-//! "Uncounted" is [`Slot::uncounted`]: the request is at the backend and runs, but does not count against the in-flight
-//! limit. A request in [`State::Paused`] runs only if it is uncounted; otherwise the backend waits for the rest of it.
-//! Exempt requests ([`Queue::pass`]) are uncounted as well, in every mode, also after a stalled upload. Their clients
-//! are not charged.
+//! "Uncounted" is [`State::Uncounted`], or [`State::Waiting`] with a reading of the clock: the request is at the backend
+//! and runs, but does not count against the in-flight limit. Exempt requests ([`Queue::pass`]) are uncounted as well, in
+//! every mode, also after a stalled upload. Their clients are not charged.
 
-use super::client::TAGS;
-use super::{Judgement, Queue, Request, Slot, State, Ticket};
+use super::{Arrival, Judgement, Queue, Request, Slot, State, Ticket};
 use crate::time::Moment;
 
 impl Queue {
     /// A request arrives and goes to the backend at once, whatever the queue would have done.
     pub fn observe(&mut self, request: Request, now: Moment) -> (Ticket, Judgement) {
-        let (slot, tags, judgement) = self.judge(request, now);
-        let ticket = match judgement {
-            Judgement::Go => return (self.go(slot, tags, now), judgement),
-            Judgement::Wait(_) => self.enter(slot, tags),
-            Judgement::Refuse(_) => self.insert(slot),
+        let (ticket, judgement) = match self.arrive(request, now) {
+            Arrival::Go(ticket) => return (ticket, Judgement::Go),
+            Arrival::Wait(ticket, standing) => (ticket, Judgement::Wait(standing)),
+            Arrival::Refuse(refusal) => (self.insert(self.slot_for(request, now)), Judgement::Refuse(refusal)),
         };
         self.run_uncounted(ticket.slot, now);
         (ticket, judgement)
@@ -46,9 +43,8 @@ impl Queue {
     /// charged.
     pub fn pass(&mut self, request: Request, now: Moment) -> Ticket {
         self.advance(now);
-        let slot = self.slot_for(request, [0; TAGS], now);
-        let ticket = self.insert(Slot { is_exempt: true, ..slot });
-        self.run_uncounted(ticket.slot, now);
+        let ticket = self.insert(Slot { is_exempt: true, ..self.slot_for(request, now) });
+        self.run(ticket.slot, now);
         ticket
     }
 
@@ -56,29 +52,18 @@ impl Queue {
     /// the backend already.
     pub fn release(&mut self, ticket: Ticket, now: Moment) -> bool {
         self.advance(now);
-        let waits = self.slot(ticket).is_some_and(|slot| slot.state == State::Waiting && slot.uncounted.is_none());
-        if waits {
+        let is_held = self.slot(ticket).is_some_and(|slot| slot.state == State::Waiting(None));
+        if is_held {
             self.run_uncounted(ticket.slot, now);
         }
-        waits
+        is_held
     }
 
-    /// Starts the stay of a request that does not count against the in-flight limit.
-    pub(super) fn run_uncounted(&mut self, at: u32, now: Moment) {
-        let reading = self.clock.start(now);
-        self.slots[at as usize].uncounted = Some(reading);
-    }
-
-    /// Ends the stay of a request that does not count against the limit. False if the request is no such one.
-    pub(super) fn stop_uncounted(&mut self, at: u32, now: Moment) -> bool {
-        let Some(reading) = self.slots[at as usize].uncounted.take() else { return false };
-        let stay = self.clock.end(reading, now);
-        if self.slots[at as usize].state == State::Waiting {
-            self.unwait(at);
-        }
-        let slot: &mut Slot = &mut self.slots[at as usize];
-        (slot.state, slot.toll, slot.stay) = (State::Paused, slot.toll + stay.toll, Some(stay));
-        true
+    /// Begins the stay of a request that does not count against the in-flight limit.
+    fn run_uncounted(&mut self, at: u32, now: Moment) {
+        let (reading, state) = (self.clock.start(now), &mut self.slots[at as usize].state);
+        let waits = matches!(state, State::Waiting(_));
+        *state = if waits { State::Waiting(Some(reading)) } else { State::Uncounted(reading) };
     }
 }
 
@@ -135,7 +120,7 @@ mod tests {
     fn a_request_that_waits_when_the_queue_begins_to_observe_goes() {
         let mut queue = one_at_a_time();
         let (first, _) = queue.observe(request(1), at(1));
-        let super::super::Arrival::Wait(second, _) = queue.arrive(request(2), at(2)) else { panic!("it waits") };
+        let Arrival::Wait(second, _) = queue.arrive(request(2), at(2)) else { panic!("it waits") };
         assert!(queue.release(second, at(3)) && !queue.release(second, at(3)));
         assert!(!queue.leave(second, at(4)), "it is at the backend");
         finish(&mut queue, second, at(5));

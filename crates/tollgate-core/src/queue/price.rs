@@ -10,13 +10,11 @@
 
 use super::knee::Usual;
 use super::learned::LearnedPrice;
+use super::ledger::{LINE, line_of};
 use crate::time::Span;
-use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Routes in a line.
-const LINE: usize = 8;
 /// Newcomers that it takes to evict a route in constant use.
 const WORTH_MAX: u8 = 64;
 /// Requests of a route that its mean remembers.
@@ -64,57 +62,52 @@ pub struct Price {
     pub is_unseen: bool,
 }
 
-/// The mean of some costs and their mean deviation from it, in nanoseconds.
+/// The mean of some costs and their mean deviation from it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
-    mean: u64,
-    usual: u64,
-    deviation: u64,
+    mean: Span,
+    usual: Span,
+    deviation: Span,
     /// The largest of late: it decays by a 64th with every request.
-    most: u64,
+    most: Span,
     seen: u64,
 }
 
 impl Cost {
     fn record(&mut self, toll: Span) {
-        let toll = toll.as_nanos();
         self.seen = (self.seen + 1).min(USUAL_MEMORY);
         let recent = self.seen.min(MEMORY);
-        let deviation = toward(self.deviation, self.mean.abs_diff(toll), recent);
-        self.deviation = if self.seen > 1 { deviation } else { 0 };
+        let deviation = Span::from_nanos(self.mean.as_nanos().abs_diff(toll.as_nanos()));
+        self.deviation = if self.seen > 1 { toward(self.deviation, deviation, recent) } else { Span::ZERO };
         self.mean = toward(self.mean, toll, recent);
         self.usual = toward(self.usual, toll, self.seen);
-        self.most = toll.max(self.most - self.most / USUAL_MEMORY);
+        self.most = toll.max(toward(self.most, Span::ZERO, USUAL_MEMORY));
     }
 
     /// From this cost on, a request is a surprise: it shows that the price is not settled. Where costs vary, a request
     /// that costs many times the mean is none, unless it costs twice the largest of late.
     fn surprise(&self) -> Span {
-        Span::from_nanos(self.mean.saturating_mul(SURPRISE).max(self.most.saturating_mul(2)))
+        self.mean.times(SURPRISE).max(self.most.times(2))
     }
 
     /// Whether anything is known: measured, or restored. The first measurement replaces a restored mean.
     const fn is_known(&self) -> bool {
-        self.seen > 0 || self.mean > 0
+        self.seen > 0 || !self.mean.is_zero()
     }
 
     const fn is_restored(&self) -> bool {
-        self.seen == 0 && self.mean > 0
-    }
-
-    /// Mean plus deviation.
-    const fn high(&self) -> Span {
-        Span::from_nanos(self.mean.saturating_add(self.deviation))
+        self.seen == 0 && !self.mean.is_zero()
     }
 }
 
-const fn toward(from: u64, to: u64, parts: u64) -> u64 {
-    if to >= from { from + (to - from) / parts } else { from - (from - to) / parts }
+fn toward(from: Span, to: Span, parts: u64) -> Span {
+    let (from, to) = (from.as_nanos(), to.as_nanos());
+    Span::from_nanos(if to >= from { from + (to - from) / parts } else { from - (from - to) / parts })
 }
 
 /// The mean time of the last few requests, with one more.
 pub(super) fn recent_mean(mean: Option<Span>, wall: Span) -> Span {
-    mean.map_or(wall, |mean| Span::from_nanos(toward(mean.as_nanos(), wall.as_nanos(), MEMORY)))
+    mean.map_or(wall, |mean| toward(mean, wall, MEMORY))
 }
 
 /// How long a route's requests take.
@@ -156,7 +149,7 @@ struct Route {
 /// Prices of all routes.
 #[derive(Clone, Debug)]
 pub(super) struct Prices {
-    lines: Box<[[Route; LINE]]>,
+    lines: Vec<[Route; LINE]>,
     all: Cost,
     /// How many more restored prices were wrong than right.
     wrong: i32,
@@ -165,45 +158,41 @@ pub(super) struct Prices {
 impl Prices {
     /// A table with slots for at least this many routes.
     pub(super) fn new(routes: usize) -> Self {
-        let lines = routes.div_ceil(LINE).max(1);
-        Self { lines: vec![[Route::default(); LINE]; lines].into_boxed_slice(), all: Cost::default(), wrong: 0 }
+        let lines = vec![[Route::default(); LINE]; routes.div_ceil(LINE).max(1)];
+        Self { lines, all: Cost::default(), wrong: 0 }
     }
 
     /// The price of a request.
     pub(super) fn price(&self, key: RouteKey) -> Price {
         let route = self.find(key.route);
-        let known = route.filter(|route| route.cost.is_known());
-        let seen = route.filter(|route| route.cost.seen > 0);
-        let mean = known.map_or_else(|| self.unseen(key), |route| Span::from_nanos(route.cost.mean));
-        let usual = seen.map_or(mean, |route| Span::from_nanos(route.cost.usual));
-        let raised = route.filter(|route| route.overruns > 0).map(|route| route.raised);
+        let cost = route.map(|route| route.cost).unwrap_or_default();
+        let raised = route.filter(|route| route.overruns > 0).map_or(Span::ZERO, |route| route.raised);
+        let is_seen = cost.seen > 0;
+        let mean = if cost.is_known() { cost.mean } else { self.unseen(key.parent) };
         Price {
             mean,
-            usual,
-            estimate: raised.map_or(mean, |raised| raised.max(mean)),
-            is_seen: seen.is_some(),
-            is_unseen: seen.is_none() && raised.is_none(),
-            is_settled: seen.is_some_and(|route| raised.is_none_or(|raised| raised < route.cost.surprise())),
+            usual: if is_seen { cost.usual } else { mean },
+            estimate: mean.max(raised),
+            is_seen,
+            is_unseen: !is_seen && raised.is_zero(),
+            is_settled: is_seen && (raised.is_zero() || raised < cost.surprise()),
         }
     }
 
-    fn unseen(&self, key: RouteKey) -> Span {
-        let alike =
-            self.find(key.parent).filter(|parent| parent.cost.is_known()).map_or(&self.all, |parent| &parent.cost);
-        if alike.is_known() { alike.high() } else { UNKNOWN }
+    /// The price of an unseen route: the mean plus deviation of its parent path, or of all requests.
+    fn unseen(&self, parent: u64) -> Span {
+        let parent = self.find(parent).map(|parent| parent.cost).filter(Cost::is_known);
+        let alike = parent.unwrap_or(self.all);
+        if alike.is_known() { alike.mean + alike.deviation } else { UNKNOWN }
     }
 
-    /// A request in flight exceeds the price, for the first time if `is_new`, and will cost `estimate` or more.
-    pub(super) fn raise(&mut self, key: RouteKey, estimate: Span, is_new: bool) {
-        if let Some(route) = self.slot(key.route) {
-            route.overruns += u32::from(is_new);
-            route.raised = route.raised.max(estimate);
-        }
-    }
-
-    /// Whether a request that costs this much shows that the price of its route is not settled.
-    pub(super) fn is_surprise(&self, key: RouteKey, cost: Span) -> bool {
-        self.find(key.route).is_none_or(|route| cost >= route.cost.surprise())
+    /// A request in flight exceeds the price, for the first time if `is_new`, and will cost `estimate` or more. Returns
+    /// whether that shows that the price is not settled.
+    pub(super) fn raise(&mut self, key: RouteKey, estimate: Span, is_new: bool) -> bool {
+        let Some(route) = self.slot(key.route) else { return true };
+        route.overruns += u32::from(is_new);
+        route.raised = route.raised.max(estimate);
+        estimate >= route.cost.surprise()
     }
 
     /// A request that exceeded the price is not in flight any more.
@@ -228,11 +217,10 @@ impl Prices {
 
     /// Counts whether the restored price of a route was right, and drops the others if too many were not.
     fn judge_restored(&mut self, key: u64, toll: Span) {
-        let Some(price) = self.find(key).filter(|route| route.cost.is_restored()).map(|route| route.cost.mean) else {
-            return;
-        };
-        let (low, high) = (price.min(toll.as_nanos()), price.max(toll.as_nanos()));
-        self.wrong = (self.wrong + if low.saturating_mul(WRONG) < high { 1 } else { -1 }).max(-WRONG_MAX);
+        let restored = self.find(key).map(|route| route.cost).filter(Cost::is_restored);
+        let Some(Cost { mean, .. }) = restored else { return };
+        let is_wrong = mean.min(toll).times(WRONG) < mean.max(toll);
+        self.wrong = (self.wrong + if is_wrong { 1 } else { -1 }).max(-WRONG_MAX);
         if self.wrong >= WRONG_MAX {
             let restored = self.lines.iter_mut().flatten().filter(|route| route.cost.is_restored());
             restored.for_each(|route| *route = Route::default());
@@ -242,53 +230,40 @@ impl Prices {
     /// The prices of routes and parent paths.
     pub(super) fn learned(&self) -> Vec<LearnedPrice> {
         let known = self.lines.iter().flatten().filter(|route| route.worth > 0 && route.cost.is_known());
-        let price = |route: &Route| LearnedPrice {
-            key: route.key,
-            mean: Span::from_nanos(route.cost.mean),
-            deviation: Span::from_nanos(route.cost.deviation),
-        };
-        known.map(price).collect()
+        known
+            .map(|&Route { key, cost: Cost { mean, deviation, .. }, .. }| LearnedPrice { key, mean, deviation })
+            .collect()
     }
 
     /// Keeps a price until the first request of its route ends. Any new route takes its slot.
-    pub(super) fn restore(&mut self, price: LearnedPrice) {
-        let index = self.index(price.key);
-        let line = &mut self.lines[index];
-        let is_new = line.iter().all(|route| route.worth == 0 || route.key != price.key);
-        if let Some(free) = line.iter_mut().find(|route| route.worth == 0).filter(|_| is_new) {
-            let cost = Cost { mean: price.mean.as_nanos(), deviation: price.deviation.as_nanos(), ..Cost::default() };
-            *free = Route { key: price.key, worth: 1, cost, ..Route::default() };
+    pub(super) fn restore(&mut self, LearnedPrice { key, mean, deviation }: LearnedPrice) {
+        let index = line_of(key, self.lines.len());
+        let is_new = self.find(key).is_none();
+        if let Some(free) = self.lines[index].iter_mut().find(|route| route.worth == 0).filter(|_| is_new) {
+            *free = Route { key, worth: 1, cost: Cost { mean, deviation, ..Cost::default() }, ..Route::default() };
         }
     }
 
     fn find(&self, key: u64) -> Option<&Route> {
-        self.lines[self.index(key)].iter().find(|route| route.worth > 0 && route.key == key)
+        let line = &self.lines[line_of(key, self.lines.len())];
+        line.iter().find(|route| route.worth > 0 && route.key == key)
     }
 
     /// The slot of a route, found or taken over.
     fn slot(&mut self, key: u64) -> Option<&mut Route> {
-        let index = self.index(key);
+        let index = line_of(key, self.lines.len());
         let line = &mut self.lines[index];
-        let at = line.iter().position(|route| route.worth > 0 && route.key == key);
-        match at.or_else(|| line.iter().position(|route| route.worth == 0)) {
-            Some(at) => {
-                let route = &mut line[at];
-                if route.worth == 0 {
-                    *route = Route { key, ..Route::default() };
-                }
-                route.worth = (route.worth + 1).min(WORTH_MAX);
-                Some(route)
-            }
-            None => {
-                line.iter_mut().for_each(|route| route.worth -= 1);
-                None
-            }
+        let own = line.iter().position(|route| route.worth > 0 && route.key == key);
+        let Some(at) = own.or_else(|| line.iter().position(|route| route.worth == 0)) else {
+            line.iter_mut().for_each(|route| route.worth -= 1);
+            return None;
+        };
+        let route = &mut line[at];
+        if route.worth == 0 {
+            *route = Route { key, ..Route::default() };
         }
-    }
-
-    fn index(&self, key: u64) -> usize {
-        let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        ((u128::from(mixed) * self.lines.len() as u128) >> 64) as usize
+        route.worth = (route.worth + 1).min(WORTH_MAX);
+        Some(route)
     }
 }
 

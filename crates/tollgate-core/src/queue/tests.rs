@@ -302,7 +302,7 @@ fn a_ticket_of_a_request_that_is_gone_does_nothing() {
     let ticket = go(&mut queue, request(1, PAGE), at(0));
     finish(&mut queue, ticket, at(5));
     let other = go(&mut queue, request(2, PAGE), at(5));
-    assert_eq!(ticket.slot(), other.slot());
+    assert_eq!(ticket.slot, other.slot);
     queue.done(ticket, Span::from_secs(9), true, at(6));
     queue.pause(ticket, at(6));
     assert!(!queue.leave(ticket, at(6)) && queue.give_up(ticket, at(6)).is_none());

@@ -12,7 +12,7 @@
 //! in order of arrival.
 
 use super::client::{Client, KEYS, TAGS};
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 /// Tags are compared in steps of 2^31 ns (2.1 s of virtual time). A finer order would make equal clients wait for each
@@ -25,7 +25,7 @@ const ROOT: u32 = 0;
 /// Position among siblings: the quantised tag, then the turn.
 pub(super) type Rank = (u64, u64);
 
-/// The children of a node, in order.
+/// The children of a node, in order: nodes or, of a tenant, its requests.
 type Children = BTreeSet<(Rank, u32)>;
 
 #[derive(Clone, Debug)]
@@ -34,47 +34,35 @@ pub(super) struct Tree {
     free: Vec<u32>,
     /// The node of each key that has requests waiting.
     index: BTreeMap<u64, u32>,
-    addresses: usize,
+    /// How many addresses have requests waiting.
+    pub(super) addresses: u32,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Node {
     key: u64,
     parent: u32,
-    /// How many nodes lie between this one and the root: 3 for an address, 4 for a tenant.
-    depth: u8,
+    is_address: bool,
     /// The quantised tag of the key; 0 for a tenant.
     quantum: u64,
+    /// When it was last served, or else when its first request arrived.
+    turn: u64,
     /// The rank under which the parent's set holds this node.
     placed: Option<Rank>,
     children: Children,
-    /// When it was last served, or else when its first request arrived.
-    turn: u64,
-    /// Of a tenant: its requests with their turns, in order of arrival.
-    requests: VecDeque<(u64, u32)>,
 }
 
 /// A waiting request at one end of the order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
-    /// The position of its quantised tag, then its tenant's turn.
+    /// The position of its block, or of its tenant within one address.
     pub(super) rank: Rank,
     pub(super) request: u32,
 }
 
 impl Tree {
     pub(super) fn new() -> Self {
-        let nodes = alloc::vec![Node::default()];
-        Self { nodes, free: Vec::new(), index: BTreeMap::new(), addresses: 0 }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.index.is_empty()
-    }
-
-    /// How many addresses have requests waiting.
-    pub(super) fn addresses(&self) -> usize {
-        self.addresses
+        Self { nodes: alloc::vec![Node::default()], free: Vec::new(), index: BTreeMap::new(), addresses: 0 }
     }
 
     /// How many blocks have requests waiting.
@@ -84,36 +72,26 @@ impl Tree {
 
     /// The request to dispatch first.
     pub(super) fn first(&self) -> Option<End> {
-        let (rank, tenant) = self.tenant(|children| children.first().copied())?;
-        self.node(tenant).requests.front().map(|&(_, request)| End { rank, request })
+        self.end(ROOT, KEYS, BTreeSet::first)
     }
 
     /// The request to dispatch last: the newest of the client furthest ahead.
     pub(super) fn last(&self) -> Option<End> {
-        let (rank, tenant) = self.tenant(|children| children.last().copied())?;
-        self.node(tenant).requests.back().map(|&(_, request)| End { rank, request })
+        self.end(ROOT, KEYS, BTreeSet::last)
     }
 
-    /// The tenant at one end of the order, and its position.
-    fn tenant(&self, choose: fn(&Children) -> Option<(Rank, u32)>) -> Option<(Rank, u32)> {
-        let (rank, mut at) = choose(&self.node(ROOT).children)?;
-        while let Some((_, below)) = choose(&self.node(at).children) {
-            at = below;
-        }
-        Some((rank, at))
+    /// The newest request of the tenant of an address that was served last.
+    pub(super) fn newest_of(&self, address: u64) -> Option<u32> {
+        self.end(*self.index.get(&address)?, KEYS - TAGS, BTreeSet::last).map(|end| end.request)
     }
 
-    /// Adds a request of a client whose keys are at `tags`. `turn` is the number of requests that came before it.
-    pub(super) fn push(&mut self, client: &Client, tags: [u64; TAGS], request: u32, turn: u64) {
-        let mut at = ROOT;
-        for (depth, key) in client.keys().into_iter().enumerate() {
-            at = self.child(at, depth as u8 + 1, key, quantum(tags.get(depth).copied().unwrap_or(0)), turn);
+    /// The request at one end of the order below a node, with this many levels of nodes between them.
+    fn end(&self, node: u32, levels: usize, choose: fn(&Children) -> Option<&(Rank, u32)>) -> Option<End> {
+        let &(rank, mut at) = choose(&self.node(node).children)?;
+        for _ in 0..levels {
+            at = choose(&self.node(at).children)?.1;
         }
-        // A request that comes from another lane goes before those that arrived after it.
-        let requests = &mut self.nodes[at as usize].requests;
-        let position = requests.partition_point(|(other, _)| *other < turn);
-        requests.insert(position, (turn, request));
-        self.place(at);
+        Some(End { rank, request: at })
     }
 
     /// How many blocks go before this one, counted up to `most`. A block that has nothing waiting would be at `rank`.
@@ -122,74 +100,72 @@ impl Tree {
         self.node(ROOT).children.range(..(rank, 0)).take(most).count()
     }
 
-    /// The newest request of the tenant of an address that was served last.
-    pub(super) fn newest_of(&self, address: u64) -> Option<u32> {
-        let &(_, tenant) = self.node(*self.index.get(&address)?).children.last()?;
-        self.node(tenant).requests.back().map(|(_, request)| *request)
+    /// Adds a request of a client whose keys are at `tags`. `turn` is the number of requests that came before it.
+    pub(super) fn push(&mut self, client: &Client, tags: [u64; TAGS], request: u32, turn: u64) {
+        let mut at = ROOT;
+        for (depth, key) in (1..).zip(client.keys()) {
+            let parent = at;
+            at = self.index.get(&key).copied().unwrap_or_else(|| {
+                let (is_address, quantum) = (depth == TAGS, quantum(tags.get(depth - 1).copied().unwrap_or(0)));
+                self.add(Node { key, parent, is_address, quantum, turn, ..Node::default() })
+            });
+        }
+        self.nodes[at as usize].children.insert(((0, turn), request));
+        self.place(at);
     }
 
-    /// Removes a request that waits here.
-    pub(super) fn remove(&mut self, client: &Client, request: u32) {
-        let Some(&at) = self.index.get(&client.tenant_key()) else { return };
-        let requests = &mut self.nodes[at as usize].requests;
-        if let Some(position) = requests.iter().position(|(_, other)| *other == request) {
-            requests.remove(position);
+    /// Removes a request that waits here since `turn`.
+    pub(super) fn remove(&mut self, client: &Client, request: u32, turn: u64) {
+        let [.., tenant] = client.keys();
+        if let Some(&at) = self.index.get(&tenant) {
+            self.nodes[at as usize].children.remove(&((0, turn), request));
             self.place(at);
         }
     }
 
     /// A request of the client was dispatched: its tenant, address, network and block go to the end of their rounds.
     pub(super) fn served(&mut self, client: &Client, turn: u64) {
-        for key in client.keys().into_iter().rev() {
-            if let Some(&at) = self.index.get(&key) {
-                self.nodes[at as usize].turn = turn;
-                self.place(at);
-            }
-        }
+        self.change(client, |_, node| node.turn = turn);
     }
 
     /// The client's keys have new tags.
     pub(super) fn retag(&mut self, client: &Client, tags: [u64; TAGS]) {
-        for (key, tag) in client.keys().into_iter().zip(tags).rev() {
-            if let Some(&at) = self.index.get(&key)
-                && self.node(at).quantum != quantum(tag)
-            {
-                self.nodes[at as usize].quantum = quantum(tag);
-                self.place(at);
-            }
+        self.change(client, |depth, node| node.quantum = quantum(tags.get(depth).copied().unwrap_or(0)));
+    }
+
+    /// Changes those of a client's nodes that have requests waiting, from its block down.
+    fn change(&mut self, client: &Client, change: impl Fn(usize, &mut Node)) {
+        let mut deepest = ROOT;
+        for (depth, key) in client.keys().into_iter().enumerate() {
+            let Some(&at) = self.index.get(&key) else { break };
+            change(depth, &mut self.nodes[at as usize]);
+            deepest = at;
         }
+        self.place(deepest);
     }
 
     fn node(&self, at: u32) -> &Node {
         &self.nodes[at as usize]
     }
 
-    /// The node of `key` under `parent`, created if there is none.
-    fn child(&mut self, parent: u32, depth: u8, key: u64, quantum: u64, turn: u64) -> u32 {
-        if let Some(&at) = self.index.get(&key) {
-            return at;
-        }
-        let fresh = Node { key, parent, depth, quantum, turn, ..Node::default() };
-        let at = match self.free.pop() {
-            Some(at) => {
-                self.nodes[at as usize] = fresh;
-                at
-            }
-            None => {
-                self.nodes.push(fresh);
-                self.nodes.len() as u32 - 1
-            }
-        };
+    fn add(&mut self, node: Node) -> u32 {
+        let (key, at) = (node.key, self.free.pop().unwrap_or(self.nodes.len() as u32));
+        self.addresses += u32::from(node.is_address);
         self.index.insert(key, at);
-        self.addresses += usize::from(usize::from(depth) == TAGS);
+        match self.nodes.get_mut(at as usize) {
+            Some(free) => *free = node,
+            None => self.nodes.push(node),
+        }
         at
     }
 
     /// Moves a node and its ancestors to where they belong, and removes those that have nothing waiting.
     fn place(&mut self, mut at: u32) {
         while at != ROOT {
-            let rank = self.rank(at);
-            let Node { key, parent, placed, depth, .. } = *self.node(at);
+            let node = &mut self.nodes[at as usize];
+            let (key, parent, is_address) = (node.key, node.parent, node.is_address);
+            let rank = node.children.first().map(|&((quantum, _), _)| (quantum.max(node.quantum), node.turn));
+            let placed = core::mem::replace(&mut node.placed, rank);
             if rank != placed {
                 let siblings = &mut self.nodes[parent as usize].children;
                 if let Some(placed) = placed {
@@ -198,24 +174,14 @@ impl Tree {
                 if let Some(rank) = rank {
                     siblings.insert((rank, at));
                 }
-                self.nodes[at as usize].placed = rank;
             }
             if rank.is_none() {
                 self.index.remove(&key);
                 self.free.push(at);
-                self.addresses -= usize::from(usize::from(depth) == TAGS);
+                self.addresses -= u32::from(is_address);
             }
             at = parent;
         }
-    }
-
-    fn rank(&self, at: u32) -> Option<Rank> {
-        let node = self.node(at);
-        if usize::from(node.depth) == KEYS {
-            return (!node.requests.is_empty()).then_some((0, node.turn));
-        }
-        let &((quantum, _), _) = node.children.first()?;
-        Some((quantum.max(node.quantum), node.turn))
     }
 }
 
@@ -268,7 +234,7 @@ mod tests {
                     }
                     _ if !waiting.is_empty() => {
                         let (client, request) = waiting.remove(a as usize % waiting.len());
-                        tree.remove(&client, request);
+                        tree.remove(&client, request, u64::from(request));
                     }
                     _ => {}
                 }
@@ -280,11 +246,11 @@ mod tests {
                 let most = waiting.iter().map(|(client, _)| known(client)).max();
                 prop_assert_eq!(tree.first().map(|end| end.rank.0 * quantum), least);
                 prop_assert!(tree.last().map(|end| end.rank.0 * quantum) <= most);
-                prop_assert_eq!(tree.is_empty(), waiting.is_empty());
+                prop_assert_eq!(tree.blocks() == 0, waiting.is_empty());
                 let mut addresses: Vec<_> = waiting.iter().map(|(client, _)| client.address).collect();
                 addresses.sort_unstable();
                 addresses.dedup();
-                prop_assert_eq!(tree.addresses(), addresses.len());
+                prop_assert_eq!(tree.addresses as usize, addresses.len());
             }
         }
     }
@@ -299,7 +265,7 @@ mod tests {
         let mut turn = 10;
         while let Some(End { request, .. }) = tree.first() {
             let tenant = client(1, if request < 3 { 1 } else { 2 });
-            tree.remove(&tenant, request);
+            tree.remove(&tenant, request, u64::from(request));
             turn += 1;
             tree.served(&tenant, turn);
             order.push(request);

@@ -3,9 +3,9 @@
 //! They are in lanes by octave (class of prices by factors of two), so that a heavy request at the front does not block
 //! light ones. Each lane is a tree in fair order.
 
-use super::client::TAGS;
+use super::client::Client;
 use super::tree::{End, Rank, Tree};
-use super::{OCTAVES, Price, Queue, RefusedBy, Request, Slot, State, octave};
+use super::{Event, OCTAVES, Price, Queue, RefusedBy, Request, Slot, State, largest, octave};
 use crate::time::Moment;
 use alloc::vec::Vec;
 
@@ -15,64 +15,63 @@ const GREEDY_MAX: usize = 256;
 impl Queue {
     /// The first request in order that may go. Prices change while requests wait: one that has become heavier moves to
     /// its lane, so that it does not block lighter ones.
-    pub(super) fn first_that_may_go(&mut self, now: Moment) -> Option<End> {
-        let mut best: Option<((bool, Rank, u64), End)> = None;
+    pub(super) fn first_that_may_go(&mut self, now: Moment) -> Option<u32> {
+        let mut best: Option<((bool, Rank, u64), u32)> = None;
         for lane in 0..OCTAVES {
-            let end = loop {
-                let Some(end) = self.lanes[lane].first() else { break None };
-                let heavier = self.reprice(end.request);
-                if heavier <= lane {
-                    break Some(end);
+            while let Some(End { rank, request }) = self.lanes[lane].first() {
+                self.reprice(request);
+                let slot = self.slots[request as usize];
+                if usize::from(slot.octave) > lane {
+                    self.unwait(request);
+                    self.wait(request);
+                    continue;
                 }
-                self.unwait(end.request);
-                let tags = self.tags(&self.slots[end.request as usize].request.client);
-                self.wait(end.request, heavier, tags);
-            };
-            let Some(end) = end else { continue };
-            let slot = self.slots[end.request as usize];
-            let is_ahead = self.is_ahead(&slot.request.client);
-            let order = (is_ahead, end.rank, slot.turn);
-            if best.is_none_or(|(other, _)| order < other) && self.may_go(&Slot { is_ahead, ..slot }, now) {
-                best = Some((order, end));
+                let is_ahead = self.is_ahead(&slot.request.client);
+                let order = (is_ahead, rank, slot.turn);
+                if best.is_none_or(|(other, _)| order < other) && self.may_go(&Slot { is_ahead, ..slot }, now) {
+                    best = Some((order, request));
+                }
+                break;
             }
         }
-        best.map(|(_, end)| end)
+        best.map(|(_, request)| request)
     }
 
-    /// Gives a waiting request the price of now, and returns its octave.
-    pub(super) fn reprice(&mut self, at: u32) -> usize {
+    /// Gives a waiting request the price of now.
+    fn reprice(&mut self, at: u32) -> Price {
         let slot = &mut self.slots[at as usize];
         let price = self.prices.price(slot.request.route);
         (slot.cost, slot.octave) = (price.estimate, octave(price.estimate));
         (slot.is_settled, slot.is_unseen) = (price.is_settled, price.is_unseen);
-        usize::from(slot.octave)
+        price
     }
 
-    pub(super) fn wait(&mut self, at: u32, lane: usize, tags: [u64; TAGS]) {
+    /// Adds a request to the lane of its octave.
+    pub(super) fn wait(&mut self, at: u32) {
         let slot = &mut self.slots[at as usize];
-        (slot.state, slot.lane) = (State::Waiting, lane as u8);
-        let (client, cost) = (slot.request.client, slot.mean.as_nanos());
+        (slot.state, slot.lane) = (State::Waiting(slot.state.reading()), slot.octave);
+        let (client, cost, lane, turn) = (slot.request.client, slot.mean.as_nanos(), usize::from(slot.lane), slot.turn);
         self.waiting += 1;
         self.waiting_bytes += u64::from(slot.request.bytes);
         self.waiting_costs[usize::from(slot.is_ahead)][lane] += cost;
         let own = self.backlogs.entry(client.address).or_default();
         (own.cost, own.count) = (own.cost + cost, own.count + 1);
-        self.lanes[lane].push(&client, tags, at, slot.turn);
+        self.lanes[lane].push(&client, self.tags(&client), at, turn);
     }
 
+    /// Removes a request from its lane.
     pub(super) fn unwait(&mut self, at: u32) {
         let slot = &self.slots[at as usize];
-        let (client, cost, lane) = (slot.request.client, slot.mean.as_nanos(), usize::from(slot.lane));
+        let (client, cost, lane, turn) = (slot.request.client, slot.mean.as_nanos(), usize::from(slot.lane), slot.turn);
         self.waiting -= 1;
         self.waiting_bytes -= u64::from(slot.request.bytes);
         self.waiting_costs[usize::from(slot.is_ahead)][lane] -= cost;
-        if let Some(own) = self.backlogs.get_mut(&client.address) {
-            (own.cost, own.count) = (own.cost - cost, own.count - 1);
-            if own.count == 0 {
-                self.backlogs.remove(&client.address);
-            }
+        let own = self.backlogs.entry(client.address).or_default();
+        (own.cost, own.count) = (own.cost - cost, own.count - 1);
+        if own.count == 0 {
+            self.backlogs.remove(&client.address);
         }
-        self.lanes[lane].remove(&client, at);
+        self.lanes[lane].remove(&client, at, turn);
         if self.waiting == 0 {
             self.limit.note_empty();
         }
@@ -80,16 +79,21 @@ impl Queue {
 
     /// Whether there is room for one more waiting request, if need be after displacing the newest of the client
     /// furthest ahead.
-    pub(super) fn make_room(&mut self, request: &Request, tag: u64) -> bool {
-        let (bytes, address) = (request.bytes, request.client.address);
-        while self.waiting >= self.settings.total || self.waiting_bytes + u64::from(bytes) > self.settings.memory {
-            let last = self.last().filter(|(last, _)| *last > tag.max(self.front())).map(|(_, request)| request);
-            match last.or_else(|| self.newest_of_the_greediest(address)) {
+    pub(super) fn make_room(&mut self, request: &Request) -> bool {
+        let Request { client, bytes, .. } = request;
+        while self.waiting >= self.settings.total || self.waiting_bytes + u64::from(*bytes) > self.settings.memory {
+            match self.last_ahead_of(client).or_else(|| self.newest_of_the_greediest(client.address)) {
                 Some(last) => self.refuse(last, RefusedBy::Full),
                 None => return false,
             }
         }
         true
+    }
+
+    /// The newest waiting request of the client furthest ahead, if that is ahead of its share and of this client.
+    pub(super) fn last_ahead_of(&self, client: &Client) -> Option<u32> {
+        let tag = largest(self.tags(client)).max(self.front());
+        self.last().filter(|(last, _)| *last > tag).map(|(_, request)| request)
     }
 
     /// The newest waiting request of the client furthest ahead, after that client's tag.
@@ -115,8 +119,7 @@ impl Queue {
         if self.drain() <= allowed || !self.limit.is_clear() {
             return;
         }
-        let addresses: Vec<u64> = self.backlogs.keys().copied().collect();
-        for address in addresses {
+        for address in self.backlogs.keys().copied().collect::<Vec<_>>() {
             // Its client may have come ahead of its share since it arrived.
             while let Some(newest) = self.newest_of(address)
                 && let slot = &self.slots[newest as usize]
@@ -130,30 +133,24 @@ impl Queue {
 
     /// Prices of routes have changed since their requests arrived.
     pub(super) fn update_prices(&mut self) {
-        let mut changed: Vec<(u64, u32)> = Vec::new();
-        for (at, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.state == State::Waiting) {
+        let waiting = self.slots.iter().enumerate().filter(|(_, slot)| matches!(slot.state, State::Waiting(_)));
+        let changed = waiting.filter(|(_, slot)| {
             let price = self.prices.price(slot.request.route);
-            if slot.mean != price.usual || slot.lane != octave(price.estimate) {
-                changed.push((slot.turn, at as u32));
-            }
-        }
+            slot.mean != price.usual || slot.lane != octave(price.estimate)
+        });
+        let mut changed: Vec<(u64, u32)> = changed.map(|(at, slot)| (slot.turn, at as u32)).collect();
         changed.sort_unstable();
         for (_, at) in changed {
             self.unwait(at);
-            let Request { client, route, .. } = self.slots[at as usize].request;
-            self.slots[at as usize].mean = self.prices.price(route).usual;
-            let lane = self.reprice(at);
-            self.wait(at, lane, self.tags(&client));
+            self.slots[at as usize].mean = self.reprice(at).usual;
+            self.wait(at);
         }
     }
 
     /// The lane with the largest sum of prices: most of the CPU time that waits belongs to its requests.
     pub(super) fn dominant_lane(&self) -> Option<usize> {
-        if self.waiting == 0 {
-            return None;
-        }
         let waits = |lane: &usize| self.waiting_costs.iter().map(|octaves| octaves[*lane]).sum::<u64>();
-        (0..OCTAVES).filter(|lane| !self.lanes[*lane].is_empty()).max_by_key(waits)
+        (0..OCTAVES).filter(|lane| self.waiting > 0 && self.lanes[*lane].blocks() > 0).max_by_key(waits)
     }
 
     /// The price of the requests that most of the waiting CPU time belongs to, if one of their route has ended. The
@@ -173,14 +170,12 @@ impl Queue {
     }
 
     pub(super) fn refuse(&mut self, at: u32, reason: RefusedBy) {
-        let standing = self.standing(&self.slots[at as usize]);
-        let refusal = self.refusal(reason, standing);
+        let refusal = self.refusal(reason, self.standing(&self.slots[at as usize]));
         self.unwait(at);
-        self.refused.push((self.ticket(at), refusal));
-        if self.slots[at as usize].uncounted.is_some() {
-            self.slots[at as usize].state = State::Paused;
-        } else {
-            self.remove(at);
+        self.refusals.push(Event::Refuse(self.ticket(at), refusal));
+        match self.slots[at as usize].state.reading() {
+            Some(reading) => self.slots[at as usize].state = State::Uncounted(reading),
+            None => self.remove(at),
         }
     }
 }
