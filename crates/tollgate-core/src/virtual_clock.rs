@@ -37,6 +37,12 @@ impl Cores {
     }
 }
 
+impl Default for Cores {
+    fn default() -> Self {
+        Self::whole(1)
+    }
+}
+
 /// A reading of the virtual clock, for example when a request's stay at the backend begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {

@@ -21,51 +21,43 @@ const WITH_HEAVIER: u32 = 4;
 /// Requests in flight for longer are no part of a burst: long polls are in flight for 25 s.
 const BURST: Span = Span::from_secs(1);
 
-impl Slot {
-    fn is_recent(&self, now: Moment) -> bool {
-        matches!(self.state, State::InFlight(_, reading) if now.since(reading.at()) < BURST)
-    }
-}
-
 impl Queue {
     /// Whether a request may go to the backend now: whether its peers in flight are below the limit.
     pub(super) fn may_go(&self, slot: &Slot, now: Moment) -> bool {
         if let Some(fixed) = self.settings.in_flight {
-            return self.in_flight.count() < fixed as usize;
+            return self.in_flight.requests.len() < fixed as usize;
         }
-        if self.in_flight.count() >= IN_FLIGHT_MAX as usize {
+        if self.in_flight.requests.len() >= IN_FLIGHT_MAX as usize {
             return false;
         }
         // A client that is ahead is not starved, and the first request of a route finds out what the route costs.
-        let is_starved = slot.is_ahead && self.in_flight.ahead() == 0 && now.since(self.ahead_at) >= YIELD_MAX;
+        let is_starved = slot.is_ahead && self.in_flight.ahead == 0 && now.since(self.ahead_at) >= YIELD_MAX;
         if is_starved || self.is_probe(slot) {
             return true;
         }
         let peers = self.in_flight.peers(slot.is_ahead, slot.octave);
-        let contended =
-            if slot.is_ahead { self.contention.limit(now) } else { self.contention.limit_of_octave(slot.octave, now) };
+        let is_heavy = slot.is_ahead || self.contention.is_heavy_octave(slot.octave);
+        let contended = self.contention.limit(now).filter(|_| is_heavy);
         let limit = contended.unwrap_or_else(|| self.limit_of(slot));
         if self.is_crowding(slot, now) {
             return false;
         }
-        // Few requests of unknown cost go at once, and all clients ahead together, heavier ones included, have at most
-        // twice the limit.
+        // Few requests of unknown cost go at once.
         let is_price_safe = slot.is_settled
             || peers.unsettled < self.limit.exposure(slot, now) && !self.is_exposing(slot, peers.unsettled, now);
-        let is_within_total = !slot.is_ahead || self.in_flight.ahead() < 2 * limit;
-        peers.count < limit && is_price_safe && is_within_total
+        peers.count < limit && is_price_safe
     }
 
     /// How many peers it may have in flight, if light and heavy clients do not compete.
     pub(super) fn limit_of(&self, slot: &Slot) -> u32 {
-        let mut limit = self.limit.in_force();
+        let mut limit = self.limit.in_force;
         if !self.limit.is_proven_for(slot.cost) {
             limit = self.limit.unproven(slot.cost);
         }
         // Not while requests in flight cost far more than their price: this price may be as wrong.
         if slot.is_settled && self.in_flight.peers(true, OCTAVES as u8 - 1).unsettled == 0 {
             let handover = u32::try_from(HANDOVER.as_nanos() / slot.cost.as_nanos().max(1)).unwrap_or(u32::MAX);
-            limit = limit.max(handover.min(self.limit.shown().saturating_mul(2)).min(HANDOVER_MAX));
+            limit = limit.max(handover.min(self.limit.shown.saturating_mul(2)).min(HANDOVER_MAX));
         }
         if !slot.is_ahead && self.in_flight.has_heavier(slot.octave) {
             limit = limit.max(WITH_HEAVIER);
@@ -76,8 +68,8 @@ impl Queue {
     /// Whether the client is behind its share, but its network is the heavy one that competes with light clients, and
     /// has as much in flight as heavy clients may ([`Contention`](super::Contention)), whatever their standing.
     fn is_crowding(&self, slot: &Slot, now: Moment) -> bool {
-        let limit = self.contention.limit_of(slot.request.client.network, now);
-        limit.is_some_and(|limit| !slot.is_ahead && self.of_network(slot, |_| true) >= limit)
+        let is_heavy = !slot.is_ahead && self.contention.network == Some(slot.request.client.network);
+        self.contention.limit(now).is_some_and(|limit| is_heavy && self.of_network(slot, |_| true) >= limit)
     }
 
     /// Whether the network of the client exposes light clients of other networks to a burst of unknown cost: it has as
@@ -85,9 +77,11 @@ impl Queue {
     /// show that it has room for such a burst. `unsettled` is that of all peers, which is cheaper to check first.
     fn is_exposing(&self, slot: &Slot, unsettled: u32, now: Moment) -> bool {
         let is_light = |client: &Client, _| !self.is_ahead(client);
-        unsettled >= self.limit.always_allowed()
+        let is_recent = |state| matches!(state, State::InFlight(_, reading) if now.since(reading.at()) < BURST);
+        unsettled >= self.limit.unknown_allowed()
             && self.contention.has_light(slot.request.client.network, is_light, now)
-            && self.of_network(slot, |other| !other.is_settled && other.is_recent(now)) >= self.limit.always_allowed()
+            && self.of_network(slot, |other| !other.is_settled && is_recent(other.state))
+                >= self.limit.unknown_allowed()
     }
 
     /// How many requests of a request's network are in flight that are not heavier by two octaves or more.
@@ -101,7 +95,7 @@ impl Queue {
 
     /// How many requests in flight meet a condition.
     pub(super) fn number_of(&self, counts: impl Fn(&Slot) -> bool) -> u32 {
-        let in_flight = (0..self.in_flight.count()).map(|index| &self.slots[self.in_flight.get(index) as usize]);
+        let in_flight = self.in_flight.requests.iter().map(|at| &self.slots[*at as usize]);
         in_flight.filter(|slot| counts(slot)).count() as u32
     }
 

@@ -48,8 +48,8 @@ impl Queue {
             return;
         }
         self.overruns_at = now;
-        for index in 0..self.in_flight.count() {
-            let at = self.in_flight.get(index);
+        for index in 0..self.in_flight.requests.len() {
+            let at = self.in_flight.requests[index];
             let slot = self.slots[at as usize];
             let so_far = self.so_far(self.ticket(at), now);
             if so_far.as_nanos() <= slot.cost.as_nanos().saturating_add(slot.cost.as_nanos() / 2) {

@@ -3,8 +3,8 @@
 //! [`InFlightLimit`] asks how many requests the backend serves at once. The answer takes some hundred requests, and
 //! until then an error harms the clients behind their share: a page waits for a crawler's requests in the backend,
 //! where no order can be chosen. In a pool of four workers, five requests of a second each make a page of 10 ms take a
-//! second. So while light clients are there, heavy clients have a limit of their own, which starts small. It grows as
-//! far as light clients' requests take no longer than in calm.
+//! second. So while light clients are there, heavy clients have a limit of their own, which starts small. Once it is
+//! reached, it grows as far as light clients' requests take no longer than in calm.
 //!
 //! A client is light if it is behind its share, has nothing waiting, and its last request went at once. Heavy clients
 //! are those ahead of their share. If most of the waiting CPU time belongs to one address block, the network of the
@@ -19,7 +19,7 @@
 //! | off | the same, but these times are not known | none |
 //! | on, none | they are known | half the cores |
 //! | on, none | they are not known after [`CALM_MAX`] | the cores |
-//! | on | light clients' requests are fast ([`Contention::may_grow`]) | grows, and leaves a fifth of the backend free |
+//! | on | light clients' requests are fast, and as many heavy ones are in flight | grows to four fifths of the backend |
 //! | on | they take clearly longer than in calm, or the backend serves fewer at once | falls |
 //! | on | no light client was seen for [`LASTS`], or nothing waits for as long | off |
 //!
@@ -54,10 +54,10 @@ const FAST_SAMPLES: i32 = 8;
 const SLOWED: i32 = OCTAVE / 2;
 /// The limit is too large if they take this much longer (1.15 octaves: 2.2 times; a request that shares a core with one
 /// other takes twice as long), and how many of them it takes to show that.
-const SLOW: i32 = OCTAVE * 23 / 20;
+pub(super) const SLOW: i32 = OCTAVE * 23 / 20;
 const SLOW_SAMPLES: i32 = 4;
 /// How many requests the mean slowdown remembers, and the recent one.
-const MEMORY: i32 = 64;
+const MEMORY: i32 = 32;
 const RECENT: i32 = 8;
 /// A request that costs this many times as much as a light client's is heavy.
 const HEAVY: u64 = 4;
@@ -75,13 +75,13 @@ const COST_MIN: Span = Span::from_millis(4);
 /// ms: a core that is always busy can look like 0.8 of one in 50 ms.
 const IDLE_MAX: Cores = Cores::from_milli(700);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Contention {
     /// The last two clients behind their share whose request went at once, of different networks, with the usual cost
     /// of the request, and when.
     served: [Option<(Client, Span, Moment)>; 2],
     /// The network of the waiting client furthest ahead, if contention is on, and when that was last so.
-    network: Option<u64>,
+    pub(super) network: Option<u64>,
     seen_at: Option<Moment>,
     /// Requests of one octave below this or more are heavy, whichever client sends them. Octaves class prices by
     /// factors of two.
@@ -91,6 +91,8 @@ pub(super) struct Contention {
     changed_at: Moment,
     /// Since when no more heavy requests are in flight than the limit allows.
     settled_at: Option<Moment>,
+    /// Whether as many heavy requests were in flight as the limit allows.
+    is_used: bool,
     /// When a light client's request last ended of which it is known how long it takes in calm.
     known_at: Option<Moment>,
     /// How much longer light clients' requests take than in calm since the limit changed, and how much that varies, as
@@ -111,28 +113,6 @@ pub(super) struct Contention {
 }
 
 impl Contention {
-    pub(super) const fn new(now: Moment) -> Self {
-        Self {
-            served: [None; 2],
-            network: None,
-            seen_at: None,
-            heavy: None,
-            limit: 0,
-            changed_at: now,
-            settled_at: None,
-            known_at: None,
-            slowdown: 0,
-            spread: 0,
-            samples: 0,
-            recent_slowdown: 0,
-            light_wall: None,
-            heavy_wall: None,
-            failed: None,
-            backoff: BACKOFF_MIN,
-            busy_milli: None,
-        }
-    }
-
     /// A request of a client behind its share, which usually costs `cost`, goes to the backend at once.
     pub(super) fn serve(&mut self, client: Client, cost: Span, now: Moment) {
         if self.served[0].is_some_and(|(last, ..)| last.network != client.network) {
@@ -154,13 +134,15 @@ impl Contention {
         is_short_of_cores && self.recent_slowdown > SLOWED || self.is_on(now) && self.heavy.is_some()
     }
 
-    /// Whether a request is heavy although its client is behind its share.
-    fn is_heavy(&self, slot: &Slot, now: Moment) -> bool {
-        self.is_on(now) && (self.network == Some(slot.request.client.network) || self.is_heavy_octave(slot.octave))
+    /// Whether requests of this octave are heavy, whichever client sends them.
+    pub(super) fn is_heavy_octave(&self, octave: u8) -> bool {
+        self.heavy.is_some_and(|heavy| octave + 1 >= heavy)
     }
 
-    fn is_heavy_octave(&self, octave: u8) -> bool {
-        self.heavy.is_some_and(|heavy| octave + 1 >= heavy)
+    /// Whether a request is heavy, beside light clients.
+    fn is_heavy(&self, slot: &Slot, now: Moment) -> bool {
+        let is_of_network = self.network == Some(slot.request.client.network);
+        slot.is_ahead || self.is_on(now) && (is_of_network || self.is_heavy_octave(slot.octave))
     }
 
     /// Whether light and heavy clients compete now.
@@ -168,19 +150,9 @@ impl Contention {
         self.network.is_some() && self.seen_at.is_some_and(|at| now.since(at) <= LASTS)
     }
 
-    /// The limit of clients ahead of their share, while contention is on.
+    /// The limit of heavy requests, while contention is on.
     pub(super) fn limit(&self, now: Moment) -> Option<u32> {
         self.is_on(now).then_some(self.limit)
-    }
-
-    /// The limit of requests of this octave if they are heavy, whichever client sends them.
-    pub(super) fn limit_of_octave(&self, octave: u8, now: Moment) -> Option<u32> {
-        self.limit(now).filter(|_| self.is_heavy_octave(octave))
-    }
-
-    /// The limit of this network if it is the heavy one, also for its clients behind their share.
-    pub(super) fn limit_of(&self, network: u64, now: Moment) -> Option<u32> {
-        self.limit(now).filter(|_| self.network == Some(network))
     }
 
     /// Turns contention on if `network` is heavy beside light clients, and off without one.
@@ -194,15 +166,13 @@ impl Contention {
             self.heavy = None;
         }
         self.network = network;
-        if network.is_some() {
-            self.seen_at = Some(now);
-            self.adapt(backend, now);
+        if network.is_none() {
+            return;
         }
-    }
-
-    fn adapt(&mut self, backend: &InFlightLimit, now: Moment) {
+        self.seen_at = Some(now);
         let (cores, most) = (backend.cores().count(), backend.most_beside_light());
-        let more = self.more().min(most);
+        let step = if self.is_short() { self.limit } else { (self.limit / 4).max(1) };
+        let more = (self.limit + step).min(most);
         match self.settled_at {
             Some(at) if self.limit == 0 && self.known_at >= Some(at) => self.set(cores.div_ceil(2), now),
             Some(at) if self.limit == 0 && now.since(at) > CALM_MAX => self.set(cores, now),
@@ -223,13 +193,9 @@ impl Contention {
         if self.samples == 0 {
             return (has_room || is_within_cores) && lasts >= CALM_MAX;
         }
-        let is_fast = self.samples >= FAST_SAMPLES && self.slowdown + self.error() / 2 < FAST;
+        let is_fast = self.is_used && self.samples >= FAST_SAMPLES && self.slowdown + self.error() / 2 < FAST;
         let is_safe = is_within_cores || self.is_short();
         is_fast && (is_safe || has_room && lasts >= CAUTIOUS)
-    }
-
-    fn more(&self) -> u32 {
-        self.limit + if self.is_short() { self.limit } else { (self.limit / 4).max(1) }
     }
 
     /// Whether heavy clients' requests take about as long as those of light ones. A light one that has to wait for such
@@ -246,7 +212,7 @@ impl Contention {
 
     /// A request has taken `wall`, which is `longer` than in calm as a logarithm, if that is known.
     pub(super) fn record(&mut self, slot: &Slot, longer: Option<i32>, wall: Span, now: Moment) {
-        if slot.is_ahead || self.is_heavy(slot, now) {
+        if self.is_heavy(slot, now) {
             self.heavy_wall = Some(recent_mean(self.heavy_wall, wall));
             return;
         }
@@ -264,9 +230,7 @@ impl Contention {
         self.samples = (self.samples + 1).min(MEMORY);
         let deviation = longer - self.slowdown;
         self.slowdown += deviation / self.samples;
-        if self.samples > 1 {
-            self.spread += (deviation.abs() - self.spread) / self.samples;
-        }
+        self.spread += if self.samples > 1 { (deviation.abs() - self.spread) / self.samples } else { 0 };
         if self.samples >= SLOW_SAMPLES && self.slowdown - self.error() / 2 > SLOW && self.limit > 1 {
             self.backoff = if self.failed.is_some() { self.backoff.times(2).min(BACKOFF_MAX) } else { BACKOFF_MIN };
             self.failed = Some((self.limit, now));
@@ -280,24 +244,18 @@ impl Contention {
     }
 
     fn set(&mut self, limit: u32, now: Moment) {
-        (self.limit, self.changed_at, self.settled_at) = (limit, now, None);
+        (self.limit, self.changed_at, self.settled_at, self.is_used) = (limit, now, None, false);
         (self.slowdown, self.spread, self.samples) = (0, 0, 0);
     }
 }
 
 impl Queue {
     /// The number of cores of the backend's machine that processes other than the gate kept busy since the last call;
-    /// `None` if the last call was long ago. Call it every 50 ms while requests wait.
+    /// `None` if that is not known. Call it every 50 ms while requests wait.
     pub fn machine_busy(&mut self, busy: Option<Cores>) {
-        self.limit.set_idle(busy.is_some_and(|busy| busy < IDLE_MAX));
+        self.limit.set_idle(busy.is_some_and(|busy| busy < IDLE_MAX), self.at);
         let mean = |busy: u64| self.contention.busy_milli.map_or(busy, |before| (before * 7 + busy) / 8);
         self.contention.busy_milli = busy.map(|busy| mean(busy.as_milli().into()));
-    }
-
-    /// The gate cannot see how busy the backend's machine is any more.
-    pub fn machine_unseen(&mut self) {
-        self.limit.set_idle(false);
-        self.contention.busy_milli = None;
     }
 
     /// Finds out whether light clients use the backend while heavy ones wait.
@@ -320,12 +278,16 @@ impl Queue {
             self.contention.heavy = Some(octave(price));
         }
         let is_lone = self.lanes.iter().all(|lane| lane.blocks() <= 1);
-        self.limit.set_contended(network.is_some(), is_lone);
+        (self.limit.is_contended, self.limit.is_lone) = (network.is_some(), is_lone);
         self.contention.update(network, &self.limit, now);
-        if network.is_some() && self.contention.settled_at.is_none() {
-            let heavy = self.number_of(|slot| slot.is_ahead || self.contention.is_heavy(slot, now));
-            let is_late = now.since(self.contention.changed_at) >= DRAIN_MAX;
-            self.contention.settled_at = (heavy <= self.contention.limit || is_late).then_some(now);
+        if network.is_some() {
+            let heavy = self.number_of(|slot| self.contention.is_heavy(slot, now));
+            let contention = &mut self.contention;
+            let is_late = now.since(contention.changed_at) >= DRAIN_MAX;
+            if contention.settled_at.is_none() && (heavy <= contention.limit || is_late) {
+                contention.settled_at = Some(now);
+            }
+            contention.is_used |= heavy >= contention.limit;
         }
     }
 }
@@ -348,7 +310,7 @@ mod tests {
     /// A backend of four cores that is known to have room for any number, or of which nothing is known.
     fn backend(has_room: bool) -> InFlightLimit {
         let mut limit = InFlightLimit::new(Cores::whole(4), at(0));
-        (0..2).for_each(|_| limit.set_idle(has_room));
+        (0..2).for_each(|_| limit.set_idle(has_room, at(0)));
         limit
     }
 
@@ -360,7 +322,7 @@ mod tests {
 
     /// Contention that has begun at 1 s. Light clients' times in calm are known, heavy requests take `heavy_ms`.
     fn contended(heavy_ms: u64) -> Contention {
-        let mut contention = Contention::new(at(0));
+        let mut contention = Contention::default();
         record(&mut contention, 2, Some(0), 20, 900);
         contention.update(Some(NETWORK), &backend(false), at(1000));
         record(&mut contention, NETWORK, None, heavy_ms, 1000);
@@ -374,6 +336,7 @@ mod tests {
         for millis in (0..count).map(|index| from + 50 * index) {
             contention.update(Some(NETWORK), &backend(has_room), at(millis));
             contention.settled_at = contention.settled_at.or(Some(at(millis - 40)));
+            contention.is_used = true;
             record(contention, 2, Some(longer), 20, millis);
         }
     }
@@ -381,7 +344,7 @@ mod tests {
     #[test]
     fn heavy_clients_wait_until_it_is_known_how_long_light_requests_take_in_calm() {
         for (known_ms, limit) in [(Some(1300), 2), (None, 4)] {
-            let mut contention = Contention::new(at(0));
+            let mut contention = Contention::default();
             contention.update(Some(NETWORK), &backend(false), at(1000));
             assert_eq!(contention.limit(at(1000)), Some(0));
             assert!(!contention.is_calm(Span::from_millis(20), at(1100)), "heavy requests are still in flight");
@@ -460,7 +423,7 @@ mod tests {
 
     #[test]
     fn clients_of_the_heaviest_network_are_no_light_ones() {
-        let mut contention = Contention::new(at(0));
+        let mut contention = Contention::default();
         contention.serve(client(NETWORK), Span::ZERO, at(10));
         assert!(!contention.has_light(NETWORK, |_, _| true, at(20)));
         contention.serve(client(2), Span::ZERO, at(30));

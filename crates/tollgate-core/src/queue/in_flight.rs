@@ -20,27 +20,14 @@ pub(super) struct Peers {
 #[derive(Clone, Debug, Default)]
 pub(super) struct InFlightRequests {
     /// The indices of the requests in the queue's slots, in no order.
-    requests: Vec<u32>,
+    pub(super) requests: Vec<u32>,
     /// By standing and octave. The first row is for clients behind their share, the second for clients ahead of it.
     sums: [[Peers; OCTAVES]; 2],
-    /// The sum of the second row.
-    ahead: u32,
+    /// The number of requests whose clients are ahead: the sum of the second row.
+    pub(super) ahead: u32,
 }
 
 impl InFlightRequests {
-    pub(super) fn count(&self) -> usize {
-        self.requests.len()
-    }
-
-    pub(super) fn get(&self, index: usize) -> u32 {
-        self.requests[index]
-    }
-
-    /// The number of requests whose clients were ahead.
-    pub(super) const fn ahead(&self) -> u32 {
-        self.ahead
-    }
-
     /// The peers of a request of this standing and octave. A client behind its share competes only with clients that
     /// are behind too; a client ahead of its share competes with all.
     pub(super) fn peers(&self, is_ahead: bool, octave: u8) -> Peers {
@@ -61,35 +48,29 @@ impl InFlightRequests {
 
     /// Adds the request in slot `at`. Returns its index here, for [`remove`](Self::remove).
     pub(super) fn add(&mut self, at: u32, slot: &Slot) -> u32 {
-        self.count_in(slot);
+        self.count(slot, 1);
         self.requests.push(at);
         self.requests.len() as u32 - 1
     }
 
     /// Removes the request at `index`. Another request may move to this index; if so, returns its slot.
     pub(super) fn remove(&mut self, index: u32, slot: &Slot) -> Option<u32> {
-        self.count_out(slot);
+        self.count(slot, -1);
         self.requests.swap_remove(index as usize);
         self.requests.get(index as usize).copied()
     }
 
     /// The octave of a request has changed, or whether its price is settled.
     pub(super) fn change(&mut self, before: &Slot, after: &Slot) {
-        self.count_out(before);
-        self.count_in(after);
+        self.count(before, -1);
+        self.count(after, 1);
     }
 
-    fn count_in(&mut self, slot: &Slot) {
+    /// Adds one request to the sums, or takes one off them.
+    fn count(&mut self, slot: &Slot, one: i32) {
         let sum = &mut self.sums[usize::from(slot.is_ahead)][usize::from(slot.octave)];
-        sum.count += 1;
-        sum.unsettled += u32::from(!slot.is_settled);
-        self.ahead += u32::from(slot.is_ahead);
-    }
-
-    fn count_out(&mut self, slot: &Slot) {
-        let sum = &mut self.sums[usize::from(slot.is_ahead)][usize::from(slot.octave)];
-        sum.count -= 1;
-        sum.unsettled -= u32::from(!slot.is_settled);
-        self.ahead -= u32::from(slot.is_ahead);
+        sum.count = sum.count.wrapping_add_signed(one);
+        sum.unsettled = sum.unsettled.wrapping_add_signed(if slot.is_settled { 0 } else { one });
+        self.ahead = self.ahead.wrapping_add_signed(if slot.is_ahead { one } else { 0 });
     }
 }

@@ -62,32 +62,19 @@ impl Usual {
         if self.unexplained >= UNEXPLAINED_MAX {
             *self = Self::default();
         }
-        let first = self.samples == 0;
+        let is_first = self.samples == 0;
         self.samples = (self.samples + 1).min(ROUTE_MEMORY);
+        // A shift instead of a division lets the compiler make vector code of the loop.
+        let part = self.samples.ilog2();
         let mut deviations = [0; COUNT];
-        let (alone, samples) = (&mut self.alone, self.samples);
-        // Most routes have their full memory. With a constant divisor the compiler makes vector code of the loop.
-        if samples == ROUTE_MEMORY {
-            compare_each(alone, &mut deviations, took, concurrency, |deviation| deviation / ROUTE_MEMORY);
-        } else {
-            compare_each(alone, &mut deviations, took, concurrency, |deviation| deviation / samples);
-        }
-        if first {
-            deviations = [0; COUNT];
+        for ((alone, weighed), step) in self.alone.iter_mut().zip(&mut deviations).zip(STEPS_LOG2) {
+            let deviation = took - (concurrency - step).max(0) - *alone;
+            *alone += if is_first { deviation } else { deviation >> part };
+            *weighed = if is_first { 0 } else { weigh(deviation.unsigned_abs().into()) };
         }
         let is_explained = deviations.iter().any(|deviation| *deviation <= weigh(2 * OCTAVE as u64));
         self.unexplained = if is_explained { 0 } else { self.unexplained + 1 };
         deviations
-    }
-}
-
-/// Compares a request with each candidate. `took` and `number`, the number in flight, are logarithms; `part` divides by
-/// the number of requests remembered.
-fn compare_each(alone: &mut [i32; COUNT], weighed: &mut Deviations, took: i32, number: i32, part: impl Fn(i32) -> i32) {
-    for ((alone, weighed), step) in alone.iter_mut().zip(weighed).zip(STEPS_LOG2) {
-        let deviation = took - (number - step).max(0) - *alone;
-        *alone += part(deviation);
-        *weighed = weigh(deviation.unsigned_abs().into());
     }
 }
 
@@ -110,7 +97,7 @@ pub(super) enum Finding {
 }
 
 /// The regression over all requests.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Knee {
     /// Variance left unexplained by each candidate, with old samples fading.
     unexplained: Deviations,
@@ -118,10 +105,6 @@ pub(super) struct Knee {
 }
 
 impl Knee {
-    pub(super) const fn new() -> Self {
-        Self { unexplained: [0; COUNT], samples: 0 }
-    }
-
     pub(super) fn record(&mut self, deviations: &Deviations) {
         for (sum, deviation) in self.unexplained.iter_mut().zip(deviations) {
             *sum = *sum - *sum / MEMORY + deviation;

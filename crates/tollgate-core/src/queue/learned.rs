@@ -5,7 +5,7 @@
 //! - The in-flight limit counts as unproven. Until measurements have shown what the backend serves at once, as few
 //!   requests go at once as from a new queue.
 //! - A price lasts until the first request of its route ends. Before that, the route counts as unsettled: of all such
-//!   routes, four requests may be in flight, or as many as there are cores. The first request of the route does not
+//!   routes, two requests may be in flight, or as many as there are cores. The first request of the route does not
 //!   wait.
 //! - If most of the first prices turn out to be wrong by a factor of eight, the rest of them are dropped.
 //!
@@ -46,7 +46,7 @@ impl Queue {
 
     /// The knowledge to keep.
     pub fn learned(&self) -> Learned {
-        Learned { in_flight: self.limit.found(), prices: self.prices.learned() }
+        Learned { in_flight: self.limit.found, prices: self.prices.learned() }
     }
 
     /// Starts from the knowledge of an earlier queue. Call it before the first request arrives.

@@ -5,20 +5,18 @@
 //! hundreds, one with sixteen workers serves sixteen.
 //!
 //! The limit starts at 8, or at the number of cores if that is larger, and changes in waves. A wave is the period in
-//! which one number is in force. It ends when three quarters of the requests that were in flight at its start have left
-//! (only then do the measured times belong to the number in force) and enough requests have ended, or after
-//! [`WAVE_MAX`]. At its end:
+//! which one number is in force. It ends when the requests that were in flight at its start have left (only then do the
+//! measured times belong to the number in force) and enough requests have ended, or after [`WAVE_MAX`]. At its end:
 //!
 //! | the regression ([`Knee`]) finds | requests waited | the limit |
 //! |---|---|---|
 //! | a new number | | becomes that number |
 //! | room | yes | grows by 8 times, or is doubled if a number was found before |
-//! | the number in force, and several address blocks wait | yes | half is tried, in every other of six waves |
+//! | the number in force, and several address blocks wait | yes | half is tried for a wave, less and less often |
 //! | the same, after a wave with half | | stays, or becomes half if that explains the times better |
-//! | the number in force | yes | twice is tried for a wave, after [`TRIAL_AFTER_MIN`] |
+//! | the number in force, for [`TRIAL_OF_MORE_AFTER`] | yes | twice is tried for a wave, less and less often |
 //! | nothing clear | yes | grows if that exposes less than 0.4 s per core |
-//! | nothing clear, and that exposes more | yes | half is tried for a wave, unless room was found before |
-//! | room, nothing clear | no | stays |
+//! | anything else | | stays |
 //!
 //! While heavy clients have a limit of their own (`contention.rs`), only a new number changes the limit.
 //!
@@ -29,8 +27,8 @@
 //! that cost more than four times the time that requests take.
 //!
 //! Between waves the limit grows in two cases while requests wait. The backend's machine is known to be idle and no
-//! number was found yet: once without proof, then only if requests seem to be served at once
-//! ([`InFlightLimit::serves_all_at_once`]). Nothing has ended for [`SILENCE_MAX`].
+//! number was found yet: once without proof, then only if new requests are as fast as those before
+//! ([`FAST_ENDS_MIN`]). Nothing has ended for [`SILENCE_MAX`].
 //!
 //! That there is room for two requests does not show that there is room for sixty-four that nobody has seen before, and
 //! a machine that was idle when they came does not either ([`InFlightLimit::exposure`]).
@@ -54,16 +52,21 @@ const SILENCE_MAX: Span = Span::from_secs(4);
 const EXPOSED: Span = Span::from_millis(400);
 /// At least this many requests may be in flight whatever they cost, and as many as there are cores if that is more.
 const ALWAYS_ALLOWED: u32 = 4;
+/// At least this many requests of unknown cost may be in flight, and as many as there are cores if that is more.
+const UNKNOWN_ALLOWED: u32 = 2;
 /// The limit grows by at most this factor per wave.
 const GROWTH_MAX: u32 = 8;
-/// Twice the number that was found is tried after this time, at first and at most.
-const TRIAL_AFTER_MIN: Span = Span::from_secs(10);
+/// Another number than the one found is tried after this time, at first and at most.
+const TRIAL_AFTER_MIN: Span = Span::from_secs(1);
 const TRIAL_AFTER_MAX: Span = Span::from_secs(30);
-/// The number of waves in which half of a number that was found is tried. A smaller number would serve other address
-/// blocks sooner.
-const HALVES: u32 = 3;
-/// Requests have to wait for this long before an idle machine counts: two readings of its CPU time.
-const IDLE_MIN: Span = Span::from_millis(100);
+/// Half of the number is tried at first, and twice the number when trials have become that rare.
+const TRIAL_OF_MORE_AFTER: Span = Span::from_secs(10);
+/// This number of requests of a wave that are not slower than earlier ones shows that none waits at the backend.
+const FAST_ENDS_MIN: u32 = 4;
+/// How many readings in a row show that the machine is idle.
+const IDLE_READINGS_MIN: u32 = 2;
+/// How long a reading shows something about requests of unseen routes. It is taken every 50 ms while requests wait.
+const READING_VALID: Span = Span::from_millis(500);
 /// A finding about requests of one cost holds for those that cost up to this many times as much.
 const COMPARABLE: u64 = 4;
 /// When most of what waited has been cheaper for this long, cheaper requests are studied instead.
@@ -74,18 +77,12 @@ const CHEAPER_AFTER: Span = Span::from_secs(10);
 struct Wave {
     number: u32,
     since: Moment,
-    /// Requests in flight from earlier waves: at the start, and now.
-    older_at_start: u32,
+    /// Requests in flight from earlier waves.
     older: u32,
     /// Requests in flight that started in this wave.
     started: u32,
-    /// Requests that have ended, and those of them that cost at least a quarter of the reference cost.
+    /// Requests that have ended.
     ends: u32,
-    comparable_ends: u32,
-    /// The longest time that a request took in this wave.
-    longest: Span,
-    /// The same of the wave before, at most [`WAVE_MAX`]: this wave lasts that long, so that expensive requests leave.
-    lasts_min: Span,
     /// The shortest time that a request took, in this wave or in any before.
     shortest: Option<Span>,
     /// Requests that started in this wave and took at most 1.5 times the shortest time.
@@ -95,7 +92,7 @@ struct Wave {
 }
 
 /// The in-flight limit of one backend.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct InFlightLimit {
     /// The cost of the requests for which the limit is found: the usual cost of those that most of the waiting CPU time
     /// belongs to. Zero until requests of a settled price have waited.
@@ -106,37 +103,32 @@ pub(super) struct InFlightLimit {
     reference_at: Moment,
     knee: Knee,
     /// The largest number in flight beside a request of about the reference cost.
-    shown: u32,
+    pub(super) shown: u32,
     /// The cores that the settings name.
     configured_cores: Cores,
     /// The limit without trials.
-    found: u32,
+    pub(super) found: u32,
     /// The limit now.
-    in_force: u32,
-    /// Whether the regression has found a number that `found` follows from. Otherwise `found` is a guess.
-    is_clear: bool,
+    pub(super) in_force: u32,
+    /// Whether the regression has found a number that `found` follows from. Otherwise `found` is a guess, and no wait can
+    /// be estimated: prices are those of requests that shared the backend with fewer others.
+    pub(super) is_clear: bool,
     /// Whether heavy clients have a limit of their own (`contention.rs`). This one then neither tries other numbers nor
     /// grows because the machine is idle.
-    is_contended: bool,
+    pub(super) is_contended: bool,
     /// Whether all waiting requests are of one address block.
-    is_lone: bool,
-    /// Whether the limit has grown because the machine was idle.
-    has_grown_idle: bool,
+    pub(super) is_lone: bool,
     /// Whether the regression has found room: the backend does not compute with all its cores. A later wave in which
     /// the number in flight does not vary shows nothing else.
-    is_roomy: bool,
-    /// Whether the last two readings showed that the backend's machine has CPU time to spare.
-    is_idle: bool,
-    /// Whether the last reading showed that.
-    was_idle: bool,
-    /// Since when requests wait without interruption.
-    waiting_since: Option<Moment>,
+    pub(super) is_roomy: bool,
+    /// How many readings in a row showed that the backend's machine has CPU time to spare while requests waited.
+    idle_readings: u32,
+    /// When the last one was taken.
+    read_at: Moment,
     wave: Wave,
     /// Whether another number than the one found is in force for this wave.
     is_trial: bool,
-    /// How many more waves try half of the number.
-    halves: u32,
-    /// When twice the number was last tried, and how long after that it is tried again.
+    /// When another number was last tried, and how long after that another one is.
     trial_at: Moment,
     trial_after: Span,
 }
@@ -145,43 +137,15 @@ impl InFlightLimit {
     pub(super) fn new(configured_cores: Cores, now: Moment) -> Self {
         let start = START.max(configured_cores.count()).min(IN_FLIGHT_MAX);
         Self {
-            reference_cost: Span::ZERO,
-            reference_wall: None,
-            reference_at: now,
-            knee: Knee::new(),
-            shown: 0,
             configured_cores,
             found: start,
             in_force: start,
-            is_clear: false,
-            is_contended: false,
             is_lone: true,
-            has_grown_idle: false,
-            is_roomy: false,
-            is_idle: false,
-            was_idle: false,
-            waiting_since: None,
-            wave: Wave { since: now, ..Wave::default() },
-            is_trial: false,
-            halves: 0,
+            reference_at: now,
             trial_at: now,
-            trial_after: TRIAL_AFTER_MIN,
+            wave: Wave { since: now, ..Wave::default() },
+            ..Self::default()
         }
-    }
-
-    /// The limit in force.
-    pub(super) const fn in_force(&self) -> u32 {
-        self.in_force
-    }
-
-    /// The limit without trials.
-    pub(super) const fn found(&self) -> u32 {
-        self.found
-    }
-
-    /// The largest number in flight beside a request of about the reference cost.
-    pub(super) const fn shown(&self) -> u32 {
-        self.shown
     }
 
     /// Starts at a number that was found earlier, as unproven as any other.
@@ -194,21 +158,14 @@ impl InFlightLimit {
     /// millisecond each and do not slow each other down say nothing about a hundred that cost a second.
     pub(super) fn is_proven_for(&self, price: Span) -> bool {
         // Where times do not follow the number in flight, a request seems to cost more the fewer there are.
-        let has_reference = self.is_roomy && self.reference_cost > Span::ZERO;
-        let wall = self.reference_wall.filter(|_| has_reference).unwrap_or(Span::ZERO);
-        self.is_idle || (self.is_clear || self.is_roomy) && price <= self.reference_cost.max(wall).times(COMPARABLE)
+        let wall = self.reference_wall.filter(|_| self.is_roomy).unwrap_or(Span::ZERO);
+        self.is_idle() || (self.is_clear || self.is_roomy) && price <= self.reference_cost.max(wall).times(COMPARABLE)
     }
 
     /// Whether a request of this price may be refused for its estimated wait: a number was found. One that was found
     /// before any request had to wait is about requests of all prices.
     pub(super) fn is_certain_for(&self, price: Span) -> bool {
         self.is_clear && (self.reference_cost == Span::ZERO || price <= self.reference_cost.times(COMPARABLE))
-    }
-
-    /// Whether a number was found. While the limit grows, no wait can be estimated: prices are those of requests that
-    /// shared the backend with fewer others.
-    pub(super) const fn is_clear(&self) -> bool {
-        self.is_clear
     }
 
     /// How many requests heavy clients may have in flight beside light ones: four fifths of the number found, or as
@@ -219,21 +176,17 @@ impl InFlightLimit {
 
     /// Whether the backend is known to serve more than this number at once.
     pub(super) fn has_room(&self, number: u32) -> bool {
-        self.is_idle || self.is_roomy || self.is_clear && self.found > number
-    }
-
-    pub(super) const fn set_contended(&mut self, is_contended: bool, is_lone: bool) {
-        (self.is_contended, self.is_lone) = (is_contended, is_lone);
+        self.is_idle() || self.is_roomy || self.is_clear && self.found > number
     }
 
     /// How many requests of unsettled price may be in flight. Once a request of the route has ended, or the machine is
     /// idle with them, as many as the limit allows. If the route is unseen, twice the number that was seen in flight.
     /// If a request of the route costs more than expected and none has ended, few.
     pub(super) fn exposure(&self, slot: &Slot, now: Moment) -> u32 {
-        let least = self.always_allowed();
+        let least = self.unknown_allowed();
         if !self.is_proven_for(slot.cost) {
             least
-        } else if slot.is_seen || self.is_idle_now(now) {
+        } else if slot.is_seen || self.is_idle() && now.since(self.read_at) <= READING_VALID {
             self.in_force.max(least)
         } else if slot.is_unseen {
             self.in_force.min(self.shown.saturating_mul(2)).max(least)
@@ -242,9 +195,10 @@ impl InFlightLimit {
         }
     }
 
-    /// Whether the machine is idle although requests have waited for a while. That it was idle before shows nothing.
-    fn is_idle_now(&self, now: Moment) -> bool {
-        self.is_idle && self.waiting_since.is_some_and(|since| now.since(since) >= IDLE_MIN)
+    /// Whether the backend's machine has CPU time to spare while requests wait. All may sleep for a moment, so one
+    /// reading is not enough.
+    const fn is_idle(&self) -> bool {
+        self.idle_readings >= IDLE_READINGS_MIN
     }
 
     /// The backend's cores: what the settings name, or fewer if fewer requests at once are all that it serves. A gate
@@ -268,21 +222,15 @@ impl InFlightLimit {
         }
     }
 
-    /// A reading of the CPU time of the backend's machine. Two in a row count: all requests may sleep for a moment.
-    pub(super) const fn set_idle(&mut self, is_idle: bool) {
-        (self.is_idle, self.was_idle) = (is_idle && self.was_idle, is_idle);
-    }
-
-    /// Nothing waits any more.
-    pub(super) const fn note_empty(&mut self) {
-        self.waiting_since = None;
+    /// A reading of the CPU time of the backend's machine.
+    pub(super) const fn set_idle(&mut self, is_idle: bool, now: Moment) {
+        (self.idle_readings, self.read_at) = (if is_idle { self.idle_readings.saturating_add(1) } else { 0 }, now);
     }
 
     /// A request has to wait. In waves in which none does, the limit changes only to a number that the regression
     /// finds.
     pub(super) fn note_wait(&mut self, now: Moment) {
         self.wave.first_wait_at.get_or_insert(now);
-        self.waiting_since.get_or_insert(now);
     }
 
     /// Learns from a request that has cost `cost`. `dominant` is the usual cost of the requests that most of the
@@ -303,16 +251,11 @@ impl InFlightLimit {
         }
         let wave = &mut self.wave;
         wave.ends += 1;
-        wave.comparable_ends += u32::from(is_comparable);
         let shortest = wave.shortest.map_or(stay.wall, |shortest| shortest.min(stay.wall));
         wave.shortest = Some(shortest);
         let is_of_wave = stay.wall <= now.since(wave.since);
         wave.fast_ends += u32::from(is_of_wave && stay.wall.times(2) <= shortest.times(3));
-        wave.longest = wave.longest.max(stay.wall);
-        if wave.older <= wave.older_at_start / 4
-            && now.since(wave.since) >= wave.lasts_min
-            && wave.comparable_ends >= self.knee.samples_needed()
-        {
+        if wave.older == 0 && wave.ends >= self.knee.samples_needed() {
             self.end_wave(dominant, now);
         }
     }
@@ -325,11 +268,12 @@ impl InFlightLimit {
         if price > self.reference_cost.times(COMPARABLE) {
             let few = self.unproven(price);
             // Nothing was found yet if the number is still the first one.
-            if self.found > few && (self.is_clear || self.is_roomy) && !self.is_idle {
+            if self.found > few && (self.is_clear || self.is_roomy) && !self.is_idle() {
                 self.is_clear = false;
                 self.set(few, now);
             }
-            (self.reference_cost, self.reference_wall, self.is_roomy, self.knee) = (price, None, false, Knee::new());
+            (self.reference_cost, self.reference_wall, self.is_roomy, self.knee) =
+                (price, None, false, Knee::default());
             self.shown = 0;
             (self.in_force, self.is_trial) = (self.with_sleep_margin(), false);
         } else if self.reference_cost > price.times(COMPARABLE) {
@@ -346,35 +290,18 @@ impl InFlightLimit {
     pub(super) fn tick(&mut self, dominant: Option<Price>, now: Moment) {
         self.follow_dominant_cost(dominant, now);
         let Some(first_wait_at) = self.wave.first_wait_at else { return };
-        let lasts = now.since(self.wave.since);
-        if self.is_idle_now(now)
-            && !self.is_contended
-            && !self.is_clear
-            && (!self.has_grown_idle || self.serves_all_at_once(now))
-        {
-            self.has_grown_idle = true;
+        // A pool of four workers that wait for a database leaves the machine idle, too. Requests that wait for a worker
+        // are slower than those before them.
+        let may_be_idle = !self.is_contended && !self.is_clear;
+        let serves_all_at_once =
+            self.found <= START.max(self.configured_cores.count()) || self.wave.fast_ends >= FAST_ENDS_MIN;
+        if self.is_idle() && may_be_idle && serves_all_at_once {
             self.set(self.in_force * GROWTH_MAX, now);
-        } else if self.wave.ends == 0 && lasts.min(now.since(first_wait_at)) > SILENCE_MAX {
+        } else if self.wave.ends == 0 && now.since(first_wait_at) > SILENCE_MAX {
             self.set(self.in_force * GROWTH_MAX / 2, now);
-        } else if self.wave.ends > 0 && lasts > WAVE_MAX {
+        } else if self.wave.ends > 0 && now.since(self.wave.since) > WAVE_MAX {
             self.end_wave(dominant, now);
         }
-    }
-
-    /// Whether the requests in flight do not seem to wait in a queue of the backend. An idle machine does not show it:
-    /// a pool of four workers that wait for a database is idle, too. With such a queue, new requests are slower than
-    /// those before them, and fewer end than the number in flight and the shortest time suggest.
-    fn serves_all_at_once(&self, now: Moment) -> bool {
-        let Wave { older, older_at_start, started, ends, fast_ends, since, .. } = self.wave;
-        if fast_ends >= 4 {
-            return true;
-        }
-        let Some(shortest) = self.wave.shortest.filter(|_| ends >= 4 && older <= older_at_start / 4) else {
-            return false;
-        };
-        let (lasts, shortest) = (now.since(since).as_nanos(), shortest.as_nanos().max(1));
-        let expected = u128::from(older + started) * u128::from(lasts) / u128::from(shortest);
-        lasts < shortest / 2 * 3 || u128::from(ends) * 4 >= expected
     }
 
     fn end_wave(&mut self, dominant: Option<Price>, now: Moment) {
@@ -385,38 +312,27 @@ impl InFlightLimit {
         let price = dominant.filter(|_| self.wave.first_wait_at.is_some()).map(|price| price.usual);
         match (finding, price) {
             (Finding::Full(number), _) if number != self.found || !self.is_clear => {
-                (self.is_clear, self.halves) = (true, HALVES);
+                (self.is_clear, self.trial_after) = (true, Span::ZERO);
                 self.set(number.min(self.found.saturating_mul(GROWTH_MAX)), now);
             }
             _ if self.is_clear && was_trial && tried < self.found && self.knee.leans_to(tried, self.found) => {
                 self.set(tried, now);
             }
-            _ if self.is_contended => self.next_wave(false, now),
+            _ if self.is_contended => self.next_wave(self.in_force, false, now),
             (Finding::Roomy, Some(_)) => self.set(self.found * if self.is_clear { 2 } else { GROWTH_MAX }, now),
-            (_, Some(_)) if self.is_clear && !was_trial && !self.is_lone && self.halves > 0 && self.found > 1 => {
-                self.halves -= 1;
-                self.attempt(self.found / 2, now);
-            }
-            (_, Some(_)) if self.is_clear && !was_trial && self.is_trial_due(now) => {
-                self.attempt(self.in_force * 2, now);
+            (_, Some(_)) if self.is_clear && !was_trial && now.since(self.trial_at) >= self.trial_after => {
+                let is_early = self.trial_after < TRIAL_OF_MORE_AFTER;
+                let after = self.trial_after.times(2).clamp(TRIAL_AFTER_MIN, TRIAL_AFTER_MAX);
+                (self.trial_at, self.trial_after) = (now, after);
+                let number = if is_early { self.found / 2 } else { self.in_force * 2 };
+                let tries = !is_early || !self.is_lone && number > 0;
+                self.next_wave(if tries { number } else { self.in_force }, tries, now);
             }
             (Finding::Unclear, Some(price)) if !self.is_clear && self.found <= self.few(price) => {
                 self.set(self.found * 2, now);
             }
-            (Finding::Unclear, Some(price)) if !self.is_clear && !self.is_roomy && !was_trial => {
-                self.attempt(self.unproven(price) / 2, now);
-            }
-            _ => self.next_wave(false, now),
+            _ => self.next_wave(self.in_force, false, now),
         }
-    }
-
-    fn is_trial_due(&mut self, now: Moment) -> bool {
-        let is_due = now.since(self.trial_at) >= self.trial_after;
-        if is_due {
-            self.trial_at = now;
-            self.trial_after = self.trial_after.times(2).min(TRIAL_AFTER_MAX);
-        }
-        is_due
     }
 
     /// The limit for requests of this price while nothing is proven.
@@ -435,17 +351,16 @@ impl InFlightLimit {
         ALWAYS_ALLOWED.max(self.configured_cores.count())
     }
 
+    /// How many requests of which nobody knows the cost may be in flight. In a pool of four workers, four of a crawler
+    /// would make everybody else wait.
+    pub(super) fn unknown_allowed(&self) -> u32 {
+        UNKNOWN_ALLOWED.max(self.configured_cores.count())
+    }
+
     /// Puts a number in force for good.
     fn set(&mut self, number: u32, now: Moment) {
         self.found = number.clamp(1, IN_FLIGHT_MAX);
-        self.in_force = self.with_sleep_margin();
-        self.next_wave(false, now);
-    }
-
-    /// Puts a number in force for one wave.
-    fn attempt(&mut self, number: u32, now: Moment) {
-        self.in_force = number.clamp(1, IN_FLIGHT_MAX);
-        self.next_wave(true, now);
+        self.next_wave(self.with_sleep_margin(), false, now);
     }
 
     /// The number that keeps the backend busy. Where requests compute all the time it is the number found. Where they
@@ -455,10 +370,11 @@ impl InFlightLimit {
         (self.found + if self.is_clear { beyond_cores } else { 0 }).min(IN_FLIGHT_MAX)
     }
 
-    fn next_wave(&mut self, is_trial: bool, now: Moment) {
-        self.is_trial = is_trial;
-        let Wave { number, older, started, longest, shortest, .. } = self.wave;
-        let (number, older, lasts_min) = (number.wrapping_add(1), older + started, longest.min(WAVE_MAX));
-        self.wave = Wave { number, since: now, older_at_start: older, older, lasts_min, shortest, ..Wave::default() };
+    /// Begins a wave with this number in force, which is a trial if another one was found.
+    fn next_wave(&mut self, number: u32, is_trial: bool, now: Moment) {
+        (self.in_force, self.is_trial) = (number.clamp(1, IN_FLIGHT_MAX), is_trial);
+        let Wave { number, older, started, shortest, .. } = self.wave;
+        let (number, older) = (number.wrapping_add(1), older + started);
+        self.wave = Wave { number, since: now, older, shortest, ..Wave::default() };
     }
 }

@@ -265,7 +265,7 @@ impl Queue {
             time: 2 * charge::CREDIT.as_nanos(),
             at: now,
             ahead_at: now,
-            contention: Contention::new(now),
+            contention: Contention::default(),
             probe: None,
             clock: VirtualClock::new(settings.cores),
             prices: Prices::new(Self::PRICES_MAX),
@@ -296,7 +296,7 @@ impl Queue {
 
     /// The in-flight limit.
     pub fn limit(&self) -> u32 {
-        self.settings.in_flight.unwrap_or(self.limit.in_force())
+        self.settings.in_flight.unwrap_or(self.limit.in_force)
     }
 
     /// The backend's cores, as far as is known.
@@ -320,7 +320,7 @@ impl Queue {
             return Arrival::Go(ticket);
         }
         self.limit.note_wait(now);
-        if self.waiting > 0 {
+        if self.waiting > 0 && !self.contention.is_on(now) {
             self.update_contention(now);
         }
         let standing = self.standing(&slot);
@@ -441,8 +441,10 @@ impl Queue {
             && !slot.is_exempt
         {
             let took = log2(stay.wall.as_nanos());
-            self.contention.record(&slot, times.longer_than_calm(took), stay.wall, now);
-            if !slot.is_ahead && (self.waiting == 0 || self.contention.is_calm(stay.wall, now)) {
+            let longer = times.longer_than_calm(took);
+            self.contention.record(&slot, longer, stay.wall, now);
+            let is_unaffected = self.limit.is_roomy && longer.is_some_and(|longer| longer < contention::SLOW);
+            if !slot.is_ahead && (self.waiting == 0 || is_unaffected || self.contention.is_calm(stay.wall, now)) {
                 times.record_calm(took);
             }
             self.limit.record(times, stay, toll, dominant, now);

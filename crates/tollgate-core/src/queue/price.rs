@@ -29,7 +29,7 @@ const SURPRISE: u64 = 4;
 /// A restored price was wrong if the first cost differs from it by more than this factor, and all are dropped if so
 /// many more were wrong than right.
 const WRONG: u64 = 8;
-const WRONG_MAX: i32 = 8;
+const WRONG_MAX: i32 = 4;
 
 /// Requests that it takes to know how long a route takes in calm, and requests that are remembered. While heavy clients
 /// wait for that, few are better than an exact time.

@@ -221,7 +221,7 @@ fn the_limit_grows_at_once_only_if_the_machine_is_certainly_idle() {
 #[test]
 fn a_machine_that_was_idle_does_not_show_that_there_is_room_for_what_nobody_has_seen() {
     let mut queue = Queue::new(Settings::default(), at(0));
-    let pages: Vec<_> = (0..20).map(|address| queue.arrive(request(address * 70_000, PAGE), at(1))).collect();
+    let pages: Vec<_> = (0..16).map(|address| queue.arrive(request(address * 70_000, PAGE), at(1))).collect();
     for millis in (50..400).step_by(50) {
         queue.machine_busy(Some(Cores::from_milli(100)));
         queue.tick(at(millis));

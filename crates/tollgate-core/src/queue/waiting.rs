@@ -72,9 +72,6 @@ impl Queue {
             self.backlogs.remove(&client.address);
         }
         self.lanes[lane].remove(&client, at, turn);
-        if self.waiting == 0 {
-            self.limit.note_empty();
-        }
     }
 
     /// Whether there is room for one more waiting request, if need be after displacing the newest of the client
@@ -116,7 +113,7 @@ impl Queue {
     pub(super) fn trim(&mut self) {
         self.update_prices();
         let allowed = self.wait_max();
-        if self.drain() <= allowed || !self.limit.is_clear() {
+        if self.drain() <= allowed || !self.limit.is_clear {
             return;
         }
         for address in self.backlogs.keys().copied().collect::<Vec<_>>() {

@@ -160,8 +160,7 @@ fn a_lone_client_of_a_backend_that_waits_and_computes_hardly_notices_the_gate() 
             }
         }
     }
-    laws.rate = laws.rate.not_met(0.85, 0.9);
-    laws.p99 = laws.p99.not_met(1.5, 0.98);
+    laws.rate = laws.rate.not_met(0.8, 0.97);
     laws.check();
 }
 
@@ -229,7 +228,9 @@ fn long_polls_among_pages_do_not_slow_the_pages_down() {
 }
 
 /// A client with many requests at once beside clients with few, at a backend that mostly waits and has room for all.
-/// The client is ahead of its share as the gate prices it, but nobody gains if it is held back.
+/// The client is ahead of its share as the gate prices it, but nobody gains if it is held back. Not met yet where times
+/// vary by half: the light clients' times in calm, taken from three of them, may be too short by half, and are corrected
+/// slowly.
 #[test]
 fn a_heavy_client_beside_light_ones_is_not_held_back_where_there_is_room() {
     let mut rate = Sweep::at_least("L1 throughput of a heavy client beside light ones, from 10 s on", 0.95);
@@ -249,7 +250,7 @@ fn a_heavy_client_beside_light_ones_is_not_held_back_where_there_is_room() {
             }
         }
     }
-    check([rate]);
+    check([rate.not_met(0.6, 0.8)]);
 }
 
 /// A set of clients with random parameters that the backend alone serves within half of `hold.max`.
@@ -284,8 +285,8 @@ fn random_world(seed: u64) -> (World, String, u64) {
 #[test]
 fn random_sets_of_clients_do_not_notice_the_gate() {
     let mut laws = Laws::new();
-    laws.rate = laws.rate.not_met(0.1, 0.94);
-    laws.p99 = laws.p99.not_met(5.6, 0.94);
+    laws.rate = laws.rate.not_met(0.5, 0.96);
+    laws.p99 = laws.p99.not_met(2.0, 0.95);
     for seed in seeds(150) {
         let (world, run, until) = random_world(seed);
         let direct = world.direct().run();

@@ -1,6 +1,7 @@
 //! L4 and L7: a request that costs more than its price counts at once, and unproven work in flight is bounded.
 
-use crate::storm::{ARCHIVE, ARTICLE, CRAWLER, OFFICE_PAGE, PAGE, Storm, slowdown};
+use crate::results::Results;
+use crate::storm::{ARCHIVE, ARTICLE, CRAWLER, OFFICE_PAGE, PAGE, Storm};
 use crate::sweep::{Sweep, check, seeds};
 use crate::world::{Arrivals, SEC, Source, World, addresses, work};
 
@@ -16,11 +17,11 @@ fn a_cache_buster_gains_no_more_than_a_few_requests_once() {
             let storm = Storm::new(scenario, 10, seed);
             let mut world = storm.world();
             world.sources[CRAWLER].first = Some((8, work(1.0, 0.0)));
-            let calm = storm.calm(&world);
-            let results = world.run();
-            early.add(slowdown(&results, &calm, 10, 15), || format!("{storm:?}"));
-            late.add(slowdown(&results, &calm, 15, 40), || format!("{storm:?}"));
-            exposed.add(results.in_flight_ns_max[CRAWLER] as f64 / SEC as f64, || format!("{storm:?}"));
+            let runs = storm.run(&world);
+            early.add(runs.slowdown(10, 15), || format!("{storm:?}"));
+            late.add(runs.slowdown(15, 40), || format!("{storm:?}"));
+            let most = runs.storms.iter().map(|results| results.in_flight_ns_max[CRAWLER]).max().unwrap_or(0);
+            exposed.add(most as f64 / SEC as f64, || format!("{storm:?}"));
         }
     }
     check([exposed, early, late]);
@@ -39,18 +40,17 @@ fn people_are_served_beside_a_crawler_whose_route_is_theirs() {
             let storm = Storm::new(scenario, 10, seed);
             let mut world = storm.world();
             world.sources[CRAWLER].works = vec![(100, work(300.0, 0.0), ARTICLE)];
-            let calm = storm.calm(&world);
-            let results = world.run();
-            early.add(slowdown(&results, &calm, 10, 15), || format!("{storm:?}"));
-            late.add(slowdown(&results, &calm, 15, 40), || format!("{storm:?}"));
-            served.add(results.served(&[PAGE, OFFICE_PAGE], 10_000, 40_000), || format!("{storm:?}"));
+            let runs = storm.run(&world);
+            early.add(runs.slowdown(10, 15), || format!("{storm:?}"));
+            late.add(runs.slowdown(15, 40), || format!("{storm:?}"));
+            let of = |results: &Results| results.served(&[PAGE, OFFICE_PAGE], 10_000, 40_000);
+            served.add(runs.mean(of), || format!("{storm:?}"));
         }
     }
     check([served, early.always(), late.always()]);
 }
 
-/// A route of 20 ms takes a second from one moment on. Light requests pass the requests in flight. Not met yet: one run
-/// of four tries two of the expensive requests at once in the first seconds.
+/// A route of 20 ms takes a second from one moment on. Light requests pass the requests in flight.
 #[test]
 fn light_requests_pass_requests_that_overrun() {
     let mut early = Sweep::at_most("L4 page p99 over calm, overruns, first 5 s", 3.0);
@@ -60,12 +60,11 @@ fn light_requests_pass_requests_that_overrun() {
         let mut world = storm.world();
         let steady = Source { from_ms: 0, works: vec![(100, work(20.0, 0.0), ARCHIVE)], ..world.sources[PAGE].clone() };
         world.sources.push(Source { arrivals: Arrivals::Open(2.0), ..steady });
-        let calm = storm.calm(&world);
-        let results = world.run();
-        early.add(slowdown(&results, &calm, 10, 15), || format!("{storm:?}"));
-        late.add(slowdown(&results, &calm, 15, 40), || format!("{storm:?}"));
+        let runs = storm.run(&world);
+        early.add(runs.slowdown(10, 15), || format!("{storm:?}"));
+        late.add(runs.slowdown(15, 40), || format!("{storm:?}"));
     }
-    check([early.not_met(4.8, 0.7), late]);
+    check([early, late]);
 }
 
 /// Four workers that wait for a database for 2 s each, on a machine that is idle. A newcomer waits for the requests

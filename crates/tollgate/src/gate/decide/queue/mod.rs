@@ -196,7 +196,7 @@ impl Queue {
         self.update(|state, now| {
             state.is_local = pulse::is_local(settings);
             if !state.is_local {
-                state.core.machine_unseen();
+                state.core.machine_busy(None);
             }
             state.core.set_settings(queue_settings(settings), now);
             state.is_observing = settings.mode == Mode::Observe;
