@@ -42,10 +42,12 @@ impl Queue {
         if self.is_crowding(slot, now) {
             return false;
         }
-        // Few requests of unknown cost go at once.
+        // Few requests of unknown cost go at once, and all clients ahead together, heavier ones included, have at most
+        // twice the limit.
         let is_price_safe = slot.is_settled
             || peers.unsettled < self.limit.exposure(slot, now) && !self.is_exposing(slot, peers.unsettled, now);
-        peers.count < limit && is_price_safe
+        let is_within_total = !slot.is_ahead || self.in_flight.ahead < 2 * limit;
+        peers.count < limit && is_price_safe && is_within_total
     }
 
     /// How many peers it may have in flight, if light and heavy clients do not compete.
@@ -73,7 +75,7 @@ impl Queue {
     }
 
     /// Whether the network of the client exposes light clients of other networks to a burst of unknown cost: it has as
-    /// much of unsettled price in flight as is always allowed. That the backend has room for light requests does not
+    /// much of unsettled price in flight as any client may have. That the backend has room for light requests does not
     /// show that it has room for such a burst. `unsettled` is that of all peers, which is cheaper to check first.
     fn is_exposing(&self, slot: &Slot, unsettled: u32, now: Moment) -> bool {
         let is_light = |client: &Client, _| !self.is_ahead(client);

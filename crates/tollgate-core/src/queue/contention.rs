@@ -253,7 +253,7 @@ impl Queue {
     /// The number of cores of the backend's machine that processes other than the gate kept busy since the last call;
     /// `None` if that is not known. Call it every 50 ms while requests wait.
     pub fn machine_busy(&mut self, busy: Option<Cores>) {
-        self.limit.set_idle(busy.is_some_and(|busy| busy < IDLE_MAX), self.at);
+        self.limit.set_idle(busy.is_some_and(|busy| busy < IDLE_MAX));
         let mean = |busy: u64| self.contention.busy_milli.map_or(busy, |before| (before * 7 + busy) / 8);
         self.contention.busy_milli = busy.map(|busy| mean(busy.as_milli().into()));
     }
@@ -310,7 +310,7 @@ mod tests {
     /// A backend of four cores that is known to have room for any number, or of which nothing is known.
     fn backend(has_room: bool) -> InFlightLimit {
         let mut limit = InFlightLimit::new(Cores::whole(4), at(0));
-        (0..2).for_each(|_| limit.set_idle(has_room, at(0)));
+        (0..2).for_each(|_| limit.set_idle(has_room));
         limit
     }
 

@@ -69,6 +69,7 @@ impl InFlightRequests {
     /// Adds one request to the sums, or takes one off them.
     fn count(&mut self, slot: &Slot, one: i32) {
         let sum = &mut self.sums[usize::from(slot.is_ahead)][usize::from(slot.octave)];
+        debug_assert!(one > 0 || sum.count > 0, "a request is removed once");
         sum.count = sum.count.wrapping_add_signed(one);
         sum.unsettled = sum.unsettled.wrapping_add_signed(if slot.is_settled { 0 } else { one });
         self.ahead = self.ahead.wrapping_add_signed(if slot.is_ahead { one } else { 0 });

@@ -6,7 +6,8 @@
 //!
 //! The limit starts at 8, or at the number of cores if that is larger, and changes in waves. A wave is the period in
 //! which one number is in force. It ends when the requests that were in flight at its start have left (only then do the
-//! measured times belong to the number in force) and enough requests have ended, or after [`WAVE_MAX`]. At its end:
+//! measured times belong to the number in force) and enough requests have ended, or after [`WAVE_MAX`] if requests wait.
+//! At its end:
 //!
 //! | the regression ([`Knee`]) finds | requests waited | the limit |
 //! |---|---|---|
@@ -14,7 +15,7 @@
 //! | room | yes | grows by 8 times, or is doubled if a number was found before |
 //! | the number in force, and several address blocks wait | yes | half is tried for a wave, less and less often |
 //! | the same, after a wave with half | | stays, or becomes half if that explains the times better |
-//! | the number in force, for [`TRIAL_OF_MORE_AFTER`] | yes | twice is tried for a wave, less and less often |
+//! | the number in force, for 31 s | yes | twice is tried for a wave, every 30 s |
 //! | nothing clear | yes | grows if that exposes less than 0.4 s per core |
 //! | anything else | | stays |
 //!
@@ -59,14 +60,15 @@ const GROWTH_MAX: u32 = 8;
 /// Another number than the one found is tried after this time, at first and at most.
 const TRIAL_AFTER_MIN: Span = Span::from_secs(1);
 const TRIAL_AFTER_MAX: Span = Span::from_secs(30);
-/// Half of the number is tried at first, and twice the number when trials have become that rare.
+/// Half of the number is tried at first (0, 1, 3, 7 and 15 s after it was found), and twice the number when trials have
+/// become that rare (after 31 s).
 const TRIAL_OF_MORE_AFTER: Span = Span::from_secs(10);
 /// This number of requests of a wave that are not slower than earlier ones shows that none waits at the backend.
 const FAST_ENDS_MIN: u32 = 4;
 /// How many readings in a row show that the machine is idle.
 const IDLE_READINGS_MIN: u32 = 2;
-/// How long a reading shows something about requests of unseen routes. It is taken every 50 ms while requests wait.
-const READING_VALID: Span = Span::from_millis(500);
+/// Requests have to wait for this long before readings show something about them: two readings of 50 ms.
+const IDLE_MIN: Span = Span::from_millis(100);
 /// A finding about requests of one cost holds for those that cost up to this many times as much.
 const COMPARABLE: u64 = 4;
 /// When most of what waited has been cheaper for this long, cheaper requests are studied instead.
@@ -118,13 +120,15 @@ pub(super) struct InFlightLimit {
     pub(super) is_contended: bool,
     /// Whether all waiting requests are of one address block.
     pub(super) is_lone: bool,
+    /// Whether the limit has grown because the machine was idle.
+    has_grown_idle: bool,
     /// Whether the regression has found room: the backend does not compute with all its cores. A later wave in which
     /// the number in flight does not vary shows nothing else.
     pub(super) is_roomy: bool,
     /// How many readings in a row showed that the backend's machine has CPU time to spare while requests waited.
     idle_readings: u32,
-    /// When the last one was taken.
-    read_at: Moment,
+    /// Since when requests wait without interruption.
+    pub(super) waiting_since: Option<Moment>,
     wave: Wave,
     /// Whether another number than the one found is in force for this wave.
     is_trial: bool,
@@ -186,7 +190,7 @@ impl InFlightLimit {
         let least = self.unknown_allowed();
         if !self.is_proven_for(slot.cost) {
             least
-        } else if slot.is_seen || self.is_idle() && now.since(self.read_at) <= READING_VALID {
+        } else if slot.is_seen || self.is_idle_now(now) {
             self.in_force.max(least)
         } else if slot.is_unseen {
             self.in_force.min(self.shown.saturating_mul(2)).max(least)
@@ -199,6 +203,11 @@ impl InFlightLimit {
     /// reading is not enough.
     const fn is_idle(&self) -> bool {
         self.idle_readings >= IDLE_READINGS_MIN
+    }
+
+    /// Whether it has that with the requests that wait now. That it was idle before they came shows nothing.
+    fn is_idle_now(&self, now: Moment) -> bool {
+        self.is_idle() && self.waiting_since.is_some_and(|since| now.since(since) >= IDLE_MIN)
     }
 
     /// The backend's cores: what the settings name, or fewer if fewer requests at once are all that it serves. A gate
@@ -223,14 +232,15 @@ impl InFlightLimit {
     }
 
     /// A reading of the CPU time of the backend's machine.
-    pub(super) const fn set_idle(&mut self, is_idle: bool, now: Moment) {
-        (self.idle_readings, self.read_at) = (if is_idle { self.idle_readings.saturating_add(1) } else { 0 }, now);
+    pub(super) const fn set_idle(&mut self, is_idle: bool) {
+        self.idle_readings = if is_idle { self.idle_readings.saturating_add(1) } else { 0 };
     }
 
     /// A request has to wait. In waves in which none does, the limit changes only to a number that the regression
     /// finds.
     pub(super) fn note_wait(&mut self, now: Moment) {
         self.wave.first_wait_at.get_or_insert(now);
+        self.waiting_since.get_or_insert(now);
     }
 
     /// Learns from a request that has cost `cost`. `dominant` is the usual cost of the requests that most of the
@@ -285,17 +295,16 @@ impl InFlightLimit {
         self.reference_at = now;
     }
 
-    /// Ends a wave that lasts too long. `is_idle` says that the machine of the backend is known to have CPU time to
-    /// spare.
+    /// Lets the limit grow between waves, and ends a wave that lasts too long.
     pub(super) fn tick(&mut self, dominant: Option<Price>, now: Moment) {
         self.follow_dominant_cost(dominant, now);
         let Some(first_wait_at) = self.wave.first_wait_at else { return };
         // A pool of four workers that wait for a database leaves the machine idle, too. Requests that wait for a worker
         // are slower than those before them.
         let may_be_idle = !self.is_contended && !self.is_clear;
-        let serves_all_at_once =
-            self.found <= START.max(self.configured_cores.count()) || self.wave.fast_ends >= FAST_ENDS_MIN;
-        if self.is_idle() && may_be_idle && serves_all_at_once {
+        let serves_all_at_once = !self.has_grown_idle || self.wave.fast_ends >= FAST_ENDS_MIN;
+        if self.is_idle_now(now) && may_be_idle && serves_all_at_once {
+            self.has_grown_idle = true;
             self.set(self.in_force * GROWTH_MAX, now);
         } else if self.wave.ends == 0 && now.since(first_wait_at) > SILENCE_MAX {
             self.set(self.in_force * GROWTH_MAX / 2, now);
@@ -321,8 +330,8 @@ impl InFlightLimit {
             _ if self.is_contended => self.next_wave(self.in_force, false, now),
             (Finding::Roomy, Some(_)) => self.set(self.found * if self.is_clear { 2 } else { GROWTH_MAX }, now),
             (_, Some(_)) if self.is_clear && !was_trial && now.since(self.trial_at) >= self.trial_after => {
-                let is_early = self.trial_after < TRIAL_OF_MORE_AFTER;
                 let after = self.trial_after.times(2).clamp(TRIAL_AFTER_MIN, TRIAL_AFTER_MAX);
+                let is_early = self.trial_after < TRIAL_OF_MORE_AFTER;
                 (self.trial_at, self.trial_after) = (now, after);
                 let number = if is_early { self.found / 2 } else { self.in_force * 2 };
                 let tries = !is_early || !self.is_lone && number > 0;

@@ -72,6 +72,7 @@ impl Queue {
             self.backlogs.remove(&client.address);
         }
         self.lanes[lane].remove(&client, at, turn);
+        self.limit.waiting_since = self.limit.waiting_since.filter(|_| self.waiting > 0);
     }
 
     /// Whether there is room for one more waiting request, if need be after displacing the newest of the client

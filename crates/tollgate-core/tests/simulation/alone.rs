@@ -160,7 +160,7 @@ fn a_lone_client_of_a_backend_that_waits_and_computes_hardly_notices_the_gate() 
             }
         }
     }
-    laws.rate = laws.rate.not_met(0.8, 0.97);
+    laws.rate = laws.rate.not_met(0.45, 0.97);
     laws.check();
 }
 
@@ -250,7 +250,7 @@ fn a_heavy_client_beside_light_ones_is_not_held_back_where_there_is_room() {
             }
         }
     }
-    check([rate.not_met(0.6, 0.8)]);
+    check([rate.not_met(0.6, 0.75)]);
 }
 
 /// A set of clients with random parameters that the backend alone serves within half of `hold.max`.

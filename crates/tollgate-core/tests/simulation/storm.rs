@@ -273,7 +273,7 @@ fn random_storm(seed: u64) -> Storm {
 fn random_crawlers_do_not_slow_people_down() {
     let mut laws = Laws::new(3.0, 2.0, 0.995);
     laws.early = laws.early.not_met(7.5, 0.85);
-    laws.late = laws.late.not_met(8.0, 0.85);
+    laws.late = laws.late.not_met(14.0, 0.85);
     laws.busy = laws.busy.not_met(0.8, 0.89);
     for seed in seeds(40) {
         laws.add(&random_storm(seed));

@@ -16,6 +16,7 @@ use crate::settings::Gate as Settings;
 const EVERY: Duration = Duration::from_millis(5);
 /// While nothing waits, the thread checks this often whether its queue was dropped.
 const IDLE: Duration = Duration::from_secs(1);
+
 /// Starts the thread, which ends when the queue is gone. Without it, requests are dispatched all the same when others
 /// end.
 pub(super) fn start(queue: &Arc<Queue>) -> Option<Thread> {

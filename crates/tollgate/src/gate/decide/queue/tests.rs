@@ -111,6 +111,8 @@ fn a_request_whose_turn_comes_in_the_instant_in_which_it_gives_up_goes() {
         while queue.status().waiting == 0 {
             std::thread::yield_now();
         }
+        // The other thread takes the lock once more before it waits.
+        std::thread::sleep(Duration::from_millis(5));
         let mut state = queue.state.lock();
         // The request runs out of patience and waits for the lock, unless this machine is slow.
         std::thread::sleep(Duration::from_millis(100));
