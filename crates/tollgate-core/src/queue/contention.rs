@@ -16,7 +16,7 @@
 //! |---|---|---|
 //! | off | heavy clients wait; a light one was seen less than [`LASTS`] ago | the one remembered |
 //! | off | the same, nothing is remembered, the times of light requests in calm are known | half the cores |
-//! | off | the same, but these times are not known | none |
+//! | off | the same, but these times are not known, and at least [`CROWD_MIN`] requests wait | none |
 //! | on, none | they are known | half the cores |
 //! | on, none | they are not known after [`CALM_MAX`] | the cores |
 //! | on | light clients' requests are fast, and as many heavy ones are in flight | grows to four fifths of the backend |
@@ -36,6 +36,8 @@ use crate::virtual_clock::Cores;
 
 /// A light client uses the backend for this long after its last request: a page every few seconds is enough.
 const LASTS: Span = Span::from_secs(3);
+/// If fewer requests wait, such as the assets of a page or two, none is held back to time others.
+const CROWD_MIN: usize = 8;
 /// How long the times of light clients' requests in calm count as known.
 const KNOWN: Span = Span::from_secs(600);
 /// The limit of the last contention is used again if the next one begins within this time.
@@ -91,6 +93,8 @@ pub(super) struct Contention {
     changed_at: Moment,
     /// Since when no more heavy requests are in flight than the limit allows.
     settled_at: Option<Moment>,
+    /// Whether many requests wait.
+    is_crowded: bool,
     /// Whether as many heavy requests were in flight as the limit allows.
     is_used: bool,
     /// When a light client's request last ended of which it is known how long it takes in calm.
@@ -160,7 +164,7 @@ impl Contention {
         if network.is_some() && !self.is_on(now) {
             if self.seen_at.is_none_or(|at| now.since(at) >= REMEMBERED) {
                 let is_known = self.known_at.is_some_and(|at| now.since(at) < KNOWN);
-                self.set(if is_known { backend.cores().count().div_ceil(2) } else { 0 }, now);
+                self.set(if is_known || !self.is_crowded { backend.cores().count().div_ceil(2) } else { 0 }, now);
                 self.heavy_wall = None;
             }
             self.heavy = None;
@@ -263,6 +267,7 @@ impl Queue {
         let (last, lane) = (self.last(), self.dominant_lane());
         let is_heavy =
             last.is_some_and(|(tag, _)| tag > self.front()) || lane.is_some_and(|lane| self.lanes[lane].blocks() == 1);
+        self.contention.is_crowded = self.waiting >= CROWD_MIN;
         let price = lane.and_then(|lane| self.lane_price(lane)).filter(|price| price.is_settled);
         let price = price.filter(|_| self.contention.may_be_heavy(self.cores(), now)).map(|price| price.usual);
         let is_lighter = |cost: Span| price.is_some_and(|price| cost.times(HEAVY) <= price);
@@ -344,7 +349,7 @@ mod tests {
     #[test]
     fn heavy_clients_wait_until_it_is_known_how_long_light_requests_take_in_calm() {
         for (known_ms, limit) in [(Some(1300), 2), (None, 4)] {
-            let mut contention = Contention::default();
+            let mut contention = Contention { is_crowded: true, ..Contention::default() };
             contention.update(Some(NETWORK), &backend(false), at(1000));
             assert_eq!(contention.limit(at(1000)), Some(0));
             assert!(!contention.is_calm(Span::from_millis(20), at(1100)), "heavy requests are still in flight");
@@ -417,6 +422,7 @@ mod tests {
         assert_eq!(contention.limit(at(61_000)), Some(3));
         contention.update(Some(NETWORK), &backend(false), at(130_000));
         assert_eq!(contention.limit(at(130_000)), Some(2), "it starts again");
+        contention.is_crowded = true;
         contention.update(Some(NETWORK), &backend(false), at(800_000));
         assert_eq!(contention.limit(at(800_000)), Some(0), "nobody knows the times in calm any more");
     }
@@ -431,5 +437,13 @@ mod tests {
         assert!(contention.has_light(NETWORK, |_, _| true, at(50)));
         assert!(!contention.has_light(NETWORK, |_, _| false, at(50)));
         assert!(!contention.has_light(NETWORK, |_, _| true, at(3031)), "three seconds later");
+    }
+
+    /// One page that has to wait beside others on a quiet site is no crawler.
+    #[test]
+    fn a_few_waiting_requests_are_not_held_back_to_time_others() {
+        let mut contention = Contention::default();
+        contention.update(Some(NETWORK), &backend(false), at(1000));
+        assert_eq!(contention.limit(at(1000)), Some(2));
     }
 }
