@@ -19,7 +19,7 @@
 //! | off | the same, but these times are not known, and at least [`CROWD_MIN`] requests wait | none |
 //! | on, none | they are known | half the cores |
 //! | on, none | they are not known after [`CALM_MAX`] | the cores |
-//! | on | light clients' requests are fast, and as many heavy ones are in flight | grows to four fifths of the backend |
+//! | on | light clients' requests are fast, and as many heavy ones are in flight | grows, to four fifths at most |
 //! | on | they take clearly longer than in calm, or the backend serves fewer at once | falls |
 //! | on | no light client was seen for [`LASTS`], or nothing waits for as long | off |
 //!

@@ -6,8 +6,8 @@
 //!
 //! The limit starts at 8, or at the number of cores if that is larger, and changes in waves. A wave is the period in
 //! which one number is in force. It ends when the requests that were in flight at its start have left (only then do the
-//! measured times belong to the number in force) and enough requests have ended, or after [`WAVE_MAX`] if requests wait.
-//! At its end:
+//! measured times belong to the number in force) and enough requests have ended, or after [`WAVE_MAX`] if requests
+//! wait. At its end:
 //!
 //! | the regression ([`Knee`]) finds | requests waited | the limit |
 //! |---|---|---|
@@ -112,8 +112,8 @@ pub(super) struct InFlightLimit {
     pub(super) found: u32,
     /// The limit now.
     pub(super) in_force: u32,
-    /// Whether the regression has found a number that `found` follows from. Otherwise `found` is a guess, and no wait can
-    /// be estimated: prices are those of requests that shared the backend with fewer others.
+    /// Whether the regression has found a number that `found` follows from. Otherwise `found` is a guess, and no wait
+    /// can be estimated: prices are those of requests that shared the backend with fewer others.
     pub(super) is_clear: bool,
     /// Whether heavy clients have a limit of their own (`contention.rs`). This one then neither tries other numbers nor
     /// grows because the machine is idle.

@@ -20,9 +20,9 @@
 //! | paused | the upload flows again | in flight |
 //! | uncounted, waiting or not | the backend has finished | settled: its slot is free |
 //!
-//! "Uncounted" is [`State::Uncounted`], or [`State::Waiting`] with a reading of the clock: the request is at the backend
-//! and runs, but does not count against the in-flight limit. Exempt requests ([`Queue::pass`]) are uncounted as well, in
-//! every mode, also after a stalled upload. Their clients are not charged.
+//! "Uncounted" is [`State::Uncounted`], or [`State::Waiting`] with a reading of the clock: the request is at the
+//! backend and runs, but does not count against the in-flight limit. Exempt requests ([`Queue::pass`])
+//! are uncounted as well, in every mode, also after a stalled upload. Their clients are not charged.
 
 use super::{Arrival, Judgement, Queue, Request, Slot, State, Ticket};
 use crate::time::Moment;

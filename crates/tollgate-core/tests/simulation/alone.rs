@@ -229,8 +229,8 @@ fn long_polls_among_pages_do_not_slow_the_pages_down() {
 
 /// A client with many requests at once beside clients with few, at a backend that mostly waits and has room for all.
 /// The client is ahead of its share as the gate prices it, but nobody gains if it is held back. Not met yet where times
-/// vary by half: the light clients' times in calm, taken from three of them, may be too short by half, and are corrected
-/// slowly.
+/// vary by half: the light clients' times in calm, taken from three of them, may be too short by half, and are
+/// corrected slowly.
 #[test]
 fn a_heavy_client_beside_light_ones_is_not_held_back_where_there_is_room() {
     let mut rate = Sweep::at_least("L1 throughput of a heavy client beside light ones, from 10 s on", 0.95);

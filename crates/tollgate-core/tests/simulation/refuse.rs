@@ -73,8 +73,8 @@ impl Laws {
     }
 }
 
-/// Not met yet: requests are trimmed when the limit is proven, which takes a second or two of a fresh gate, also because
-/// heavy clients wait at first until it is known how long light ones' requests take in calm.
+/// Not met yet: requests are trimmed when the limit is proven, which takes a second or two of a fresh gate, also
+/// because heavy clients wait at first until it is known how long light ones' requests take in calm.
 #[test]
 fn too_much_at_once_is_refused_by_time_and_told_when_to_come_back() {
     let mut laws = Laws::new();

@@ -146,8 +146,8 @@ impl Queue {
         self.with_core(|core, now| core.forecast(client, weight_milli, route, now))
     }
 
-    /// A permit for the backend, now or when it is this request's turn. `notice` is called with the decision, before the
-    /// wait, and with whether the request waits: in observe mode it goes at once, whatever the decision is.
+    /// A permit for the backend, now or when it is this request's turn. `notice` is called with the decision, before
+    /// the wait, and with whether the request waits: in observe mode it goes at once, whatever the decision is.
     pub(crate) async fn enter(
         self: &Arc<Self>,
         request: Request,
@@ -190,8 +190,8 @@ impl Queue {
         state.work_taken.replace(work).map_or(0, |before| work.wrapping_sub(before))
     }
 
-    /// Takes over other settings. Waiting requests go on waiting, unless the queue begins to observe. What was learned
-    /// stays.
+    /// Takes over other settings and keeps the learned state. Waiting requests go on waiting, unless the queue begins to
+    /// observe.
     fn reload(&self, settings: &Settings) {
         self.update(|state, now| {
             state.is_local = pulse::is_local(settings);
