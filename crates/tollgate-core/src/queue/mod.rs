@@ -83,6 +83,8 @@ const OCTAVES: usize = 16;
 const OCTAVE_BASE_NS: u64 = 500_000;
 /// How often waiting requests are compared with the estimated wait.
 const TRIM_EVERY: Span = Span::from_millis(100);
+/// If no more requests than this wait, the first price of a route counts for them within one tick.
+const PROMPTLY_PRICED_MAX: usize = 1000;
 /// Keys whose tags are remembered.
 const KEYS_MAX: usize = 32_768;
 
@@ -240,6 +242,8 @@ pub struct Queue {
     limit: InFlightLimit,
     rate: ServiceRate,
     overruns_at: Moment,
+    /// Whether a route has got its first price since waiting requests were last priced.
+    is_price_new: bool,
     trimmed_at: Moment,
     /// Waiting requests that were refused, until [`Self::poll`] returns them.
     refusals: Vec<Event>,
@@ -272,6 +276,7 @@ impl Queue {
             limit: InFlightLimit::new(settings.cores, now),
             rate: ServiceRate::new(settings.cores),
             overruns_at: now,
+            is_price_new: false,
             trimmed_at: now,
             refusals: Vec::new(),
             turns: 0,
@@ -435,6 +440,7 @@ impl Queue {
             self.charge(ticket.slot, toll);
         }
         self.remove(ticket.slot);
+        self.is_price_new |= !self.prices.price(slot.request.route).is_seen;
         let dominant = self.dominant();
         if let (true, Some(stay)) = (teaches, slot.stay)
             && let Some(times) = self.prices.record(slot.request.route, toll)
@@ -462,6 +468,9 @@ impl Queue {
         self.check_overruns(now);
         self.limit.note_wait(now);
         self.update_contention(now);
+        if core::mem::take(&mut self.is_price_new) && self.waiting <= PROMPTLY_PRICED_MAX {
+            self.update_prices();
+        }
         self.limit.tick(self.dominant(), now);
         if now.since(self.trimmed_at) >= TRIM_EVERY {
             self.trimmed_at = now;
