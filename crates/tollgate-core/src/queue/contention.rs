@@ -6,6 +6,10 @@
 //! second. So while light clients are there, heavy clients have a limit of their own, which starts small. Once it is
 //! reached, it grows as far as light clients' requests take no longer than in calm.
 //!
+//! In a pool of workers they are fast until the last worker is taken, and then they wait for whole heavy requests. So
+//! free workers are counted before they are given away ([`Queue::record_spare`]): where requests start in the order in
+//! which they come, one that ends before older ones shows that each of those has a worker.
+//!
 //! A client is light if it is behind its share, has nothing waiting, and its last request went at once. Heavy clients
 //! are those ahead of their share. If most of the waiting CPU time belongs to one address block, the network of the
 //! waiting client furthest ahead is heavy, too. While all cores of the backend's machine are seen to be busy and light
@@ -19,7 +23,7 @@
 //! | off | the same, but these times are not known, and at least [`CROWD_MIN`] requests wait | none |
 //! | on, none | they are known | half the cores |
 //! | on, none | they are not known after [`CALM_MAX`] | the cores |
-//! | on | light clients' requests are fast, and as many heavy ones are in flight | grows, to four fifths at most |
+//! | on | light clients' requests are fast, as many heavy ones are in flight, and workers are free | grows, to four fifths at most |
 //! | on | they take clearly longer than in calm, or the backend serves fewer at once | falls |
 //! | on | no light client was seen for [`LASTS`], or nothing waits for as long | off |
 //!
@@ -28,9 +32,9 @@
 
 use super::client::Client;
 use super::limit::InFlightLimit;
-use super::log2::OCTAVE;
+use super::log2::{OCTAVE, log2};
 use super::price::recent_mean;
-use super::{Queue, Slot, octave};
+use super::{Queue, Slot, State, octave};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::Cores;
 
@@ -46,7 +50,7 @@ const REMEMBERED: Span = Span::from_secs(60);
 const CALM_MAX: Span = Span::from_millis(650);
 /// Heavy requests from before a smaller limit have to leave within this time. Those that do not, such as long polls,
 /// are taken to do no harm.
-const DRAIN_MAX: Span = Span::from_secs(3);
+const DRAIN_MAX: Span = Span::from_secs(5);
 /// The limit may grow while light clients' requests take at most this much longer than in calm (0.45 octaves:
 /// 1.4 times), and how many of them it takes to show that.
 const FAST: i32 = OCTAVE * 9 / 20;
@@ -65,14 +69,14 @@ const RECENT: i32 = 8;
 const HEAVY: u64 = 4;
 /// Requests are short if they take at most this many times as long as those of light clients.
 const SHORT: u64 = 4;
-/// A limit beyond the cores grows only after this time, if heavy requests are long: in a pool of workers, a light one
-/// may have to wait for one of them.
-const CAUTIOUS: Span = Span::from_secs(5);
 /// A number that was too large is not tried again before this time, at first and at most.
 const BACKOFF_MIN: Span = Span::from_secs(10);
 const BACKOFF_MAX: Span = Span::from_secs(40);
-/// Cheaper requests are no samples: the scheduler of an operating system serves them at once, however many compute.
-const COST_MIN: Span = Span::from_millis(4);
+/// Requests that are shorter in calm are no samples: the scheduler of an operating system serves them at once, however
+/// many compute.
+const CALM_MIN: i32 = log2(4_000_000);
+/// So many workers stay free for light clients: one for a page, and one for what comes in the meantime.
+const SPARE_MIN: u32 = 2;
 /// If fewer cores than this are busy, nothing on the machine computes all the time. The kernel counts in steps of 10
 /// ms: a core that is always busy can look like 0.8 of one in 50 ms.
 const IDLE_MAX: Cores = Cores::from_milli(700);
@@ -95,7 +99,7 @@ pub(super) struct Contention {
     settled_at: Option<Moment>,
     /// Whether many requests wait.
     is_crowded: bool,
-    /// Whether as many heavy requests were in flight as the limit allows.
+    /// Whether nearly as many heavy requests were in flight as the limit allows.
     is_used: bool,
     /// When a light client's request last ended of which it is known how long it takes in calm.
     known_at: Option<Moment>,
@@ -104,11 +108,17 @@ pub(super) struct Contention {
     slowdown: i32,
     spread: i32,
     samples: i32,
+    /// The most light requests since then that were seen to run at once beside as many heavy ones as the limit allows.
+    spare: u32,
     /// The same over the last few requests, whatever the limit.
     recent_slowdown: i32,
     /// How long light and heavy clients' requests have taken of late.
     light_wall: Option<Span>,
     heavy_wall: Option<Span>,
+    /// Whether the limit has grown beyond the cores because heavy requests were short.
+    is_for_short: bool,
+    /// How long the oldest heavy request in flight has been there.
+    heavy_age: Span,
     /// The last number that was too large, when, and for how long it is not tried again.
     failed: Option<(u32, Moment)>,
     backoff: Span,
@@ -175,19 +185,28 @@ impl Contention {
         }
         self.seen_at = Some(now);
         let (cores, most) = (backend.cores().count(), backend.most_beside_light());
-        let step = if self.is_short() { self.limit } else { (self.limit / 4).max(1) };
+        let is_short = self.is_short(self.heavy_age);
+        let step = if is_short { self.limit } else { (self.limit / 4).max(1) };
         let more = (self.limit + step).min(most);
         match self.settled_at {
             Some(at) if self.limit == 0 && self.known_at >= Some(at) => self.set(cores.div_ceil(2), now),
             Some(at) if self.limit == 0 && now.since(at) > CALM_MAX => self.set(cores, now),
             _ if self.limit > most => self.set(most, now),
-            Some(at) if more > self.limit && self.may_grow(more, now.since(at), backend, now) => self.set(more, now),
+            _ if self.is_for_short && self.limit > cores && !self.is_short(Span::ZERO) => {
+                self.is_for_short = false;
+                self.set(cores.div_ceil(2), now);
+            }
+            Some(at) if more > self.limit && self.may_grow(more, now.since(at), backend, now) => {
+                self.is_for_short |= is_short && more > cores;
+                self.set(more, now);
+            }
             _ => {}
         }
     }
 
     /// Whether this larger limit does no harm: light clients were fast in the time for which the present one was in
-    /// force, or have shown nothing and the backend has room or idle cores.
+    /// force, and heavy requests are short or leave workers free; or light clients have shown nothing, and the backend
+    /// has idle cores, or room for short requests.
     fn may_grow(&self, more: u32, lasts: Span, backend: &InFlightLimit, now: Moment) -> bool {
         if self.failed.is_some_and(|(failed, at)| more >= failed && now.since(at) < self.backoff) {
             return false;
@@ -195,23 +214,26 @@ impl Contention {
         let (has_room, is_within_cores) = (backend.has_room(self.limit), more <= backend.cores().count());
         // Light requests that come rarely show nothing soon, and cores would be idle until then.
         if self.samples == 0 {
-            return (has_room || is_within_cores) && lasts >= CALM_MAX;
+            return (is_within_cores || has_room && self.is_short(self.heavy_age)) && lasts >= CALM_MAX;
         }
-        let is_fast = self.is_used && self.samples >= FAST_SAMPLES && self.slowdown + self.error() / 2 < FAST;
-        let is_safe = is_within_cores || self.is_short();
-        is_fast && (is_safe || has_room && lasts >= CAUTIOUS)
+        // Where times do not depend on the number in flight, those in calm may be wrong: only clearly slow ones count.
+        let most = if backend.is_roomy { SLOW } else { FAST };
+        let is_fast = self.is_used && self.samples >= FAST_SAMPLES && self.slowdown + self.error() / 2 < most;
+        let has_workers = backend.is_clear || self.spare >= more - self.limit + SPARE_MIN;
+        is_fast && (is_within_cores || self.is_short(self.heavy_age) || has_room && has_workers)
     }
 
-    /// Whether heavy clients' requests take about as long as those of light ones. A light one that has to wait for such
-    /// a request does not wait long.
-    fn is_short(&self) -> bool {
-        self.heavy_wall.zip(self.light_wall).is_some_and(|(heavy, light)| heavy <= light.times(SHORT))
+    /// Whether heavy clients' requests, of which one has taken `age` already, take about as long as those of light ones.
+    /// A light one that has to wait for such a request does not wait long.
+    fn is_short(&self, age: Span) -> bool {
+        self.heavy_wall.zip(self.light_wall).is_some_and(|(heavy, light)| heavy.max(age) <= light.times(SHORT))
     }
 
-    /// Whether a request that took `wall` ran while heavy clients had to wait, so that it shows how long it takes in
-    /// calm.
+    /// Whether a request that took `wall` shows how long it takes in calm: it ran while heavy clients had to wait, or
+    /// light clients' requests take less time than was measured in calm, so that measurement was wrong.
     pub(super) fn is_calm(&self, wall: Span, now: Moment) -> bool {
-        self.is_on(now) && self.limit == 0 && self.settled_at.is_some_and(|at| wall <= now.since(at))
+        let is_faster = self.samples >= FAST_SAMPLES && self.slowdown + self.error() < 0;
+        self.is_on(now) && (self.limit == 0 || is_faster) && self.settled_at.is_some_and(|at| wall <= now.since(at))
     }
 
     /// A request has taken `wall`, which is `longer` than in calm as a logarithm, if that is known.
@@ -221,7 +243,7 @@ impl Contention {
             return;
         }
         self.light_wall = Some(recent_mean(self.light_wall, wall));
-        let Some(longer) = longer.filter(|_| slot.mean >= COST_MIN) else { return };
+        let Some(longer) = longer.filter(|longer| log2(wall.as_nanos()) - longer >= CALM_MIN) else { return };
         self.known_at = Some(now);
         let longer = longer.clamp(-2 * OCTAVE, 4 * OCTAVE);
         self.recent_slowdown += (longer - self.recent_slowdown) / RECENT;
@@ -249,7 +271,7 @@ impl Contention {
 
     fn set(&mut self, limit: u32, now: Moment) {
         (self.limit, self.changed_at, self.settled_at, self.is_used) = (limit, now, None, false);
-        (self.slowdown, self.spread, self.samples) = (0, 0, 0);
+        (self.slowdown, self.spread, self.samples, self.spare) = (0, 0, 0, 0);
     }
 }
 
@@ -260,6 +282,19 @@ impl Queue {
         self.limit.set_idle(busy.is_some_and(|busy| busy < IDLE_MAX));
         let mean = |busy: u64| self.contention.busy_milli.map_or(busy, |before| (before * 7 + busy) / 8);
         self.contention.busy_milli = busy.map(|busy| mean(busy.as_milli().into()));
+    }
+
+    /// A request ends. If it is a light one, and as many heavy ones from before as the limit allows have not ended yet,
+    /// it and the light ones from before had workers that those did not need.
+    pub(super) fn record_spare(&mut self, at: u32, now: Moment) {
+        let (contention, slot) = (&self.contention, &self.slots[at as usize]);
+        let is_sample = contention.settled_at.is_some() && contention.is_on(now) && !contention.is_heavy(slot, now);
+        let Some(began) = slot.state.reading().filter(|_| is_sample).map(|reading| reading.at()) else { return };
+        let is_older = |other: &Slot| matches!(other.state, State::InFlight(_, reading) if reading.at() < began);
+        let heavy = self.number_of(|other| is_older(other) && contention.is_heavy(other, now));
+        if heavy >= contention.limit {
+            self.contention.spare = contention.spare.max(self.number_of(is_older) - heavy + 1);
+        }
     }
 
     /// Finds out whether light clients use the backend while heavy ones wait.
@@ -284,15 +319,21 @@ impl Queue {
         }
         let is_lone = self.lanes.iter().all(|lane| lane.blocks() <= 1);
         (self.limit.is_contended, self.limit.is_lone) = (network.is_some(), is_lone);
+        self.limit.has_light = self.contention.served.iter().flatten().any(|(.., at)| now.since(*at) < LASTS);
         self.contention.update(network, &self.limit, now);
         if network.is_some() {
-            let heavy = self.number_of(|slot| self.contention.is_heavy(slot, now));
+            let in_flight = self.in_flight.requests.iter().map(|at| &self.slots[*at as usize]);
+            let heavy = in_flight.filter(|slot| self.contention.is_heavy(slot, now));
+            let starts = heavy.filter_map(|slot| slot.state.reading().map(|reading| reading.at()));
+            let (heavy, oldest) = starts.fold((0, now), |(count, oldest), at| (count + 1, oldest.min(at)));
             let contention = &mut self.contention;
+            contention.heavy_age = now.since(oldest);
             let is_late = now.since(contention.changed_at) >= DRAIN_MAX;
             if contention.settled_at.is_none() && (heavy <= contention.limit || is_late) {
                 contention.settled_at = Some(now);
             }
-            contention.is_used |= heavy >= contention.limit;
+            // Light requests are peers of heavy ones, and take a part of the limit.
+            contention.is_used |= heavy >= contention.limit - contention.limit / 8;
         }
     }
 }
@@ -300,7 +341,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::Request;
+    use crate::queue::{Request, Settings};
 
     const NETWORK: u64 = 1;
 
@@ -336,12 +377,12 @@ mod tests {
 
     /// Light requests that take `times` as long as in calm, every 50 ms from `from` on. No more heavy requests are in
     /// flight than the limit allows.
-    fn light(contention: &mut Contention, times: f64, from: u64, count: u64, has_room: bool) {
+    fn light(contention: &mut Contention, times: f64, from: u64, count: u64, room: Option<u32>) {
         let longer = (times.log2() * f64::from(OCTAVE)) as i32;
         for millis in (0..count).map(|index| from + 50 * index) {
-            contention.update(Some(NETWORK), &backend(has_room), at(millis));
+            contention.update(Some(NETWORK), &backend(room.is_some()), at(millis));
             contention.settled_at = contention.settled_at.or(Some(at(millis - 40)));
-            contention.is_used = true;
+            (contention.is_used, contention.spare) = (true, room.unwrap_or(0));
             record(contention, 2, Some(longer), 20, millis);
         }
     }
@@ -376,42 +417,72 @@ mod tests {
     #[test]
     fn the_limit_falls_if_light_clients_are_slow_and_the_number_is_not_tried_again_soon() {
         let mut contention = contended(400);
-        light(&mut contention, 1.0, 1100, 20, false);
+        light(&mut contention, 1.0, 1100, 20, None);
         assert_eq!(contention.limit(at(2050)), Some(4));
-        light(&mut contention, 4.5, 2100, 9, false);
+        light(&mut contention, 4.5, 2100, 9, None);
         assert_eq!(contention.limit(at(2500)), Some(3));
-        light(&mut contention, 1.0, 5000, 40, false);
+        light(&mut contention, 1.0, 5000, 40, None);
         assert_eq!(contention.limit(at(7000)), Some(3), "four were too many");
-        light(&mut contention, 1.0, 12_500, 10, false);
+        light(&mut contention, 1.0, 12_500, 10, None);
         assert_eq!(contention.limit(at(13_000)), Some(4));
     }
 
     #[test]
-    fn beyond_the_cores_the_limit_grows_slowly_and_only_where_the_backend_has_room() {
-        let mut contention = contended(400);
-        light(&mut contention, 1.0, 1100, 200, false);
-        assert_eq!(contention.limit(at(11_100)), Some(4), "no room is known");
-        let mut contention = contended(400);
-        light(&mut contention, 2.0, 1100, 200, true);
-        assert_eq!(contention.limit(at(11_100)), Some(2), "they take twice as long");
-        let mut contention = contended(400);
-        light(&mut contention, 1.0, 1100, 100, true);
-        assert_eq!(contention.limit(at(6100)), Some(4));
-        light(&mut contention, 1.0, 6100, 80, true);
-        assert_eq!(contention.limit(at(10_100)), Some(5));
+    fn beyond_the_cores_the_limit_grows_only_by_workers_that_are_seen_to_be_free() {
+        for (times, room, limit) in [(1.0, None, 4), (2.0, Some(3), 2), (1.0, Some(2), 4), (1.0, Some(3), 8)] {
+            let mut contention = contended(400);
+            light(&mut contention, times, 1100, 200, room);
+            assert_eq!(contention.limit(at(11_100)), Some(limit), "{times} {room:?}");
+        }
+    }
+
+    #[test]
+    fn a_light_request_that_ends_before_older_ones_shows_free_workers() {
+        let mut queue = Queue::new(Settings::default(), at(0));
+        queue.contention = Contention { limit: 1, settled_at: Some(at(1000)), ..contended(400) };
+        let go = |queue: &mut Queue, network, millis| {
+            let request = Request { client: client(network), ..Request::default() };
+            let ticket = queue.insert(Slot { request, ..Slot::default() });
+            queue.run(ticket.slot, at(millis));
+            ticket
+        };
+        let [heavy, first, second] =
+            [(NETWORK, 1100), (2, 1110), (3, 1120)].map(|(network, millis)| go(&mut queue, network, millis));
+        for (ticket, millis, spare) in [(second, 1130, 2), (first, 1140, 2)] {
+            queue.done(ticket, Span::from_millis(10), true, at(millis));
+            assert_eq!(queue.contention.spare, spare);
+        }
+        queue.contention.spare = 0;
+        let third = go(&mut queue, 2, 1150);
+        queue.done(heavy, Span::from_millis(60), true, at(1160));
+        queue.done(third, Span::from_millis(10), true, at(1170));
+        assert_eq!(queue.contention.spare, 0, "the heavy request had left");
+    }
+
+    #[test]
+    fn a_limit_for_short_requests_does_not_hold_for_long_ones() {
+        let mut contention = contended(60);
+        light(&mut contention, 1.0, 1100, 40, None);
+        let limit = contention.limit(at(3100));
+        contention.heavy_age = Span::from_millis(100);
+        light(&mut contention, 1.0, 3100, 20, None);
+        assert_eq!(contention.limit(at(4100)), limit, "one in flight is long");
+        (0..8).for_each(|_| record(&mut contention, NETWORK, None, 400, 4100));
+        contention.update(Some(NETWORK), &backend(false), at(4105));
+        assert_eq!(contention.limit(at(4105)), Some(2), "all are long");
     }
 
     #[test]
     fn beside_requests_that_take_about_as_long_fast_light_clients_are_enough() {
         let mut contention = contended(60);
-        light(&mut contention, 1.0, 1100, 40, false);
+        light(&mut contention, 1.0, 1100, 40, None);
         assert!(contention.limit(at(3100)) > Some(16));
     }
 
     #[test]
     fn contention_ends_with_the_light_clients_and_its_limit_is_remembered() {
         let mut contention = contended(400);
-        light(&mut contention, 1.0, 1100, 10, false);
+        light(&mut contention, 1.0, 1100, 10, None);
         assert_eq!(contention.limit(at(1600)), Some(3));
         contention.update(None, &backend(false), at(3000));
         assert_eq!(contention.limit(at(3001)), None);

@@ -35,11 +35,11 @@ const ROUTE_MEMORY: i32 = 64;
 const UNEXPLAINED_MAX: u8 = 3;
 /// Fewer requests than this show nothing.
 const SAMPLES_MIN: u64 = 12;
+/// If this many requests show nothing, the number in flight does not vary enough.
+const MANY: u64 = 32;
 /// A candidate is clearly better than another if it leaves less variance unexplained, by at least this many times the
 /// usual variance of one request.
 const CLEARLY: u64 = 30;
-/// The same for a number that was tried.
-const LEANING: u64 = 8;
 /// One request leaves at least this much unexplained, however regular the backend: a sixteenth of an octave, squared.
 const NOISE_MIN: u64 = (OCTAVE as u64 / 16).pow(2);
 
@@ -131,16 +131,15 @@ impl Knee {
         }
     }
 
-    /// Whether `fewer` at once explain the times better than `number`, although that need not be clear.
-    pub(super) fn leans_to(&self, fewer: u32, number: u32) -> bool {
-        let [fewer, number] = [fewer, number].map(|number| self.unexplained[step_of(number)]);
-        number.saturating_sub(fewer) > self.noise() * LEANING
-    }
-
     /// The variance of one request's time around its route's usual time.
     fn noise(&self) -> u64 {
         let least = self.unexplained.iter().copied().min().unwrap_or(0);
         (least / self.samples.max(1)).max(NOISE_MIN)
+    }
+
+    /// Whether many requests have been recorded.
+    pub(super) const fn has_many(&self) -> bool {
+        self.samples >= MANY
     }
 
     /// How many requests it takes to distinguish a number from half of it: more where times vary.

@@ -14,9 +14,9 @@
 //! | a new number | | becomes that number |
 //! | room | yes | grows by 8 times, or is doubled if a number was found before |
 //! | the number in force, and several address blocks wait | yes | half is tried for a wave, less and less often |
-//! | the same, after a wave with half | | stays, or becomes half if that explains the times better |
 //! | the number in force, for 31 s | yes | twice is tried for a wave, every 30 s |
 //! | nothing clear | yes | grows if that exposes less than 0.4 s per core |
+//! | nothing clear after 32 requests, and no light client was there for 3 s | yes | twice what was seen in flight is tried |
 //! | anything else | | stays |
 //!
 //! While heavy clients have a limit of their own (`contention.rs`), only a new number changes the limit.
@@ -71,6 +71,8 @@ const IDLE_READINGS_MIN: u32 = 2;
 const IDLE_MIN: Span = Span::from_millis(100);
 /// A finding about requests of one cost holds for those that cost up to this many times as much.
 const COMPARABLE: u64 = 4;
+/// A wave begins when requests wait again after this time. What ended before says nothing about those that wait.
+const CALM_BEFORE: Span = Span::from_secs(1);
 /// When most of what waited has been cheaper for this long, cheaper requests are studied instead.
 const CHEAPER_AFTER: Span = Span::from_secs(10);
 
@@ -120,6 +122,8 @@ pub(super) struct InFlightLimit {
     pub(super) is_contended: bool,
     /// Whether all waiting requests are of one address block.
     pub(super) is_lone: bool,
+    /// Whether a client behind its share has used the backend of late without waiting.
+    pub(super) has_light: bool,
     /// Whether the limit has grown because the machine was idle.
     has_grown_idle: bool,
     /// Whether the regression has found room: the backend does not compute with all its cores. A later wave in which
@@ -129,6 +133,8 @@ pub(super) struct InFlightLimit {
     idle_readings: u32,
     /// Since when requests wait without interruption.
     pub(super) waiting_since: Option<Moment>,
+    /// When a request last had to wait.
+    waited_at: Moment,
     wave: Wave,
     /// Whether another number than the one found is in force for this wave.
     is_trial: bool,
@@ -147,6 +153,7 @@ impl InFlightLimit {
             is_lone: true,
             reference_at: now,
             trial_at: now,
+            waited_at: now,
             wave: Wave { since: now, ..Wave::default() },
             ..Self::default()
         }
@@ -163,7 +170,9 @@ impl InFlightLimit {
     pub(super) fn is_proven_for(&self, price: Span) -> bool {
         // Where times do not follow the number in flight, a request seems to cost more the fewer there are.
         let wall = self.reference_wall.filter(|_| self.is_roomy).unwrap_or(Span::ZERO);
-        self.is_idle() || (self.is_clear || self.is_roomy) && price <= self.reference_cost.max(wall).times(COMPARABLE)
+        self.is_idle()
+            || self.is_trial
+            || (self.is_clear || self.is_roomy) && price <= self.reference_cost.max(wall).times(COMPARABLE)
     }
 
     /// Whether a request of this price may be refused for its estimated wait: a number was found. One that was found
@@ -239,6 +248,10 @@ impl InFlightLimit {
     /// A request has to wait. In waves in which none does, the limit changes only to a number that the regression
     /// finds.
     pub(super) fn note_wait(&mut self, now: Moment) {
+        if now.since(self.waited_at) > CALM_BEFORE {
+            self.next_wave(self.in_force, self.is_trial, now);
+        }
+        self.waited_at = now;
         self.wave.first_wait_at.get_or_insert(now);
         self.waiting_since.get_or_insert(now);
     }
@@ -315,7 +328,7 @@ impl InFlightLimit {
 
     fn end_wave(&mut self, dominant: Option<Price>, now: Moment) {
         let finding = self.knee.finding(self.found);
-        let (was_trial, tried) = (self.is_trial, self.in_force);
+        let was_trial = self.is_trial;
         self.in_force = self.with_sleep_margin();
         self.is_roomy = finding == Finding::Roomy || self.is_roomy && finding == Finding::Unclear;
         let price = dominant.filter(|_| self.wave.first_wait_at.is_some()).map(|price| price.usual);
@@ -324,24 +337,39 @@ impl InFlightLimit {
                 (self.is_clear, self.trial_after) = (true, Span::ZERO);
                 self.set(number.min(self.found.saturating_mul(GROWTH_MAX)), now);
             }
-            _ if self.is_clear && was_trial && tried < self.found && self.knee.leans_to(tried, self.found) => {
-                self.set(tried, now);
-            }
             _ if self.is_contended => self.next_wave(self.in_force, false, now),
             (Finding::Roomy, Some(_)) => self.set(self.found * if self.is_clear { 2 } else { GROWTH_MAX }, now),
-            (_, Some(_)) if self.is_clear && !was_trial && now.since(self.trial_at) >= self.trial_after => {
-                let after = self.trial_after.times(2).clamp(TRIAL_AFTER_MIN, TRIAL_AFTER_MAX);
+            (_, Some(_)) if self.is_clear && !was_trial && self.is_trial_due(now) => {
                 let is_early = self.trial_after < TRIAL_OF_MORE_AFTER;
-                (self.trial_at, self.trial_after) = (now, after);
                 let number = if is_early { self.found / 2 } else { self.in_force * 2 };
                 let tries = !is_early || !self.is_lone && number > 0;
-                self.next_wave(if tries { number } else { self.in_force }, tries, now);
+                self.try_number(if tries { number } else { self.in_force }, tries, now);
             }
             (Finding::Unclear, Some(price)) if !self.is_clear && self.found <= self.few(price) => {
                 self.set(self.found * 2, now);
             }
+            (Finding::Unclear, Some(_)) if !self.is_clear && !was_trial && self.may_expose_more(now) => {
+                self.try_number(2 * self.shown.max(self.always_allowed()), true, now);
+            }
             _ => self.next_wave(self.in_force, false, now),
         }
+    }
+
+    fn is_trial_due(&self, now: Moment) -> bool {
+        now.since(self.trial_at) >= self.trial_after
+    }
+
+    /// Whether more requests than are proven may go for a wave. While the number in flight does not vary, the
+    /// regression finds nothing, and a remote backend that sleeps would be kept at a few requests for good.
+    fn may_expose_more(&self, now: Moment) -> bool {
+        self.knee.has_many() && !self.has_light && !self.is_idle() && self.is_trial_due(now)
+    }
+
+    /// Puts a number in force for a wave, and delays the next trial.
+    fn try_number(&mut self, number: u32, is_trial: bool, now: Moment) {
+        self.trial_at = now;
+        self.trial_after = self.trial_after.times(2).clamp(TRIAL_AFTER_MIN, TRIAL_AFTER_MAX);
+        self.next_wave(number, is_trial, now);
     }
 
     /// The limit for requests of this price while nothing is proven.

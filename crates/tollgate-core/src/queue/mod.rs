@@ -434,6 +434,7 @@ impl Queue {
         if self.slot(ticket).is_none_or(|slot| slot.state == State::Waiting(None)) {
             return;
         }
+        self.record_spare(ticket.slot, now);
         self.stop(ticket.slot, now);
         let slot = self.slots[ticket.slot as usize];
         if !slot.is_exempt {

@@ -26,6 +26,9 @@ const UNKNOWN: Span = Span::from_millis(5);
 
 /// A request that costs this many times the mean of its route shows that the price is not settled.
 const SURPRISE: u64 = 4;
+/// A surprise is forgotten when more than this many requests of its route have ended at a usual cost, for each one in
+/// flight that exceeds the price.
+const USUAL_PER_OVERRUN: u32 = 2;
 /// A restored price was wrong if the first cost differs from it by more than this factor, and all are dropped if so
 /// many more were wrong than right.
 const WRONG: u64 = 8;
@@ -140,9 +143,12 @@ struct Route {
     /// Newcomers that it takes until this slot is free; free at zero.
     worth: u8,
     cost: Cost,
-    /// The largest estimate of requests in flight that exceed the price, and how many those are.
+    /// The largest estimate of requests in flight that exceed the price, and how many those are. A surprising estimate
+    /// counts until most requests end at a usual cost ([`USUAL_PER_OVERRUN`]).
     raised: Span,
     overruns: u32,
+    /// How many requests have ended at a usual cost since a surprising estimate was recorded.
+    usual_ends: u32,
     times: Times,
 }
 
@@ -199,7 +205,9 @@ impl Prices {
     pub(super) fn lower(&mut self, key: RouteKey) {
         if let Some(route) = self.slot(key.route) {
             route.overruns = route.overruns.saturating_sub(1);
-            route.raised = if route.overruns == 0 { Span::ZERO } else { route.raised };
+            if route.overruns == 0 {
+                (route.raised, route.usual_ends) = (Span::ZERO, 0);
+            }
         }
     }
 
@@ -211,6 +219,14 @@ impl Prices {
             parent.cost.record(toll);
         }
         let route = self.slot(key.route)?;
+        // One long request shows nothing about the others. But the first of many to end are the cheap ones.
+        let surprise = route.cost.surprise();
+        if toll < surprise && route.raised >= surprise {
+            route.usual_ends += 1;
+            if route.usual_ends > route.overruns * USUAL_PER_OVERRUN {
+                (route.raised, route.usual_ends) = (Span::ZERO, 0);
+            }
+        }
         route.cost.record(toll);
         Some(&mut route.times)
     }
@@ -315,19 +331,28 @@ mod tests {
     }
 
     #[test]
-    fn an_overrun_raises_the_estimate_until_no_request_in_flight_exceeds_the_price() {
+    fn an_overrun_raises_the_estimate_until_enough_requests_end_at_the_usual_cost() {
         let mut prices = Prices::new(64);
         record(&mut prices, key(1), 20, 8);
         prices.raise(key(1), ms(60), true);
         let price = prices.price(key(1));
         assert_eq!((price.mean, price.estimate, price.is_settled), (ms(20), ms(60), true));
+        record(&mut prices, key(1), 20, 1);
+        assert_eq!(prices.price(key(1)).estimate, ms(60), "no surprise, and still in flight");
         prices.raise(key(1), ms(200), true);
         assert!(!prices.price(key(1)).is_settled, "ten times the price");
         prices.lower(key(1));
+        record(&mut prices, key(1), 200, 1);
+        let price = prices.price(key(1));
+        assert!(price.estimate == ms(200) && price.is_settled, "it has cost that, and the other is still in flight");
+        prices.raise(key(1), ms(2000), false);
+        record(&mut prices, key(1), 20, 2);
+        assert!(!prices.price(key(1)).is_settled, "two may be the cheap ones of many");
         record(&mut prices, key(1), 20, 1);
-        assert_eq!(prices.price(key(1)).estimate, ms(200), "the other is still in flight");
+        let price = prices.price(key(1));
+        assert!(price.is_settled && price.estimate == price.mean, "the route costs what it did");
         prices.lower(key(1));
-        assert_eq!(prices.price(key(1)).estimate, ms(20));
+        assert_eq!(prices.price(key(1)).estimate, prices.price(key(1)).mean);
     }
 
     #[test]

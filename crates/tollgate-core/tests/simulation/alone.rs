@@ -145,6 +145,25 @@ fn a_lone_client_of_a_backend_that_always_sleeps_as_long_is_not_refused() {
     check([long.always()]);
 }
 
+/// A backend on another machine whose answers take long and vary, as if it called other services: the gate cannot see
+/// that its machine is idle, and a few requests in flight look as if they computed. Not met yet in one case.
+#[test]
+fn a_lone_client_of_a_remote_backend_that_sleeps_long_is_not_held_back_for_good() {
+    let mut rate = Sweep::at_least("L1 throughput, long and varied sleep, from 30 s on", 0.95);
+    for sleep in [300.0, 900.0] {
+        for sigma in [0.3, 0.5, 1.0] {
+            for at_once in [16, 50, 150] {
+                let mut world = lone(1, 1000, &[(100, 0.2, sleep)], at_once);
+                world.sources[0].sigma = sigma;
+                world.seconds = 65;
+                let run = || format!("sleep {sleep} ms, sigma {sigma}, {at_once} at once");
+                rate.add(compare(&world, &[(30_000, 60_000)])[0].rate, run);
+            }
+        }
+    }
+    check([rate.not_met(0.9, 0.9)]);
+}
+
 /// Most sites: a request waits for a database, and computes in between. Not met yet where it waits for half a second.
 #[test]
 fn a_lone_client_of_a_backend_that_waits_and_computes_hardly_notices_the_gate() {
@@ -228,9 +247,7 @@ fn long_polls_among_pages_do_not_slow_the_pages_down() {
 }
 
 /// A client with many requests at once beside clients with few, at a backend that mostly waits and has room for all.
-/// The client is ahead of its share as the gate prices it, but nobody gains if it is held back. Not met yet where times
-/// vary by half: the light clients' times in calm, taken from three of them, may be too short by half, and are
-/// corrected slowly.
+/// The client is ahead of its share as the gate prices it, but nobody gains if it is held back.
 #[test]
 fn a_heavy_client_beside_light_ones_is_not_held_back_where_there_is_room() {
     let mut rate = Sweep::at_least("L1 throughput of a heavy client beside light ones, from 10 s on", 0.95);
@@ -250,7 +267,7 @@ fn a_heavy_client_beside_light_ones_is_not_held_back_where_there_is_room() {
             }
         }
     }
-    check([rate.not_met(0.6, 0.75)]);
+    check([rate]);
 }
 
 /// A set of clients with random parameters that the backend alone serves within half of `hold.max`.
@@ -280,13 +297,13 @@ fn random_world(seed: u64) -> (World, String, u64) {
     (world, run, seconds * 1000)
 }
 
-/// Not met yet in one of twenty-five cases. The worst are remote backends that sleep for 0.3 s or more with times that
-/// vary: it takes the gate a minute to find that they sleep, and until then they have a part of their throughput.
+/// Nearly met: two of 119 sets miss each bound. With five times the seeds, 20 of 566 do. The worst are remote backends
+/// that sleep for long with times that vary: it takes the gate some 20 s to find that they sleep.
 #[test]
 fn random_sets_of_clients_do_not_notice_the_gate() {
     let mut laws = Laws::new();
-    laws.rate = laws.rate.not_met(0.5, 0.96);
-    laws.p99 = laws.p99.not_met(2.0, 0.95);
+    laws.rate = laws.rate.not_met(0.9, 0.98);
+    laws.p99 = laws.p99.not_met(1.7, 0.98);
     for seed in seeds(150) {
         let (world, run, until) = random_world(seed);
         let direct = world.direct().run();

@@ -39,6 +39,9 @@ pub(crate) struct Storm {
     /// Percent of people's pages that are the crawler's.
     pub(crate) archives: u64,
     pub(crate) seed: u64,
+    /// How often the storm runs, with pages at other times. The p99 is that of all runs together: the first five
+    /// seconds of one run have some fifty pages, so chance would decide about it.
+    pub(crate) runs: u64,
 }
 
 impl Storm {
@@ -58,6 +61,7 @@ impl Storm {
             slice_ms: 0,
             archives: 0,
             seed,
+            runs: 8,
         }
     }
 
@@ -105,7 +109,7 @@ impl Storm {
 
     /// Runs the storm in this world, and its calm: the same pages at the same times, without a crawler and a gate.
     pub(crate) fn run(&self, world: &World) -> Runs {
-        let seeds = (0..REPEATS).map(|repeat| world.seed ^ repeat << 20);
+        let seeds = (0..self.runs).map(|run| world.seed ^ run << 20);
         let worlds: Vec<World> = seeds.map(|seed| World { seed, ..world.clone() }).collect();
         let calm = |world: &World| {
             let mut calm = World { restart_s: None, ..world.direct() };
@@ -138,8 +142,6 @@ impl Runs {
     }
 }
 
-/// How often each storm runs.
-const REPEATS: u64 = 2;
 /// The end of every run, in seconds.
 const FOREVER_S: u64 = 1_000_000;
 
@@ -192,7 +194,7 @@ fn calms(scenarios: &[u8], calms: &[u64], mut laws: Laws) {
     for scenario in scenarios {
         for calm_s in calms {
             for said in [1, 2, 4] {
-                for seed in seeds(4) {
+                for seed in seeds(2) {
                     laws.add(&Storm { said, slice_ms: seed % 2 * 4, ..Storm::new(*scenario, *calm_s, seed) });
                 }
             }
@@ -206,13 +208,9 @@ fn a_crawler_of_one_address_or_network_does_not_slow_people_down() {
     calms(&[1, 2], &[3, 10, 40], Laws::new(3.0, 2.0, 0.995));
 }
 
-/// Not met yet in the first seconds: the first requests of the crawler go before anybody else comes, and some pages of
-/// the first second share the core with them.
 #[test]
 fn a_crawler_that_is_there_when_the_gate_starts_does_not_slow_people_down() {
-    let laws = Laws::new(3.0, 2.0, 0.995);
-    let (early, late) = (laws.early.not_met(4.5, 0.75), laws.late.not_met(2.2, 0.9));
-    calms(&[1, 2], &[0], Laws { early, late, ..laws });
+    calms(&[1, 2], &[0], Laws::new(3.0, 2.0, 0.995));
 }
 
 #[test]
@@ -224,27 +222,26 @@ fn a_crawler_of_many_networks_does_not_starve_people() {
 /// are still in flight.
 #[test]
 fn a_restart_in_the_middle_of_a_storm_is_no_harm() {
-    let mut laws = Laws::new(7.0, 5.2, 0.98);
+    let mut laws = Laws::new(3.8, 4.4, 0.98);
     for scenario in [1, 2, 3] {
-        for seed in seeds(4) {
+        for seed in seeds(1) {
             laws.add(&Storm { restart_s: Some(15), ..Storm::new(scenario, 10, seed) });
         }
     }
     laws.check();
 }
 
-/// Not met yet if the first people come within a moment of each other: nobody knows what their pages cost.
+/// Not quite met 40 s after the crawler: nobody knows what the first pages cost.
 #[test]
 fn people_who_come_after_the_crawler_are_served() {
     let (mut soon, mut later) = (Laws::new(4.0, 4.0, 0.99), Laws::new(2.0, 2.0, 0.99));
     for scenario in [1, 2, 3] {
-        for seed in seeds(4) {
+        for seed in seeds(2) {
             soon.add(&Storm { people_s: 3, ..Storm::new(scenario, 0, seed) });
             later.add(&Storm { people_s: 40, ..Storm::new(scenario, 0, seed) });
         }
     }
-    soon.early = soon.early.not_met(5.3, 0.65);
-    later.early = later.early.not_met(4.0, 0.65);
+    later.early = later.early.not_met(2.2, 0.65);
     soon.check();
     later.check();
 }
@@ -263,18 +260,20 @@ fn random_storm(seed: u64) -> Storm {
         sigma: [0.0, 0.3, 0.6, 1.0][random.below(4) as usize],
         is_local: random.below(2) == 0,
         slice_ms: [0, 4][random.below(2) as usize],
+        runs: 4,
         ..Storm::new(1 + (seed % 2) as u8, [0, 3, 10, 20][random.below(4) as usize], seed)
     }
 }
 
-/// Not met yet: a crawler whose requests cost little more than pages is in their octave, and until the limit is found
-/// it shares the backend with them; the first five seconds are above 3x in one of eight cases.
+/// Not met yet where nobody knows what is normal because the crawler is there at the start, and where times vary a lot
+/// and the cores in the settings are wrong. With the true cores as the limit of the crawler, 8 runs of each storm miss
+/// the first bound in 4 of 40 cases, the second one in 2, and that of the core use in none.
 #[test]
 fn random_crawlers_do_not_slow_people_down() {
     let mut laws = Laws::new(3.0, 2.0, 0.995);
-    laws.early = laws.early.not_met(7.5, 0.85);
-    laws.late = laws.late.not_met(14.0, 0.77);
-    laws.busy = laws.busy.not_met(0.8, 0.89);
+    laws.early = laws.early.not_met(5.8, 0.97);
+    laws.late = laws.late.not_met(3.7, 0.85);
+    laws.busy = laws.busy.not_met(0.82, 0.79);
     for seed in seeds(40) {
         laws.add(&random_storm(seed));
     }
@@ -285,20 +284,21 @@ fn random_crawlers_do_not_slow_people_down() {
 /// a page waits for whole requests of the crawler, not for a part of the core.
 #[test]
 fn random_crawlers_do_not_fill_small_pools() {
-    let early = Sweep::at_most("L5 page p99 over calm, pools, first 5 s", 3.0);
-    let late = Sweep::at_most("L5 page p99 over calm, pools, later", 2.0);
+    let early = Sweep::at_most("L5 page p99 over calm, pools, first 5 s", 3.0).not_met(8.0, 0.97);
+    let late = Sweep::at_most("L5 page p99 over calm, pools, later", 2.0).not_met(2.1, 0.97);
     pools(early, late, |random| {
         let sleep = if random.below(2) == 0 { 0.0 } else { 0.8 * random.unit() };
         (sleep, (random.log_uniform(2.0, 64.0) as usize).max((4.0 / (1.0 - sleep)) as usize))
     });
 }
 
-/// Pools of workers that wait for a database nearly all the time. All pages are served, but not met yet: the limit of
-/// the crawler grows while pages are fast, and they are until the last worker is taken.
+/// Pools of workers that wait for a database nearly all the time. All pages are served, but not met yet in the first
+/// seconds of two pools of four and six workers, which the crawler's first requests fill before anybody knows their
+/// cost.
 #[test]
 fn random_crawlers_do_not_starve_people_in_pools_that_wait() {
-    let early = Sweep::at_most("L5 page p99 over calm, waiting pools, first 5 s", 3.0).not_met(130.0, 0.95);
-    let late = Sweep::at_most("L5 page p99 over calm, waiting pools, later", 2.0).not_met(130.0, 0.55);
+    let early = Sweep::at_most("L5 page p99 over calm, waiting pools, first 5 s", 3.0).not_met(24.0, 0.95);
+    let late = Sweep::at_most("L5 page p99 over calm, waiting pools, later", 2.0).not_met(2.9, 0.97);
     pools(early, late, |random| {
         let sleep = if random.below(2) == 0 { 0.93 } else { 0.9 + 0.1 * random.unit() };
         (sleep, random.log_uniform(4.0, 64.0) as usize)
@@ -320,6 +320,7 @@ fn pools(mut early: Sweep, mut late: Sweep, draw: impl Fn(&mut Random) -> (f64, 
             sigma: [0.0, 0.3][random.below(2) as usize],
             is_local: random.below(2) == 0,
             slice_ms: 4,
+            runs: 4,
             ..Storm::new(1 + (seed % 3) as u8, [0, 3, 10, 20][random.below(4) as usize], seed)
         };
         let mut world = storm.world();
@@ -343,8 +344,8 @@ fn pools(mut early: Sweep, mut late: Sweep, draw: impl Fn(&mut Random) -> (f64, 
 #[test]
 fn random_crawlers_of_many_networks_do_not_starve_people() {
     let mut laws = Laws::new(EARLY_S3, 4.0, 0.99);
-    laws.late = laws.late.not_met(8.5, 0.7);
-    laws.busy = laws.busy.not_met(0.85, 0.95);
+    laws.late = laws.late.not_met(19.0, 0.65);
+    laws.busy = laws.busy.not_met(0.93, 0.95);
     for seed in seeds(20) {
         let storm = random_storm(seed);
         laws.add(&Storm { scenario: 3, crawler_ms: storm.crawler_ms.max(8.0 * storm.page_ms), ..storm });
@@ -356,11 +357,11 @@ fn random_crawlers_of_many_networks_do_not_starve_people() {
 /// measured.
 #[test]
 fn peoples_expensive_pages_are_served() {
-    for (scenario, served, slow) in [(1, 0.99, 5.2), (2, 0.99, 5.2), (3, 0.9, 15.0)] {
+    for (scenario, served, slow) in [(1, 0.99, 2.5), (2, 0.99, 2.5), (3, 0.95, 12.0)] {
         let mut all = Sweep::at_least("L5 served, with expensive pages", served);
         let mut times = Sweep::at_most("L5 expensive page p90 over calm", slow);
         for (calm_s, said) in [(0, 1), (3, 2), (10, 1), (20, 2), (20, 4)] {
-            for seed in seeds(4) {
+            for seed in seeds(1) {
                 let storm = Storm { archives: 2, said, ..Storm::new(scenario, calm_s, seed) };
                 let (runs, from, until) = (storm.run(&storm.world()), calm_s, calm_s + 30);
                 let run = || format!("{storm:?}");
