@@ -44,6 +44,10 @@ impl Stage {
     pub(crate) const fn is_first_second(self) -> bool {
         matches!(self, Self::ColdFirstSecond | Self::Burst0s)
     }
+
+    pub(crate) const fn is_burst(self) -> bool {
+        matches!(self, Self::Burst0s | Self::Burst3s | Self::Burst6s)
+    }
 }
 
 /// The measured values of one target in one stage of one run.

@@ -331,14 +331,15 @@ impl InFlightLimit {
         let was_trial = self.is_trial;
         self.in_force = self.with_sleep_margin();
         self.is_roomy = finding == Finding::Roomy || self.is_roomy && finding == Finding::Unclear;
-        let price = dominant.filter(|_| self.wave.first_wait_at.is_some()).map(|price| price.usual);
+        let has_waited = self.wave.first_wait_at.is_some();
+        let price = dominant.filter(|_| has_waited).map(|price| price.usual);
         match (finding, price) {
             (Finding::Full(number), _) if number != self.found || !self.is_clear => {
                 (self.is_clear, self.trial_after) = (true, Span::ZERO);
                 self.set(number.min(self.found.saturating_mul(GROWTH_MAX)), now);
             }
             _ if self.is_contended => self.next_wave(self.in_force, false, now),
-            (Finding::Roomy, Some(_)) => self.set(self.found * if self.is_clear { 2 } else { GROWTH_MAX }, now),
+            (Finding::Roomy, _) if has_waited => self.set(self.found * if self.is_clear { 2 } else { GROWTH_MAX }, now),
             (_, Some(_)) if self.is_clear && !was_trial && self.is_trial_due(now) => {
                 let is_early = self.trial_after < TRIAL_OF_MORE_AFTER;
                 let number = if is_early { self.found / 2 } else { self.in_force * 2 };

@@ -194,8 +194,9 @@ fn calms(scenarios: &[u8], calms: &[u64], mut laws: Laws) {
     for scenario in scenarios {
         for calm_s in calms {
             for said in [1, 2, 4] {
-                for seed in seeds(2) {
-                    laws.add(&Storm { said, slice_ms: seed % 2 * 4, ..Storm::new(*scenario, *calm_s, seed) });
+                for seed in seeds(1) {
+                    let slice_ms = (calm_s + u64::from(said) / 2 + seed) % 2 * 4;
+                    laws.add(&Storm { said, slice_ms, ..Storm::new(*scenario, *calm_s, seed) });
                 }
             }
         }
@@ -344,8 +345,8 @@ fn pools(mut early: Sweep, mut late: Sweep, draw: impl Fn(&mut Random) -> (f64, 
 #[test]
 fn random_crawlers_of_many_networks_do_not_starve_people() {
     let mut laws = Laws::new(EARLY_S3, 4.0, 0.99);
-    laws.late = laws.late.not_met(19.0, 0.65);
-    laws.busy = laws.busy.not_met(0.93, 0.95);
+    laws.late = laws.late.not_met(19.0, 0.6);
+    laws.busy = laws.busy.not_met(0.91, 0.94);
     for seed in seeds(20) {
         let storm = random_storm(seed);
         laws.add(&Storm { scenario: 3, crawler_ms: storm.crawler_ms.max(8.0 * storm.page_ms), ..storm });
