@@ -23,7 +23,7 @@
 //! | off | the same, but these times are not known, and at least [`CROWD_MIN`] requests wait | none |
 //! | on, none | they are known | half the cores |
 //! | on, none | they are not known after [`CALM_MAX`] | the cores |
-//! | on | light clients' requests are fast, as many heavy ones are in flight, and workers are free | grows, to four fifths at most |
+//! | on | light requests are fast, the limit is reached, and workers are free | grows, to four fifths at most |
 //! | on | they take clearly longer than in calm, or the backend serves fewer at once | falls |
 //! | on | no light client was seen for [`LASTS`], or nothing waits for as long | off |
 //!
@@ -75,7 +75,7 @@ const BACKOFF_MAX: Span = Span::from_secs(40);
 /// Requests that are shorter in calm are no samples: the scheduler of an operating system serves them at once, however
 /// many compute.
 const CALM_MIN: i32 = log2(4_000_000);
-/// So many workers stay free for light clients: one for a page, and one for what comes in the meantime.
+/// This number of workers stays free for light clients: one for a page, and one for the next request.
 const SPARE_MIN: u32 = 2;
 /// If fewer cores than this are busy, nothing on the machine computes all the time. The kernel counts in steps of 10
 /// ms: a core that is always busy can look like 0.8 of one in 50 ms.
@@ -223,8 +223,8 @@ impl Contention {
         is_fast && (is_within_cores || self.is_short(self.heavy_age) || has_room && has_workers)
     }
 
-    /// Whether heavy clients' requests, of which one has taken `age` already, take about as long as those of light ones.
-    /// A light one that has to wait for such a request does not wait long.
+    /// Whether heavy clients' requests, one of which has taken `age`, take about as long as those of light ones. A light
+    /// one that has to wait for such a request does not wait long.
     fn is_short(&self, age: Span) -> bool {
         self.heavy_wall.zip(self.light_wall).is_some_and(|(heavy, light)| heavy.max(age) <= light.times(SHORT))
     }

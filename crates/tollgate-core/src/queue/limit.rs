@@ -16,7 +16,7 @@
 //! | the number in force, and several address blocks wait | yes | half is tried for a wave, less and less often |
 //! | the number in force, for 31 s | yes | twice is tried for a wave, every 30 s |
 //! | nothing clear | yes | grows if that exposes less than 0.4 s per core |
-//! | nothing clear after 32 requests, and no light client was there for 3 s | yes | twice what was seen in flight is tried |
+//! | nothing clear after 32 requests, no light client for 3 s | yes | twice what was seen in flight is tried |
 //! | anything else | | stays |
 //!
 //! While heavy clients have a limit of their own (`contention.rs`), only a new number changes the limit.
@@ -71,7 +71,7 @@ const IDLE_READINGS_MIN: u32 = 2;
 const IDLE_MIN: Span = Span::from_millis(100);
 /// A finding about requests of one cost holds for those that cost up to this many times as much.
 const COMPARABLE: u64 = 4;
-/// A wave begins when requests wait again after this time. What ended before says nothing about those that wait.
+/// A wave begins when requests wait again after this time: earlier requests show nothing about those that wait.
 const CALM_BEFORE: Span = Span::from_secs(1);
 /// When most of what waited has been cheaper for this long, cheaper requests are studied instead.
 const CHEAPER_AFTER: Span = Span::from_secs(10);

@@ -211,8 +211,8 @@ fn a_page_with_a_hundred_assets_is_served_as_fast_as_without_a_gate() {
     check([laws.p99, laws.refused].map(Sweep::always));
 }
 
-/// The second page of a gate on the backend's machine may take twice as long, if the first one has not shown whether more
-/// than 64 go at once.
+/// The second page of a gate on the backend's machine may take twice as long, if the first one has not shown whether
+/// more than 64 go at once.
 #[test]
 fn a_page_of_assets_that_sleep_is_served_as_fast_as_without_a_gate_at_the_third_time() {
     let mut laws = Laws::new();
