@@ -11,10 +11,12 @@ use crate::time::{Moment, Span};
 
 /// Clients that are ahead yield to others, but one of their requests goes after this time.
 const YIELD_MAX: Span = Span::from_secs(1);
-/// Settled requests that cost less than this together always go, up to twice as many as were ever in flight: a backend
-/// must not idle while the gate hands over the next one. A burst of requests that only seem to be cheap is bounded.
-const HANDOVER: Span = Span::from_millis(40);
-const HANDOVER_MAX: u32 = 256;
+/// Requests that cost less than this together, per core, do no harm ([`Queue::is_harmless`]): at least the first number
+/// of them, at most the second, and otherwise twice as many as ever were in flight. Requests that wait for a database
+/// keep permits and leave cores idle, and a backend must not idle while the gate hands over a cheap request.
+const HARMLESS: Span = Span::from_millis(300);
+const HARMLESS_MIN: u32 = 16;
+const HARMLESS_MAX: u32 = 256;
 /// A client behind its share may have at least this many peers while heavier requests are in flight. If one heavy
 /// request computes on the same core, four light ones get four fifths of it, and one gets half.
 const WITH_HEAVIER: u32 = 4;
@@ -39,15 +41,13 @@ impl Queue {
         let is_heavy = slot.is_ahead || self.contention.is_heavy_octave(slot.octave);
         let contended = self.contention.limit(now).filter(|_| is_heavy);
         let limit = contended.unwrap_or_else(|| self.limit_of(slot));
-        if self.is_crowding(slot, now) {
-            return false;
-        }
-        // Few requests of unknown cost go at once, and all clients ahead together, heavier ones included, have at most
-        // twice the limit.
+        // All clients ahead together, heavier requests included, have at most twice the limit.
+        let is_below = peers.count < limit && (!slot.is_ahead || self.in_flight.ahead < 2 * limit);
+        let has_room = is_below || self.is_harmless(slot, peers.count, now);
+        // Few requests of unknown cost go at once.
         let is_price_safe = slot.is_settled
             || peers.unsettled < self.limit.exposure(slot, now) && !self.is_exposing(slot, peers.unsettled, now);
-        let is_within_total = !slot.is_ahead || self.in_flight.ahead < 2 * limit;
-        peers.count < limit && is_price_safe && is_within_total
+        has_room && is_price_safe && !self.is_crowding(slot, now)
     }
 
     /// How many peers it may have in flight, if light and heavy clients do not compete.
@@ -56,15 +56,53 @@ impl Queue {
         if !self.limit.is_proven_for(slot.cost) {
             limit = self.limit.unproven(slot.cost);
         }
-        // Not while requests in flight cost far more than their price: this price may be as wrong.
-        if slot.is_settled && self.in_flight.peers(true, OCTAVES as u8 - 1).unsettled == 0 {
-            let handover = u32::try_from(HANDOVER.as_nanos() / slot.cost.as_nanos().max(1)).unwrap_or(u32::MAX);
-            limit = limit.max(handover.min(self.limit.shown.saturating_mul(2)).min(HANDOVER_MAX));
-        }
         if !slot.is_ahead && self.in_flight.has_heavier(slot.octave) {
             limit = limit.max(WITH_HEAVIER);
         }
         limit
+    }
+
+    /// Whether one more request does no harm, although there are enough peers, because all requests in flight cost little
+    /// together, or no more than usual ([`InFlightRequests::record_usual`](super::InFlightRequests::record_usual)). Not
+    /// while one of them costs far more than its price, because this price may be as wrong.
+    ///
+    /// | light clients of other networks | this client | goes if |
+    /// |---|---|---|
+    /// | none are there | | the cost is small, or at most twice the usual |
+    /// | are as fast as in calm | behind its share | the same, and its network has at most half the usual number |
+    /// | are slowed | behind its share | the cost is at most the usual |
+    /// | are as fast as in calm | ahead, or contention is on | cost and number are at most the usual |
+    fn is_harmless(&self, slot: &Slot, peers: u32, now: Moment) -> bool {
+        let Self { in_flight, limit, contention, .. } = self;
+        let is_known = slot.is_settled && in_flight.peers(true, OCTAVES as u8 - 1).unsettled == 0;
+        if !is_known || peers >= limit.shown.saturating_mul(2).clamp(HARMLESS_MIN, HARMLESS_MAX) {
+            return false;
+        }
+        let cost = in_flight.cost().saturating_add(slot.cost.as_nanos());
+        let small = HARMLESS.as_nanos() / 1000 * u64::from(self.cores().as_milli());
+        let (is_usual, is_slowed) = (cost <= in_flight.usual_cost, contention.is_slowed());
+        let is_small = cost <= small.max(2 * in_flight.usual_cost);
+        if !contention.has_light(slot.request.client.network, |_, _| true, now) {
+            is_small
+        } else if slot.is_ahead || contention.is_on(now) {
+            is_usual && peers < in_flight.usual_count && !is_slowed
+        } else if is_slowed {
+            is_usual
+        } else {
+            let most = limit.unknown_allowed().max(in_flight.usual_count / 2);
+            let network = slot.request.client.network;
+            is_small && self.number_of(|other| other.request.client.network == network) < most
+        }
+    }
+
+    /// A request ends. It shows what is usual if nothing waits, no client is ahead of its share, and several networks
+    /// use the backend, whose requests are not slower than in calm.
+    pub(super) fn record_usual(&mut self, at: u32, now: Moment) {
+        let network = self.slots[at as usize].request.client.network;
+        let is_calm = self.waiting == 0 && self.in_flight.ahead == 0 && !self.contention.is_slowed();
+        if is_calm && self.contention.has_light(network, |_, _| true, now) {
+            self.in_flight.record_usual();
+        }
     }
 
     /// Whether the client is behind its share, but its network is the heavy one that competes with light clients, and

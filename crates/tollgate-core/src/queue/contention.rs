@@ -141,11 +141,16 @@ impl Contention {
         others.any(|(client, cost, at)| now.since(*at) < LASTS && is_light(client, *cost))
     }
 
+    /// Whether light clients' requests take longer than in calm.
+    pub(super) const fn is_slowed(&self) -> bool {
+        self.recent_slowdown > SLOWED
+    }
+
     /// Whether requests may be heavy by their cost alone: these cores are all busy, and light clients' requests take
     /// longer than in calm. That long polls are in flight proves nothing.
     fn may_be_heavy(&self, cores: Cores, now: Moment) -> bool {
         let is_short_of_cores = self.busy_milli.is_some_and(|busy| busy * 10 >= u64::from(cores.as_milli()) * 9);
-        is_short_of_cores && self.recent_slowdown > SLOWED || self.is_on(now) && self.heavy.is_some()
+        is_short_of_cores && self.is_slowed() || self.is_on(now) && self.heavy.is_some()
     }
 
     /// Whether requests of this octave are heavy, whichever client sends them.

@@ -4,7 +4,7 @@
 //! its price to base two. A request competes with its peers in flight: those of the same or a better standing whose
 //! octave is at most one above its own.
 
-use super::{OCTAVES, Slot};
+use super::{OCTAVE_BASE_NS, OCTAVES, Slot};
 use alloc::vec::Vec;
 
 /// The number of requests in flight: of one standing and octave, or a sum over several.
@@ -25,6 +25,10 @@ pub(super) struct InFlightRequests {
     sums: [[Peers; OCTAVES]; 2],
     /// The number of requests whose clients are ahead: the sum of the second row.
     pub(super) ahead: u32,
+    /// The most requests that were here at once of late in ordinary operation, and the largest sum of their prices in
+    /// nanoseconds ([`record_usual`](Self::record_usual)).
+    pub(super) usual_count: u32,
+    pub(super) usual_cost: u64,
 }
 
 impl InFlightRequests {
@@ -37,6 +41,18 @@ impl InFlightRequests {
             count: sum.count + peers.count,
             unsettled: sum.unsettled + peers.unsettled,
         })
+    }
+
+    /// A request ends in ordinary operation. Earlier maxima fade by a 64th.
+    pub(super) fn record_usual(&mut self) {
+        self.usual_count = (self.requests.len() as u32).max(self.usual_count - self.usual_count.div_ceil(64));
+        self.usual_cost = self.cost().max(self.usual_cost - self.usual_cost / 64);
+    }
+
+    /// The sum of the prices in nanoseconds, by octaves.
+    pub(super) fn cost(&self) -> u64 {
+        let costs = self.sums.iter().flat_map(|octaves| octaves.iter().enumerate());
+        costs.map(|(octave, peers)| u64::from(peers.count) * (OCTAVE_BASE_NS << octave) * 3 / 2).sum()
     }
 
     /// Whether a request in flight does not compete with one of this octave whose client is behind its share: because

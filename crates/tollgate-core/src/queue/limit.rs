@@ -49,6 +49,8 @@ const START: u32 = 8;
 const WAVE_MAX: Span = Span::from_secs(2);
 /// Without a single completion the limit grows after this time: a new backend may be one of long polls.
 const SILENCE_MAX: Span = Span::from_secs(4);
+/// A number is not found before this time: the assets of one page are many requests, but show one moment.
+const STUDY_MIN: Span = Span::from_millis(400);
 /// CPU time of unknown requests that a growing limit may expose, per core.
 const EXPOSED: Span = Span::from_millis(400);
 /// At least this many requests may be in flight whatever they cost, and as many as there are cores if that is more.
@@ -106,6 +108,8 @@ pub(super) struct InFlightLimit {
     /// When most of the waiting CPU time was last of requests that cost at least a quarter of that.
     reference_at: Moment,
     knee: Knee,
+    /// When the regression began to study requests of the reference cost.
+    studied_since: Moment,
     /// The largest number in flight beside a request of about the reference cost.
     pub(super) shown: u32,
     /// The cores that the settings name.
@@ -152,6 +156,7 @@ impl InFlightLimit {
             in_force: start,
             is_lone: true,
             reference_at: now,
+            studied_since: now,
             trial_at: now,
             waited_at: now,
             wave: Wave { since: now, ..Wave::default() },
@@ -269,7 +274,8 @@ impl InFlightLimit {
             self.knee.record(&deviations);
             self.shown = self.shown.max(u32::try_from(stay.concurrency / ALONE).unwrap_or(u32::MAX));
         }
-        if costs_as_much {
+        let costs_more = !self.reference_cost.is_zero() && cost > self.reference_cost.times(COMPARABLE);
+        if costs_as_much && !costs_more {
             self.reference_wall = Some(recent_mean(self.reference_wall, stay.wall));
         }
         let wave = &mut self.wave;
@@ -286,7 +292,7 @@ impl InFlightLimit {
     /// Changes the reference cost if most of the waiting CPU time belongs to requests of another cost: at once to a
     /// higher one, and to a lower one after [`CHEAPER_AFTER`]. A number found with cheap requests may be far too large
     /// for expensive ones, so it is replaced by a small one.
-    fn follow_dominant_cost(&mut self, dominant: Option<Price>, now: Moment) {
+    pub(super) fn follow_dominant_cost(&mut self, dominant: Option<Price>, now: Moment) {
         let Some(price) = dominant.filter(|price| price.is_settled).map(|price| price.usual) else { return };
         if price > self.reference_cost.times(COMPARABLE) {
             let few = self.unproven(price);
@@ -297,6 +303,7 @@ impl InFlightLimit {
             }
             (self.reference_cost, self.reference_wall, self.is_roomy, self.knee) =
                 (price, None, false, Knee::default());
+            self.studied_since = now;
             self.shown = 0;
             (self.in_force, self.is_trial) = (self.with_sleep_margin(), false);
         } else if self.reference_cost > price.times(COMPARABLE) {
@@ -327,7 +334,10 @@ impl InFlightLimit {
     }
 
     fn end_wave(&mut self, dominant: Option<Price>, now: Moment) {
-        let finding = self.knee.finding(self.found);
+        let finding = match self.knee.finding(self.found) {
+            Finding::Full(_) if now.since(self.studied_since) < STUDY_MIN => Finding::Unclear,
+            finding => finding,
+        };
         let was_trial = self.is_trial;
         self.in_force = self.with_sleep_margin();
         self.is_roomy = finding == Finding::Roomy || self.is_roomy && finding == Finding::Unclear;

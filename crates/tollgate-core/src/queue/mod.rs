@@ -435,6 +435,7 @@ impl Queue {
             return;
         }
         self.record_spare(ticket.slot, now);
+        self.record_usual(ticket.slot, now);
         self.stop(ticket.slot, now);
         let slot = self.slots[ticket.slot as usize];
         if !slot.is_exempt {
@@ -455,6 +456,7 @@ impl Queue {
                 times.record_calm(took);
             }
             self.limit.record(times, stay, toll, dominant, now);
+            self.limit.follow_dominant_cost(self.dominant(), now);
             self.clock.set_cores(self.limit.cores(), now);
         }
     }

