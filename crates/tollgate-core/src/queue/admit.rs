@@ -11,9 +11,9 @@ use crate::time::{Moment, Span};
 
 /// Clients that are ahead yield to others, but one of their requests goes after this time.
 const YIELD_MAX: Span = Span::from_secs(1);
-/// Requests that cost less than this together, per core, do no harm ([`Queue::is_harmless`]): at least the first number
-/// of them, at most the second, and otherwise twice as many as ever were in flight. Requests that wait for a database
-/// keep permits and leave cores idle, and a backend must not idle while the gate hands over a cheap request.
+/// Requests that cost less than this together, per core, do no harm beyond the limit ([`Queue::is_harmless`]): requests
+/// that wait for a database keep permits and leave cores idle, and a backend must not idle while the gate hands over a
+/// cheap request. Their number is bounded by twice the largest one seen, or by these two.
 const HARMLESS: Span = Span::from_millis(300);
 const HARMLESS_MIN: u32 = 16;
 const HARMLESS_MAX: u32 = 256;
@@ -62,9 +62,9 @@ impl Queue {
         limit
     }
 
-    /// Whether one more request does no harm, although there are enough peers, because all requests in flight cost little
-    /// together, or no more than usual ([`InFlightRequests::record_usual`](super::InFlightRequests::record_usual)). Not
-    /// while one of them costs far more than its price, because this price may be as wrong.
+    /// Whether one more request does no harm, although there are enough peers, because all requests in flight cost
+    /// little together, or no more than usual ([`Self::record_usual`]). Not while one of them costs far more than its
+    /// price, because this price may be as wrong.
     ///
     /// | light clients of other networks | this client | goes if |
     /// |---|---|---|
@@ -78,7 +78,7 @@ impl Queue {
         if !is_known || peers >= limit.shown.saturating_mul(2).clamp(HARMLESS_MIN, HARMLESS_MAX) {
             return false;
         }
-        let cost = in_flight.cost().saturating_add(slot.cost.as_nanos());
+        let cost = in_flight.cost.saturating_add(slot.cost.as_nanos());
         let small = HARMLESS.as_nanos() / 1000 * u64::from(self.cores().as_milli());
         let (is_usual, is_slowed) = (cost <= in_flight.usual_cost, contention.is_slowed());
         let is_small = cost <= small.max(2 * in_flight.usual_cost);

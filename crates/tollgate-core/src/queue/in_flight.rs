@@ -25,6 +25,8 @@ pub(super) struct InFlightRequests {
     sums: [[Peers; OCTAVES]; 2],
     /// The number of requests whose clients are ahead: the sum of the second row.
     pub(super) ahead: u32,
+    /// The sum of their prices in nanoseconds, each rounded to the middle of its octave.
+    pub(super) cost: u64,
     /// The most requests that were here at once of late in ordinary operation, and the largest sum of their prices in
     /// nanoseconds ([`record_usual`](Self::record_usual)).
     pub(super) usual_count: u32,
@@ -46,13 +48,7 @@ impl InFlightRequests {
     /// A request ends in ordinary operation. Earlier maxima fade by a 64th.
     pub(super) fn record_usual(&mut self) {
         self.usual_count = (self.requests.len() as u32).max(self.usual_count - self.usual_count.div_ceil(64));
-        self.usual_cost = self.cost().max(self.usual_cost - self.usual_cost / 64);
-    }
-
-    /// The sum of the prices in nanoseconds, by octaves.
-    pub(super) fn cost(&self) -> u64 {
-        let costs = self.sums.iter().flat_map(|octaves| octaves.iter().enumerate());
-        costs.map(|(octave, peers)| u64::from(peers.count) * (OCTAVE_BASE_NS << octave) * 3 / 2).sum()
+        self.usual_cost = self.cost.max(self.usual_cost - self.usual_cost / 64);
     }
 
     /// Whether a request in flight does not compete with one of this octave whose client is behind its share: because
@@ -89,5 +85,6 @@ impl InFlightRequests {
         sum.count = sum.count.wrapping_add_signed(one);
         sum.unsettled = sum.unsettled.wrapping_add_signed(if slot.is_settled { 0 } else { one });
         self.ahead = self.ahead.wrapping_add_signed(if slot.is_ahead { one } else { 0 });
+        self.cost = self.cost.wrapping_add_signed(i64::from(one) * ((OCTAVE_BASE_NS as i64 * 3 / 2) << slot.octave));
     }
 }

@@ -190,6 +190,15 @@ fn memory_bounds_waiting_requests_too() {
 }
 
 #[test]
+fn requests_that_cost_little_together_go_beyond_the_limit() {
+    for (route, from, to) in [(PAGE, 10, 16), (REPORT, 1, 4)] {
+        let (mut queue, now) = learned(Settings::default());
+        let went = (0..100).filter(|_| matches!(queue.arrive(request(1, route), now), Arrival::Go(_))).count();
+        assert!((from..=to).contains(&went), "{went} of 0.3 s");
+    }
+}
+
+#[test]
 fn a_request_that_costs_more_than_its_price_moves_to_a_higher_octave() {
     let (mut queue, now) = learned(Settings::default());
     while let Arrival::Go(_) = queue.arrive(request(1, PAGE), now) {}

@@ -209,7 +209,7 @@ fn mixtures(at_once: &[usize], clients: impl Fn(usize) -> u32) -> (Laws, Laws) {
     (first, later)
 }
 
-/// Not met yet by the p99, nearly always where costs do not vary at all: light requests of a client pass its heavy ones.
+/// Not met yet by the p99, nearly always where costs do not vary: light requests of a client pass its heavy ones.
 #[test]
 fn a_lone_client_with_a_mixture_of_requests_does_not_notice_the_gate_after_a_second() {
     let (first, mut later) = mixtures(&AT_ONCE, |_| 1);
@@ -228,8 +228,8 @@ fn clients_with_a_mixture_of_requests_do_not_notice_the_gate_after_a_second() {
     first.check_all();
 }
 
-/// A site with random visitors, whose pages compute, wait for a database or both, and have assets. Nobody asks for more
-/// than a share.
+/// A site with random visitors, whose pages compute, wait for a database or both, and have assets. It has cores and
+/// workers to spare, but a few visitors of a busy site are ahead of their share at times.
 fn random_site(seed: u64) -> (World, String) {
     let mut random = Random::new(seed * 91 + 3);
     let cores = [1, 1, 2, 4][random.below(4) as usize];
@@ -258,9 +258,9 @@ fn random_site(seed: u64) -> (World, String) {
     (World { seed, is_local: seed.is_multiple_of(2), ..world }, run)
 }
 
-/// Not met yet by the p99 of pages and of assets in 20 and 33 of 200 measurements. Assets of half a millisecond wait while a
-/// remote backend of which nothing is known gets too few requests, or for a visitor that is ahead of its share. With four
-/// times the seeds, 2 of 400 sites refuse requests.
+/// Not met yet by the p99 of pages and of assets in 20 and 33 of 200 measurements. Assets of half a millisecond wait
+/// while a remote backend of which nothing is known gets too few requests, or beside a visitor that is ahead of its
+/// share. With four times the seeds, 2 of 400 sites refuse requests.
 #[test]
 fn visitors_of_a_site_that_copes_do_not_notice_the_gate() {
     let (mut pages, mut assets) = (Laws::new(), Laws::new());
