@@ -11,7 +11,7 @@
 //!
 //! | the regression ([`Knee`]) finds | requests waited | the limit |
 //! |---|---|---|
-//! | a new number | | becomes that number |
+//! | a new number, after [`STUDY_MIN`] | | becomes that number |
 //! | room | yes | grows by 8 times, or is doubled if a number was found before |
 //! | the number in force, and several address blocks wait | yes | half is tried for a wave, less and less often |
 //! | the number in force, for 31 s | yes | twice is tried for a wave, every 30 s |
@@ -20,6 +20,9 @@
 //! | anything else | | stays |
 //!
 //! While heavy clients have a limit of their own (`contention.rs`), only a new number changes the limit.
+//!
+//! The regression assumes that all requests in flight compete. Where some wait for a database, the number is too small,
+//! so requests also go beyond the limit while that does no harm ([`Queue::is_harmless`](super::Queue::is_harmless)).
 //!
 //! All this is about requests of one cost: that of the requests which most of the waiting CPU time belongs to
 //! ([`InFlightLimit::follow_dominant_cost`]). Requests that cost less than a quarter of it, and take less than a

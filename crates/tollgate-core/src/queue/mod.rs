@@ -11,8 +11,9 @@
 //! request waits only for its peers: those of the same or a better standing that are not much heavier. The standing is
 //! whether the client was behind or ahead of its share. The weight is the octave of the price: prices are classed by
 //! factors of two. A client that is behind does not wait for requests of clients that are ahead, and a light request
-//! does not wait for a heavy one ([`Queue::may_go`]). While light clients are there, heavy ones have an in-flight limit
-//! of their own ([`Contention`]), which follows the times of the light ones.
+//! does not wait for a heavy one ([`Queue::may_go`]). Requests go beyond the limit while that does no harm: all in
+//! flight cost little together, or no more than in ordinary operation ([`Queue::is_harmless`]). While light clients are
+//! there, heavy ones have an in-flight limit of their own ([`Contention`]), which follows the times of the light ones.
 //!
 //! | state | event | next |
 //! |---|---|---|
