@@ -17,6 +17,8 @@ const YIELD_MAX: Span = Span::from_secs(1);
 const HARMLESS: Span = Span::from_millis(300);
 const HARMLESS_MIN: u32 = 16;
 const HARMLESS_MAX: u32 = 256;
+/// Requests of one network that cost less than this together, such as the assets of a page, wait for nobody.
+const TRIVIAL: Span = Span::from_millis(2);
 /// A client behind its share may have at least this many peers while heavier requests are in flight. If one heavy
 /// request computes on the same core, four light ones get four fifths of it, and one gets half.
 const WITH_HEAVIER: u32 = 4;
@@ -47,7 +49,7 @@ impl Queue {
         // Few requests of unknown cost go at once.
         let is_price_safe = slot.is_settled
             || peers.unsettled < self.limit.exposure(slot, now) && !self.is_exposing(slot, peers.unsettled, now);
-        has_room && is_price_safe && !self.is_crowding(slot, now)
+        has_room && is_price_safe && !self.is_crowding(slot, now) || self.is_trivial(slot, peers.count)
     }
 
     /// How many peers it may have in flight, if light and heavy clients do not compete.
@@ -75,7 +77,7 @@ impl Queue {
     fn is_harmless(&self, slot: &Slot, peers: u32, now: Moment) -> bool {
         let Self { in_flight, limit, contention, .. } = self;
         let is_known = slot.is_settled && in_flight.peers(true, OCTAVES as u8 - 1).unsettled == 0;
-        if !is_known || peers >= limit.shown.saturating_mul(2).clamp(HARMLESS_MIN, HARMLESS_MAX) {
+        if !is_known || peers >= self.harmless_max() {
             return false;
         }
         let cost = in_flight.cost.saturating_add(slot.cost.as_nanos());
@@ -90,9 +92,29 @@ impl Queue {
             is_usual
         } else {
             let most = limit.unknown_allowed().max(in_flight.usual_count / 2);
-            let network = slot.request.client.network;
-            is_small && self.number_of(|other| other.request.client.network == network) < most
+            is_small && (self.in_network(slot).count() as u32) < most
         }
+    }
+
+    /// Whether the network's requests in flight and this one cost next to nothing together.
+    fn is_trivial(&self, slot: &Slot, peers: u32) -> bool {
+        let costs = self.in_network(slot).map(|other| other.cost.as_nanos());
+        slot.is_settled
+            && slot.cost <= TRIVIAL
+            && peers < self.harmless_max()
+            && costs.fold(slot.cost.as_nanos(), u64::saturating_add) <= TRIVIAL.as_nanos()
+    }
+
+    /// How many peers a harmless request may have.
+    fn harmless_max(&self) -> u32 {
+        self.limit.shown.saturating_mul(2).clamp(HARMLESS_MIN, HARMLESS_MAX)
+    }
+
+    /// The requests in flight of a request's network.
+    fn in_network(&self, slot: &Slot) -> impl Iterator<Item = &Slot> {
+        let network = slot.request.client.network;
+        let in_flight = self.in_flight.requests.iter().map(|at| &self.slots[*at as usize]);
+        in_flight.filter(move |other| other.request.client.network == network)
     }
 
     /// A request ends. It shows what is usual if nothing waits, no client is ahead of its share, and several networks
@@ -126,11 +148,8 @@ impl Queue {
 
     /// How many requests of a request's network are in flight that are not heavier by two octaves or more.
     fn of_network(&self, slot: &Slot, counts: impl Fn(&Slot) -> bool) -> u32 {
-        self.number_of(|other| {
-            other.request.client.network == slot.request.client.network
-                && other.octave <= slot.octave.saturating_add(1)
-                && counts(other)
-        })
+        let peers = self.in_network(slot).filter(|other| other.octave <= slot.octave.saturating_add(1));
+        peers.filter(|other| counts(other)).count() as u32
     }
 
     /// How many requests in flight meet a condition.

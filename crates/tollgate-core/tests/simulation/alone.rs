@@ -222,8 +222,8 @@ fn a_lone_client_with_a_mixture_of_requests_does_not_notice_the_gate_after_a_sec
 #[test]
 fn clients_with_a_mixture_of_requests_do_not_notice_the_gate_after_a_second() {
     let (first, mut later) = mixtures(&[8, 16, 32, 100], |at_once| at_once as u32);
-    later.rate = later.rate.not_met(0.91, 0.96);
-    later.p99 = later.p99.not_met(1.5, 0.9);
+    later.rate = later.rate.not_met(0.9, 0.98);
+    later.p99 = later.p99.not_met(1.5, 0.92);
     later.check();
     first.check_all();
 }
@@ -258,7 +258,7 @@ fn random_site(seed: u64) -> (World, String) {
     (World { seed, is_local: seed.is_multiple_of(2), ..world }, run)
 }
 
-/// Not met yet by the p99 of pages and of assets in 20 and 33 of 200 measurements. Assets of half a millisecond wait
+/// Not met yet by the p99 of pages and of assets in 17 and 28 of 200 measurements. Assets of half a millisecond wait
 /// while a remote backend of which nothing is known gets too few requests, or beside a visitor that is ahead of its
 /// share. With four times the seeds, 2 of 400 sites refuse requests.
 #[test]
@@ -278,8 +278,8 @@ fn visitors_of_a_site_that_copes_do_not_notice_the_gate() {
             }
         }
     }
-    pages.p99 = pages.p99.not_met(6.0, 0.89);
-    assets.p99 = assets.p99.not_met(88.0, 0.83);
+    pages.p99 = pages.p99.not_met(9.6, 0.91);
+    assets.p99 = assets.p99.not_met(88.0, 0.85);
     check([pages, assets].into_iter().flat_map(|laws| [laws.refused, laws.rate, laws.p99]));
 }
 
@@ -400,12 +400,12 @@ fn random_world(seed: u64) -> (World, String, u64) {
     (world, run, seconds * 1000)
 }
 
-/// Nearly met: three of 119 sets miss the bound of the throughput, one that of the p99. The worst are remote backends
+/// Nearly met: two of 119 sets miss the bound of the throughput, one that of the p99. The worst are remote backends
 /// that sleep for long with times that vary: it takes the gate some 20 s to find that they sleep.
 #[test]
 fn random_sets_of_clients_do_not_notice_the_gate() {
     let mut laws = Laws::new();
-    laws.rate = laws.rate.not_met(0.9, 0.97);
+    laws.rate = laws.rate.not_met(0.9, 0.98);
     laws.p99 = laws.p99.not_met(1.7, 0.98);
     for seed in seeds(150) {
         let (world, run, until) = random_world(seed);
