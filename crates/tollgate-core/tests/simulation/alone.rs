@@ -260,7 +260,7 @@ fn random_site(seed: u64) -> (World, String) {
 
 /// Not met yet by the p99 of pages and of assets in 17 and 28 of 200 measurements. Assets of half a millisecond wait
 /// while a remote backend of which nothing is known gets too few requests, or beside a visitor that is ahead of its
-/// share. With four times the seeds, 2 of 400 sites refuse requests.
+/// share. With four times the seeds, 3 of 400 sites refuse requests.
 #[test]
 fn visitors_of_a_site_that_copes_do_not_notice_the_gate() {
     let (mut pages, mut assets) = (Laws::new(), Laws::new());
