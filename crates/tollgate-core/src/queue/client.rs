@@ -4,6 +4,9 @@
 pub(super) const TAGS: usize = 3;
 /// Levels that are ordered: those, and the tenant.
 pub(super) const KEYS: usize = TAGS + 1;
+/// The indices of the last two levels.
+pub(super) const ADDRESS: usize = 2;
+pub(super) const TENANT: usize = 3;
 
 /// The keys of a request's client, as keyed hashes, all different.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -260,7 +260,7 @@ impl Queue {
             settings,
             slots: Vec::new(),
             free: Vec::new(),
-            lanes: core::array::from_fn(|_| Tree::new()),
+            lanes: Default::default(),
             waiting: 0,
             waiting_bytes: 0,
             waiting_costs: [[0; OCTAVES]; 2],

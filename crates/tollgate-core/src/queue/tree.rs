@@ -11,38 +11,30 @@
 //! address, tenants (connections of one NAT, for example) take turns in the same way. Within a tenant, requests leave
 //! in order of arrival.
 
-use super::client::{Client, KEYS, TAGS};
+use super::client::{ADDRESS, Client, KEYS, TAGS, TENANT};
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::vec::Vec;
 
 /// Tags are compared in steps of 2^31 ns (2.1 s of virtual time). A finer order would make equal clients wait for each
 /// other's last millisecond, and their slowest requests 1.6 times as slow.
 const QUANTUM_BITS: u32 = 31;
 
-/// The node that all blocks hang from.
-const ROOT: u32 = 0;
-
 /// Position among siblings: the quantised tag, then the turn.
 pub(super) type Rank = (u64, u64);
 
-/// The children of a node, in order: nodes or, of a tenant, its requests.
-type Children = BTreeSet<(Rank, u32)>;
+/// The children of a node, in order: the keys of nodes or, of a tenant, the slots of its requests.
+type Children = BTreeSet<(Rank, u64)>;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
-    nodes: Vec<Node>,
-    free: Vec<u32>,
+    blocks: Children,
     /// The node of each key that has requests waiting.
-    index: BTreeMap<u64, u32>,
+    nodes: BTreeMap<u64, Node>,
     /// How many addresses have requests waiting.
     pub(super) addresses: u32,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Node {
-    key: u64,
-    parent: u32,
-    is_address: bool,
     /// The quantised tag of the key; 0 for a tenant.
     quantum: u64,
     /// When it was last served, or else when its first request arrived.
@@ -61,66 +53,64 @@ pub(super) struct End {
 }
 
 impl Tree {
-    pub(super) fn new() -> Self {
-        Self { nodes: alloc::vec![Node::default()], free: Vec::new(), index: BTreeMap::new(), addresses: 0 }
-    }
-
     /// How many blocks have requests waiting.
     pub(super) fn blocks(&self) -> usize {
-        self.node(ROOT).children.len()
+        self.blocks.len()
     }
 
     /// The request to dispatch first.
     pub(super) fn first(&self) -> Option<End> {
-        self.end(ROOT, KEYS, BTreeSet::first)
+        self.end(&self.blocks, KEYS, BTreeSet::first)
     }
 
     /// The request to dispatch last: the newest of the client furthest ahead.
     pub(super) fn last(&self) -> Option<End> {
-        self.end(ROOT, KEYS, BTreeSet::last)
+        self.end(&self.blocks, KEYS, BTreeSet::last)
     }
 
     /// The newest request of the tenant of an address that was served last.
     pub(super) fn newest_of(&self, address: u64) -> Option<u32> {
-        self.end(*self.index.get(&address)?, KEYS - TAGS, BTreeSet::last).map(|end| end.request)
+        self.end(&self.nodes.get(&address)?.children, KEYS - TAGS, BTreeSet::last).map(|end| end.request)
     }
 
-    /// The request at one end of the order below a node, with this many levels of nodes between them.
-    fn end(&self, node: u32, levels: usize, choose: fn(&Children) -> Option<&(Rank, u32)>) -> Option<End> {
-        let &(rank, mut at) = choose(&self.node(node).children)?;
+    /// The request at one end of the order below some nodes, with this many levels of nodes between them.
+    fn end(&self, top: &Children, levels: usize, choose: fn(&Children) -> Option<&(Rank, u64)>) -> Option<End> {
+        let &(rank, mut at) = choose(top)?;
         for _ in 0..levels {
-            at = choose(&self.node(at).children)?.1;
+            at = choose(&self.nodes.get(&at)?.children)?.1;
         }
-        Some(End { rank, request: at })
+        Some(End { rank, request: at as u32 })
     }
 
     /// How many blocks go before this one, counted up to `most`. A block that has nothing waiting would be at `rank`.
     pub(super) fn blocks_before(&self, block: u64, rank: Rank, most: usize) -> usize {
-        let rank = self.index.get(&block).and_then(|at| self.node(*at).placed).unwrap_or(rank);
-        self.node(ROOT).children.range(..(rank, 0)).take(most).count()
+        let rank = self.nodes.get(&block).and_then(|node| node.placed).unwrap_or(rank);
+        self.blocks.range(..(rank, 0)).take(most).count()
     }
 
     /// Adds a request of a client whose keys are at `tags`. `turn` is the number of requests that came before it.
     pub(super) fn push(&mut self, client: &Client, tags: [u64; TAGS], request: u32, turn: u64) {
-        let mut at = ROOT;
-        for (depth, key) in (1..).zip(client.keys()) {
-            let parent = at;
-            at = self.index.get(&key).copied().unwrap_or_else(|| {
-                let (is_address, quantum) = (depth == TAGS, quantum(tags.get(depth - 1).copied().unwrap_or(0)));
-                self.add(Node { key, parent, is_address, quantum, turn, ..Node::default() })
+        for (depth, key) in client.keys().into_iter().enumerate() {
+            self.nodes.entry(key).or_insert_with(|| {
+                self.addresses += u32::from(depth == ADDRESS);
+                let quantum = tags.get(depth).copied().map_or(0, quantum);
+                Node { quantum, turn, placed: None, children: Children::new() }
             });
         }
-        self.nodes[at as usize].children.insert(((0, turn), request));
-        self.place(at);
+        self.change(client, |depth, node| {
+            if depth == TENANT {
+                node.children.insert(((0, turn), request.into()));
+            }
+        });
     }
 
     /// Removes a request that waits here since `turn`.
     pub(super) fn remove(&mut self, client: &Client, request: u32, turn: u64) {
-        let [.., tenant] = client.keys();
-        if let Some(&at) = self.index.get(&tenant) {
-            self.nodes[at as usize].children.remove(&((0, turn), request));
-            self.place(at);
-        }
+        self.change(client, |depth, node| {
+            if depth == TENANT {
+                node.children.remove(&((0, turn), request.into()));
+            }
+        });
     }
 
     /// A request of the client was dispatched: its tenant, address, network and block go to the end of their rounds.
@@ -130,57 +120,41 @@ impl Tree {
 
     /// The client's keys have new tags.
     pub(super) fn retag(&mut self, client: &Client, tags: [u64; TAGS]) {
-        self.change(client, |depth, node| node.quantum = quantum(tags.get(depth).copied().unwrap_or(0)));
+        self.change(client, |depth, node| node.quantum = tags.get(depth).copied().map_or(0, quantum));
     }
 
-    /// Changes those of a client's nodes that have requests waiting, from its block down.
+    /// Changes those of a client's nodes that have requests waiting, from its tenant up. Moves each to where it belongs,
+    /// and removes it if it has nothing waiting any more.
     fn change(&mut self, client: &Client, change: impl Fn(usize, &mut Node)) {
-        let mut deepest = ROOT;
-        for (depth, key) in client.keys().into_iter().enumerate() {
-            let Some(&at) = self.index.get(&key) else { break };
-            change(depth, &mut self.nodes[at as usize]);
-            deepest = at;
-        }
-        self.place(deepest);
-    }
-
-    fn node(&self, at: u32) -> &Node {
-        &self.nodes[at as usize]
-    }
-
-    fn add(&mut self, node: Node) -> u32 {
-        let (key, at) = (node.key, self.free.pop().unwrap_or(self.nodes.len() as u32));
-        self.addresses += u32::from(node.is_address);
-        self.index.insert(key, at);
-        match self.nodes.get_mut(at as usize) {
-            Some(free) => *free = node,
-            None => self.nodes.push(node),
-        }
-        at
-    }
-
-    /// Moves a node and its ancestors to where they belong, and removes those that have nothing waiting.
-    fn place(&mut self, mut at: u32) {
-        while at != ROOT {
-            let node = &mut self.nodes[at as usize];
-            let (key, parent, is_address) = (node.key, node.parent, node.is_address);
-            let rank = node.children.first().map(|&((quantum, _), _)| (quantum.max(node.quantum), node.turn));
-            let placed = core::mem::replace(&mut node.placed, rank);
-            if rank != placed {
-                let siblings = &mut self.nodes[parent as usize].children;
-                if let Some(placed) = placed {
-                    siblings.remove(&(placed, at));
-                }
-                if let Some(rank) = rank {
-                    siblings.insert((rank, at));
-                }
+        let mut moved = Move::default();
+        for (depth, key) in client.keys().into_iter().enumerate().rev() {
+            let Some(node) = self.nodes.get_mut(&key) else { continue };
+            moved.apply(&mut node.children);
+            change(depth, node);
+            let to = node.children.first().map(|&((quantum, _), _)| (quantum.max(node.quantum), node.turn));
+            moved = Move { key, from: core::mem::replace(&mut node.placed, to), to };
+            if to.is_none() {
+                self.nodes.remove(&key);
+                self.addresses -= u32::from(depth == ADDRESS);
             }
-            if rank.is_none() {
-                self.index.remove(&key);
-                self.free.push(at);
-                self.addresses -= u32::from(is_address);
-            }
-            at = parent;
+        }
+        moved.apply(&mut self.blocks);
+    }
+}
+
+/// A change of a node's rank among its siblings. Without a rank, it is not among them.
+#[derive(Default)]
+struct Move {
+    key: u64,
+    from: Option<Rank>,
+    to: Option<Rank>,
+}
+
+impl Move {
+    fn apply(self, siblings: &mut Children) {
+        if self.from != self.to {
+            self.from.map(|rank| siblings.remove(&(rank, self.key)));
+            self.to.map(|rank| siblings.insert((rank, self.key)));
         }
     }
 }
@@ -193,6 +167,7 @@ pub(super) const fn quantum(tag: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
     use proptest::prelude::*;
 
     fn client(address: u64, tenant: u64) -> Client {
@@ -211,7 +186,7 @@ mod tests {
             steps in prop::collection::vec((0u8..4, 0u64..12, 0u64..3, 0u64..50, 0u64..50, 0u64..50), 1..300),
         ) {
             let quantum = 1 << QUANTUM_BITS;
-            let mut tree = Tree::new();
+            let mut tree = Tree::default();
             let mut tags: BTreeMap<u64, u64> = BTreeMap::new();
             let mut waiting: Vec<(Client, u32)> = Vec::new();
             for (id, (what, address, tenant, a, b, c)) in steps.into_iter().enumerate() {
@@ -257,7 +232,7 @@ mod tests {
 
     #[test]
     fn tenants_of_an_address_take_turns_and_each_is_in_order() {
-        let mut tree = Tree::new();
+        let mut tree = Tree::default();
         for (request, tenant) in [(0, 1), (1, 1), (2, 1), (3, 2), (4, 2)] {
             tree.push(&client(1, tenant), [0; TAGS], request, u64::from(request));
         }
