@@ -155,14 +155,13 @@ impl VirtualClock {
     /// CPU time from a period without requests is dropped.
     pub fn measure(&mut self, cpu: Option<Span>, now: Moment) {
         self.advance(now);
-        match cpu.map(|cpu| i128::from(cpu.as_nanos()) * PARTS) {
-            None => self.used = USED_FULLY,
-            Some(measured) if self.within_reach > 0 => {
-                let handed_out = self.within_reach.saturating_mul(i128::from(self.used));
-                self.carry = self.carry.saturating_add(measured - handed_out);
-                self.used = u32::try_from(measured / self.within_reach).unwrap_or(u32::MAX);
-            }
-            Some(_) => {}
+        if cpu.is_none() {
+            self.used = USED_FULLY;
+        } else if let Some(cpu) = cpu.filter(|_| self.within_reach > 0) {
+            let measured = i128::from(cpu.as_nanos()) * PARTS;
+            let handed_out = self.within_reach.saturating_mul(i128::from(self.used));
+            self.carry = self.carry.saturating_add(measured - handed_out);
+            self.used = u32::try_from(measured / self.within_reach).unwrap_or(u32::MAX);
         }
         self.within_reach = 0;
     }
@@ -174,18 +173,15 @@ impl VirtualClock {
         if self.in_service == 0 {
             return;
         }
-        if elapsed > 0 {
-            let count = u64::from(self.in_service);
-            let alone =
-                elapsed.checked_mul(ALONE).map_or_else(|| (elapsed / count).wrapping_mul(ALONE), |parts| parts / count);
-            self.latest.alone = self.latest.alone.wrapping_add(alone);
-            let busy = (count * 1000).min(self.cores.0.into());
-            let within_reach = i128::from(elapsed) * i128::from(busy);
-            let work = within_reach.saturating_mul(i128::from(self.used));
-            self.within_reach = self.within_reach.saturating_add(within_reach);
-            self.carry = self.carry.saturating_add(work);
-            self.work = self.work.wrapping_add(work.unsigned_abs());
-        }
+        let count = u64::from(self.in_service);
+        let alone = divide(u128::from(elapsed) * u128::from(ALONE), count.into());
+        self.latest.alone = self.latest.alone.wrapping_add(alone);
+        let busy = (count * 1000).min(self.cores.0.into());
+        let within_reach = i128::from(elapsed) * i128::from(busy);
+        let work = within_reach.saturating_mul(i128::from(self.used));
+        self.within_reach = self.within_reach.saturating_add(within_reach);
+        self.carry = self.carry.saturating_add(work);
+        self.work = self.work.wrapping_add(work.unsigned_abs());
         let parts_per_nano = i128::from(self.in_service) * PARTS;
         if self.carry >= parts_per_nano {
             let each = divide(self.carry.unsigned_abs(), parts_per_nano.unsigned_abs());

@@ -4,9 +4,8 @@
 pub(super) const TAGS: usize = 3;
 /// Levels that are ordered: those, and the tenant.
 pub(super) const KEYS: usize = TAGS + 1;
-/// The indices of the last two levels.
+/// The index of the address among the levels.
 pub(super) const ADDRESS: usize = 2;
-pub(super) const TENANT: usize = 3;
 
 /// The keys of a request's client, as keyed hashes, all different.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,10 +36,4 @@ pub struct Shares {
     pub network_milli: u32,
     /// Its block.
     pub block_milli: u32,
-}
-
-impl Default for Shares {
-    fn default() -> Self {
-        Self { address_milli: 100, network_milli: 250, block_milli: 500 }
-    }
 }

@@ -7,7 +7,7 @@
 use super::tree::quantum;
 use super::{OCTAVE_BASE_NS, OCTAVES, Queue, Refusal, RefusedBy, Request, Slot, Standing, State, largest};
 use crate::time::{Moment, Span};
-use crate::virtual_clock::{Cores, divide};
+use crate::virtual_clock::divide;
 
 /// The service rate is measured over the last 2 to 4 s in which requests waited.
 const WINDOW_NS: u64 = 2_000_000_000;
@@ -20,9 +20,8 @@ const RETRY_MIN_MS: u64 = 1_000;
 const RETRY_MAX_MS: u64 = 60_000;
 
 /// Busy core time per second while requests wait.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ServiceRate {
-    prior: Cores,
     /// The last time it was observed and the clock's work then, in nanoseconds, if requests waited.
     pub(super) since: Option<(Moment, u64)>,
     /// Time in which requests waited, and the work done in it.
@@ -31,10 +30,6 @@ pub(super) struct ServiceRate {
 }
 
 impl ServiceRate {
-    pub(super) const fn new(prior: Cores) -> Self {
-        Self { prior, since: None, elapsed: 0, work: 0 }
-    }
-
     pub(super) fn observe(&mut self, work: u64, is_waiting: bool, now: Moment) {
         if let Some((at, work_at)) = self.since {
             self.elapsed += now.since(at).as_nanos();
@@ -44,13 +39,6 @@ impl ServiceRate {
             }
         }
         self.since = is_waiting.then_some((now, work));
-    }
-
-    /// Time to serve `cost` nanoseconds of CPU time.
-    pub(super) fn time_for(&self, cost: u64) -> Span {
-        let prior = u128::from(PRIOR_NS) * u128::from(self.prior.as_milli()) / 1000;
-        let (elapsed, work) = (u128::from(self.elapsed) + u128::from(PRIOR_NS), u128::from(self.work) + prior);
-        Span::from_nanos(divide(u128::from(cost) * elapsed, work.max(1)))
     }
 }
 
@@ -83,12 +71,19 @@ impl Queue {
         let others = u128::from(cost) * u128::from(addresses.saturating_sub(1)) * 1000;
         let others = divide(others, slot.request.weight_milli.max(1).into());
         let mut before = total.min(cost.saturating_add(others).saturating_sub(mean));
-        if count == 1 && self.rate.time_for(before) > self.settings.hold_max {
+        if count == 1 && self.time_for(before) > self.settings.hold_max {
             before = self.before_newcomer(slot).map_or(before, |first| first.min(before));
         }
         let waiting = u32::try_from(self.waiting).unwrap_or(u32::MAX).saturating_add(is_new.into());
         let position = waiting.min(count.saturating_mul(addresses.max(1)));
-        Standing { is_ahead: slot.is_ahead, position, wait: self.rate.time_for(before) }
+        Standing { is_ahead: slot.is_ahead, position, wait: self.time_for(before) }
+    }
+
+    /// Time to serve `cost` nanoseconds of CPU time.
+    fn time_for(&self, cost: u64) -> Span {
+        let prior = u128::from(PRIOR_NS) * u128::from(self.settings.cores.as_milli()) / 1000;
+        let (elapsed, work) = (u128::from(self.rate.elapsed + PRIOR_NS), u128::from(self.rate.work) + prior);
+        Span::from_nanos(divide(u128::from(cost) * elapsed, work))
     }
 
     /// The price of what goes before a request whose client has nothing else waiting: the next request of every block
@@ -108,7 +103,7 @@ impl Queue {
 
     /// Time until everything that waits has been served.
     pub(super) fn drain(&self) -> Span {
-        self.rate.time_for(self.waiting_costs.iter().flatten().sum())
+        self.time_for(self.waiting_costs.iter().flatten().sum())
     }
 
     /// Waiting requests are refused if they would wait longer: the estimate may have risen since they arrived.

@@ -62,7 +62,7 @@ pub use client::{Client, Shares};
 pub use forecast::{Fate, Forecast};
 pub use learned::{Learned, LearnedPrice};
 pub use price::{Price, RouteKey};
-pub use results::{Arrival, Event, Judgement, Refusal, RefusedBy, Standing};
+pub use results::{Arrival, Event, Refusal, RefusedBy, Standing};
 
 use crate::time::{Moment, Span};
 use crate::virtual_clock::{Cores, Reading, Stay, VirtualClock};
@@ -109,7 +109,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            shares: Shares::default(),
+            shares: Shares { address_milli: 100, network_milli: 250, block_milli: 500 },
             cores: Cores::whole(1),
             in_flight: None,
             hold_max: Span::from_secs(10),
@@ -275,7 +275,7 @@ impl Queue {
             clock: VirtualClock::new(settings.cores),
             prices: Prices::new(Self::PRICES_MAX),
             limit: InFlightLimit::new(settings.cores, now),
-            rate: ServiceRate::new(settings.cores),
+            rate: ServiceRate::default(),
             overruns_at: now,
             is_price_new: false,
             trimmed_at: now,
@@ -395,15 +395,11 @@ impl Queue {
 
     /// A request has waited too long. `None` if it does not wait any more. The refusal has its whole wait.
     pub fn give_up(&mut self, ticket: Ticket, now: Moment) -> Option<Refusal> {
-        let (standing, arrived) = (self.standing_of(ticket)?, self.slot(ticket)?.arrived);
+        let slot = *self.slot(ticket)?;
+        let standing = self.standing(&slot);
         let mut refusal = self.leave(ticket, now).then(|| self.refusal(RefusedBy::WaitTooLong, standing))?;
-        refusal.standing.wait = standing.wait + now.since(arrived);
+        refusal.standing.wait = standing.wait + now.since(slot.arrived);
         Some(refusal)
-    }
-
-    /// Where a waiting request stands now.
-    pub fn standing_of(&self, ticket: Ticket) -> Option<Standing> {
-        self.slot(ticket).filter(|slot| matches!(slot.state, State::Waiting(_))).map(|slot| self.standing(slot))
     }
 
     /// The backend waits for the rest of a request, which does not count against the limit until [`Self::resume`].

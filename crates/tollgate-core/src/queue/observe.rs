@@ -24,19 +24,20 @@
 //! backend and runs, but does not count against the in-flight limit. Exempt requests ([`Queue::pass`])
 //! are uncounted as well, in every mode, also after a stalled upload. Their clients are not charged.
 
-use super::{Arrival, Judgement, Queue, Request, Slot, State, Ticket};
+use super::{Arrival, Queue, Request, Slot, State, Ticket};
 use crate::time::Moment;
 
 impl Queue {
     /// A request arrives and goes to the backend at once, whatever the queue would have done.
-    pub fn observe(&mut self, request: Request, now: Moment) -> (Ticket, Judgement) {
-        let (ticket, judgement) = match self.arrive(request, now) {
-            Arrival::Go(ticket) => return (ticket, Judgement::Go),
-            Arrival::Wait(ticket, standing) => (ticket, Judgement::Wait(standing)),
-            Arrival::Refuse(refusal) => (self.insert(self.slot_for(request, now)), Judgement::Refuse(refusal)),
+    pub fn observe(&mut self, request: Request, now: Moment) -> (Ticket, Arrival) {
+        let arrival = self.arrive(request, now);
+        let ticket = match arrival {
+            Arrival::Go(ticket) => return (ticket, arrival),
+            Arrival::Wait(ticket, _) => ticket,
+            Arrival::Refuse(_) => self.insert(self.slot_for(request, now)),
         };
         self.run_uncounted(ticket.slot, now);
-        (ticket, judgement)
+        (ticket, arrival)
     }
 
     /// A request arrives that neither waits nor counts against the limit, such as a health check. Its client is not
@@ -96,12 +97,12 @@ mod tests {
     fn all_go_at_once_and_the_queue_computes_what_it_would_have_done() {
         let mut queue = one_at_a_time();
         let observed: [_; 4] = core::array::from_fn(|address| queue.observe(request(address as u64), at(1)));
-        let [(first, Judgement::Go), (second, Judgement::Wait(_)), (third, Judgement::Wait(_)), (fourth, refused)] =
+        let [(first, Arrival::Go(_)), (second, Arrival::Wait(..)), (third, Arrival::Wait(..)), (fourth, refused)] =
             observed
         else {
             panic!("{observed:?}")
         };
-        assert!(matches!(refused, Judgement::Refuse(Refusal { reason: RefusedBy::Full, .. })), "{refused:?}");
+        assert!(matches!(refused, Arrival::Refuse(Refusal { reason: RefusedBy::Full, .. })), "{refused:?}");
         assert_eq!((queue.in_flight(), queue.waiting()), (4, 2));
         // The backend shares its core among all four.
         assert_eq!(finish(&mut queue, first, at(41)), Span::from_millis(10));
@@ -113,7 +114,7 @@ mod tests {
         finish(&mut queue, second, at(50));
         assert_eq!((queue.poll(at(50)), queue.waiting()), (None, 0));
         assert_eq!(queue.in_flight(), 0);
-        assert!(matches!(queue.observe(request(9), at(51)), (_, Judgement::Go)));
+        assert!(matches!(queue.observe(request(9), at(51)), (_, Arrival::Go(_))));
     }
 
     #[test]

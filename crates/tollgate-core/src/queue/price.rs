@@ -246,9 +246,8 @@ impl Prices {
     /// The prices of routes and parent paths.
     pub(super) fn learned(&self) -> Vec<LearnedPrice> {
         let known = self.lines.iter().flatten().filter(|route| route.worth > 0 && route.cost.is_known());
-        known
-            .map(|&Route { key, cost: Cost { mean, deviation, .. }, .. }| LearnedPrice { key, mean, deviation })
-            .collect()
+        let price = |&Route { key, cost: Cost { mean, deviation, .. }, .. }| LearnedPrice { key, mean, deviation };
+        known.map(price).collect()
     }
 
     /// Keeps a price until the first request of its route ends. Any new route takes its slot.

@@ -3,24 +3,13 @@
 use super::Ticket;
 use crate::time::Span;
 
-/// The decision about an arriving request. Observe mode does not carry it out; otherwise [`Arrival`] is the result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Judgement {
-    /// It goes at once.
-    Go,
-    /// It waits. In observe mode, [`Queue::poll`](super::Queue::poll) returns when it would have gone, or that it would
-    /// have been refused after all, unless the backend finishes it first.
-    Wait(Standing),
-    /// It is refused.
-    Refuse(Refusal),
-}
-
-/// The answer to an arriving request.
+/// The decision about an arriving request. Observe mode does not carry it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// Goes to the backend at once.
     Go(Ticket),
-    /// Waits; [`Queue::poll`](super::Queue::poll) returns its event.
+    /// Waits; [`Queue::poll`](super::Queue::poll) returns its event. In observe mode that is when it would have gone, or
+    /// that it would have been refused after all, unless the backend finishes it first.
     Wait(Ticket, Standing),
     /// Is refused.
     Refuse(Refusal),

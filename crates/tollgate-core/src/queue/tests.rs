@@ -300,7 +300,7 @@ fn a_request_that_gives_up_reports_its_whole_wait() {
     let mut queue = Queue::new(Settings { in_flight: Some(1), ..Settings::default() }, at(0));
     let _first = go(&mut queue, request(1, PAGE), at(0));
     let second = wait(&mut queue, request(2, PAGE), at(1000));
-    let left = queue.standing_of(second).unwrap().wait;
+    let left = queue.standing(queue.slot(second).unwrap()).wait;
     let refusal = queue.give_up(second, at(16_000)).unwrap();
     assert_eq!(refusal.reason, RefusedBy::WaitTooLong);
     assert!(refusal.standing.wait >= Span::from_secs(15) && refusal.standing.wait <= Span::from_secs(16) + left);

@@ -11,7 +11,7 @@
 //! address, tenants (connections of one NAT, for example) take turns in the same way. Within a tenant, requests leave
 //! in order of arrival.
 
-use super::client::{ADDRESS, Client, KEYS, TAGS, TENANT};
+use super::client::{ADDRESS, Client, KEYS, TAGS};
 use alloc::collections::{BTreeMap, BTreeSet};
 
 /// Tags are compared in steps of 2^31 ns (2.1 s of virtual time). A finer order would make equal clients wait for each
@@ -23,6 +23,10 @@ pub(super) type Rank = (u64, u64);
 
 /// The children of a node, in order: the keys of nodes or, of a tenant, the slots of its requests.
 type Children = BTreeSet<(Rank, u64)>;
+
+/// A node or request that moves among its siblings: its rank before, and its rank after. Without a rank, it is not among
+/// them.
+type Move = (u64, Option<Rank>, Option<Rank>);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
@@ -97,65 +101,47 @@ impl Tree {
                 Node { quantum, turn, placed: None, children: Children::new() }
             });
         }
-        self.change(client, |depth, node| {
-            if depth == TENANT {
-                node.children.insert(((0, turn), request.into()));
-            }
-        });
+        self.change(client, (request.into(), None, Some((0, turn))), |_, _| ());
     }
 
     /// Removes a request that waits here since `turn`.
     pub(super) fn remove(&mut self, client: &Client, request: u32, turn: u64) {
-        self.change(client, |depth, node| {
-            if depth == TENANT {
-                node.children.remove(&((0, turn), request.into()));
-            }
-        });
+        self.change(client, (request.into(), Some((0, turn)), None), |_, _| ());
     }
 
     /// A request of the client was dispatched: its tenant, address, network and block go to the end of their rounds.
     pub(super) fn served(&mut self, client: &Client, turn: u64) {
-        self.change(client, |_, node| node.turn = turn);
+        self.change(client, Move::default(), |_, node| node.turn = turn);
     }
 
     /// The client's keys have new tags.
     pub(super) fn retag(&mut self, client: &Client, tags: [u64; TAGS]) {
-        self.change(client, |depth, node| node.quantum = tags.get(depth).copied().map_or(0, quantum));
+        self.change(client, Move::default(), |depth, node| node.quantum = tags.get(depth).copied().map_or(0, quantum));
     }
 
-    /// Changes those of a client's nodes that have requests waiting, from its tenant up. Moves each to where it belongs,
-    /// and removes it if it has nothing waiting any more.
-    fn change(&mut self, client: &Client, change: impl Fn(usize, &mut Node)) {
-        let mut moved = Move::default();
+    /// Moves a request of a client, and changes those of its nodes that have requests waiting, from its tenant up. Moves
+    /// each node to where it belongs, and removes it if it has nothing waiting any more.
+    fn change(&mut self, client: &Client, mut moved: Move, change: impl Fn(usize, &mut Node)) {
         for (depth, key) in client.keys().into_iter().enumerate().rev() {
             let Some(node) = self.nodes.get_mut(&key) else { continue };
-            moved.apply(&mut node.children);
+            place(&mut node.children, moved);
             change(depth, node);
-            let to = node.children.first().map(|&((quantum, _), _)| (quantum.max(node.quantum), node.turn));
-            moved = Move { key, from: core::mem::replace(&mut node.placed, to), to };
-            if to.is_none() {
+            let rank = node.children.first().map(|&((quantum, _), _)| (quantum.max(node.quantum), node.turn));
+            moved = (key, core::mem::replace(&mut node.placed, rank), rank);
+            if rank.is_none() {
                 self.nodes.remove(&key);
                 self.addresses -= u32::from(depth == ADDRESS);
             }
         }
-        moved.apply(&mut self.blocks);
+        place(&mut self.blocks, moved);
     }
 }
 
-/// A change of a node's rank among its siblings. Without a rank, it is not among them.
-#[derive(Default)]
-struct Move {
-    key: u64,
-    from: Option<Rank>,
-    to: Option<Rank>,
-}
-
-impl Move {
-    fn apply(self, siblings: &mut Children) {
-        if self.from != self.to {
-            self.from.map(|rank| siblings.remove(&(rank, self.key)));
-            self.to.map(|rank| siblings.insert((rank, self.key)));
-        }
+/// Moves a node or request among its siblings.
+fn place(siblings: &mut Children, (key, from, to): Move) {
+    if from != to {
+        from.map(|rank| siblings.remove(&(rank, key)));
+        to.map(|rank| siblings.insert((rank, key)));
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use arc_swap::{ArcSwap, Guard};
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::queue::{
-    Fate, Forecast, Judgement, Refusal as CoreRefusal, Request as QueueRequest, RouteKey, Standing,
+    Arrival, Fate, Forecast, Refusal as CoreRefusal, Request as QueueRequest, RouteKey, Standing,
 };
 use tollgate_core::request::Request;
 use tollgate_core::rule::Mode;
@@ -326,19 +326,19 @@ impl Admission {
         }
         let (mut held, mut queued) = (None, None);
         let entered = queue
-            .enter(request, |judgement, waits| match judgement {
-                Judgement::Go => {}
-                Judgement::Wait(standing) if waits => {
+            .enter(request, |arrival, waits| match arrival {
+                Arrival::Go(_) => {}
+                Arrival::Wait(_, standing) if waits => {
                     queued = Some((Act::Hold, "backend-busy"));
                     let since = self.clock.now();
                     held = Some(HeldByQueue { admission: self, queue, client, log, since, standing });
                 }
-                Judgement::Wait(standing) => {
+                Arrival::Wait(_, standing) => {
                     let bound = QueueBound::new(queue, standing, None);
                     queued = Some((Act::WouldHold, bound.reason));
                     self.log_queue_act(client, log, Act::WouldHold, bound, standing.wait);
                 }
-                Judgement::Refuse(CoreRefusal { reason, standing, retry_after }) => {
+                Arrival::Refuse(CoreRefusal { reason, standing, retry_after }) => {
                     let bound = QueueBound::new(queue, standing, Some(reason));
                     queued = Some((Act::WouldRefuse, bound.reason));
                     self.log_queue_act(client, log, Act::WouldRefuse, bound, retry_after);

@@ -20,14 +20,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tollgate_core::queue::{
-    self as core, Arrival, Client, Event, Forecast, Judgement, Refusal, Request, RouteKey, Ticket,
-};
+use tollgate_core::queue::{self as core, Arrival, Client, Event, Forecast, Refusal, Request, RouteKey, Ticket};
 use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::clock::Clock;
 
-use crate::settings::Gate as Settings;
+use crate::settings::{BackendUrl, Gate as Settings};
 pub(crate) use bound::QueueBound;
 use permit::Waiting;
 pub(crate) use permit::{Outcome, Permit};
@@ -38,6 +36,8 @@ pub(crate) const LEVELS: [(u8, u8); 3] = [(32, 64), (24, 56), (16, 48)];
 
 /// The queue in front of one backend.
 pub(crate) struct Queue {
+    /// None if the settings name no backend.
+    url: Option<BackendUrl>,
     clock: Clock,
     state: Mutex<State>,
 }
@@ -107,7 +107,7 @@ pub(crate) struct QueueStatus {
 
 impl Queue {
     /// An empty queue.
-    fn new(settings: &Settings, clock: Clock) -> Arc<Self> {
+    fn new(url: Option<BackendUrl>, settings: &Settings, clock: Clock) -> Arc<Self> {
         let state = State {
             core: core::Queue::new(queue_settings(settings), clock.now()),
             waiters: BTreeMap::new(),
@@ -119,7 +119,7 @@ impl Queue {
             is_local: pulse::is_local(settings),
             thread: None,
         };
-        let queue = Arc::new(Self { clock, state: Mutex::new(state) });
+        let queue = Arc::new(Self { url, clock, state: Mutex::new(state) });
         queue.state.lock().thread = pulse::start(&queue);
         queue
     }
@@ -151,11 +151,11 @@ impl Queue {
     pub(crate) async fn enter(
         self: &Arc<Self>,
         request: Request,
-        notice: impl FnOnce(Judgement, bool),
+        notice: impl FnOnce(Arrival, bool),
     ) -> Result<Permit, Refusal> {
-        let (ticket, judgement, woken) = self.update(|state, now| state.enter(request, now))?;
+        let (ticket, arrival, woken) = self.update(|state, now| state.enter(request, now))?;
         let waiting = woken.map(|woken| Waiting { queue: self, ticket, woken });
-        notice(judgement, waiting.is_some());
+        notice(arrival, waiting.is_some());
         if let Some(mut waiting) = waiting {
             waiting.turn().await?;
         }
@@ -227,23 +227,24 @@ impl Queue {
 impl State {
     /// Decides about a request. Returns the decision, and where the request gets the message that its wait is over, if
     /// it waits.
-    fn enter(&mut self, request: Request, now: Moment) -> Result<(Ticket, Judgement, Option<Woken>), Refusal> {
-        let (ticket, judgement) = if self.is_observing {
+    fn enter(&mut self, request: Request, now: Moment) -> Result<(Ticket, Arrival, Option<Woken>), Refusal> {
+        let (ticket, arrival) = if self.is_observing {
             self.counts.observed += 1;
             self.core.observe(request, now)
         } else {
-            match self.core.arrive(request, now) {
-                Arrival::Go(ticket) => (ticket, Judgement::Go),
-                Arrival::Wait(ticket, standing) => (ticket, Judgement::Wait(standing)),
+            let arrival = self.core.arrive(request, now);
+            match arrival {
+                Arrival::Go(ticket) | Arrival::Wait(ticket, _) => (ticket, arrival),
                 Arrival::Refuse(refusal) => {
                     self.counts.refused += 1;
                     return Err(refusal);
                 }
             }
         };
-        match judgement {
-            Judgement::Go => self.count_wait(Span::ZERO),
-            Judgement::Wait(_) => {
+        match arrival {
+            Arrival::Go(_) => self.count_wait(Span::ZERO),
+            Arrival::Refuse(_) => self.counts.would_refuse += 1,
+            Arrival::Wait(..) => {
                 let (wake, woken) = (!self.is_observing).then(oneshot::channel).unzip();
                 let count = if wake.is_some() { &mut self.counts.waited } else { &mut self.counts.would_wait };
                 *count += 1;
@@ -251,11 +252,10 @@ impl State {
                 if let (1, Some(thread)) = (self.core.waiting(), &self.thread) {
                     thread.unpark();
                 }
-                return Ok((ticket, judgement, woken));
+                return Ok((ticket, arrival, woken));
             }
-            Judgement::Refuse(_) => self.counts.would_refuse += 1,
         }
-        Ok((ticket, judgement, None))
+        Ok((ticket, arrival, None))
     }
 
     /// Ends the wait of a request, and wakes it if it waits.

@@ -40,25 +40,11 @@ pub(crate) struct Queues {
 /// The queues, and the sites whose requests wait in them.
 #[derive(Default)]
 struct Arrangement {
-    queues: Vec<BackendQueue>,
+    queues: Vec<Arc<Queue>>,
     /// The hosts of each site, and the queues of its backends.
     sites: Vec<(Vec<HostPattern>, Vec<Arc<Queue>>)>,
     /// The queues for the hosts of no site.
     others: Vec<Arc<Queue>>,
-}
-
-struct BackendQueue {
-    /// None if the settings name no backend.
-    url: Option<BackendUrl>,
-    queue: Arc<Queue>,
-}
-
-impl Arrangement {
-    /// The queues in which requests with this host can wait.
-    fn at_host(&self, host: Option<&[u8]>) -> &[Arc<Queue>] {
-        let site = find_site(self.sites.iter().map(|(hosts, _)| hosts.as_slice()), host.unwrap_or_default());
-        site.map_or(&self.others, |site| &self.sites[site].1)
-    }
 }
 
 struct Metered {
@@ -91,17 +77,17 @@ impl Queues {
                 usage: CpuUsage::of_group(group),
                 measured_at: Moment::ZERO,
             });
-            for one in &self.all.load().queues {
-                one.queue.with_core(|core, now| core.measure(None, now));
+            for queue in &self.all.load().queues {
+                queue.with_core(|core, now| core.measure(None, now));
             }
         }
         let before = self.all.load();
         let arranged = |url: Option<&BackendUrl>| {
             let own = settings.at_backend(url);
-            let known = before.queues.iter().find(|known| known.url.as_ref() == url);
-            let queue = known.map_or_else(|| Queue::new(&own, self.clock.clone()), |known| known.queue.clone());
+            let known = before.queues.iter().find(|known| known.url.as_ref() == url).cloned();
+            let queue = known.unwrap_or_else(|| Queue::new(url.cloned(), &own, self.clock.clone()));
             queue.reload(&own);
-            BackendQueue { url: url.cloned(), queue }
+            queue
         };
         let mut queues: Vec<_> = settings.all_backends().into_iter().map(|url| arranged(Some(url))).collect();
         if queues.is_empty() {
@@ -109,16 +95,15 @@ impl Queues {
         }
         // Without backends of its own, a host may wait at any.
         let of_backends = |backends: &[BackendUrl]| -> Vec<Arc<Queue>> {
-            let is_at =
-                |one: &&BackendQueue| backends.is_empty() || one.url.as_ref().is_some_and(|url| backends.contains(url));
-            queues.iter().filter(is_at).map(|one| one.queue.clone()).collect()
+            let is_at = |queue: &&Arc<Queue>| queue.url.as_ref().is_some_and(|url| backends.contains(url));
+            queues.iter().filter(|queue| backends.is_empty() || is_at(queue)).cloned().collect()
         };
         let sites = settings.sites.iter().map(|site| (site.hosts.clone(), of_backends(&site.backends))).collect();
         let others = of_backends(&settings.backends);
         // Held until the queues are replaced, so that no count is added twice.
         let mut gone = self.gone.lock();
         for left in before.queues.iter().filter(|known| queues.iter().all(|kept| kept.url != known.url)) {
-            gone.add(left.queue.state.lock().counts);
+            gone.add(left.state.lock().counts);
         }
         self.all.store(Arc::new(Arrangement { queues, sites, others }));
     }
@@ -146,44 +131,46 @@ impl Queues {
     pub(crate) fn of(&self, url: &BackendUrl) -> Arc<Queue> {
         let all = self.all.load();
         let known = all.queues.iter().find(|known| known.url.as_ref() == Some(url));
-        known.map_or_else(|| self.first(), |known| known.queue.clone())
+        known.unwrap_or(&all.queues[0]).clone()
     }
 
     /// The first queue. There always is one, also where the settings name no backend.
     pub(crate) fn first(&self) -> Arc<Queue> {
-        self.all.load().queues[0].queue.clone()
+        self.all.load().queues[0].clone()
     }
 
     /// The queues of all backends.
     pub(crate) fn all(&self) -> Vec<Arc<Queue>> {
-        self.all.load().queues.iter().map(|one| one.queue.clone()).collect()
+        self.all.load().queues.clone()
     }
 
     /// The queues in which requests with this host can wait.
     pub(crate) fn at_host(&self, host: Option<&[u8]>) -> Vec<Arc<Queue>> {
-        self.all.load().at_host(host).to_vec()
+        let all = self.all.load();
+        let site = find_site(all.sites.iter().map(|(hosts, _)| hosts.as_slice()), host.unwrap_or_default());
+        site.map_or(&all.others, |site| &all.sites[site].1).clone()
     }
 
     /// The knowledge about each backend, by its address. Each queue is locked for some microseconds.
     pub(crate) fn learned(&self) -> Vec<(String, Learned)> {
-        let learned = |queue: &Queue| queue.with_core(|core, _| core.learned());
-        let of = |one: &BackendQueue| Some((one.url.as_ref()?.to_string(), learned(&one.queue)));
-        self.all.load().queues.iter().filter_map(of).collect()
+        let learned =
+            |queue: &Arc<Queue>| Some((queue.url.as_ref()?.to_string(), queue.with_core(|core, _| core.learned())));
+        self.all.load().queues.iter().filter_map(learned).collect()
     }
 
     /// Starts the queue of a backend from what was learned earlier. False if there is no such backend. Call it before
     /// the first request.
     pub(crate) fn restore(&self, url: &str, learned: &Learned) -> bool {
         let all = self.all.load();
-        let known = all.queues.iter().find(|one| one.url.as_ref().is_some_and(|known| known.to_string() == url));
-        known.inspect(|one| one.queue.with_core(|core, now| core.restore(learned, now))).is_some()
+        let known = all.queues.iter().find(|queue| queue.url.as_ref().is_some_and(|known| known.to_string() == url));
+        known.inspect(|queue| queue.with_core(|core, now| core.restore(learned, now))).is_some()
     }
 
     /// The mean cost of requests of this route: the largest of all backends for the host, because it is not known yet
     /// which one serves the request. Also whether none of them knows anything about it.
     pub(crate) fn expected(&self, route: RouteKey, host: Option<&[u8]>) -> (Span, bool) {
-        let all = self.all.load();
-        let prices = all.at_host(host).iter().map(|queue| queue.with_core(|core, _| core.price(route)));
+        let queues = self.at_host(host).into_iter();
+        let prices = queues.map(|queue| queue.with_core(|core, _| core.price(route)));
         prices.fold((Span::ZERO, true), |(mean, unseen), price| (mean.max(price.mean), unseen && price.is_unseen))
     }
 
@@ -199,16 +186,16 @@ impl Queues {
         metered.measured_at = now;
         let cpu = metered.usage.look();
         let all = self.all.load();
-        if let [one] = &all.queues[..] {
-            return one.queue.with_core(|core, now| core.measure(cpu, now));
+        if let [queue] = &all.queues[..] {
+            return queue.with_core(|core, now| core.measure(cpu, now));
         }
         // All backends are in one control group: its CPU time is split as the requests of each queue are thought to
         // have used it.
-        let work: Vec<u64> = all.queues.iter().map(|one| one.queue.take_work()).collect();
+        let work: Vec<u64> = all.queues.iter().map(|queue| queue.take_work()).collect();
         let total = work.iter().sum();
-        for (one, work) in all.queues.iter().zip(&work) {
-            let share = cpu.map(|cpu| part_of(cpu, *work, total));
-            one.queue.with_core(|core, now| core.measure(share, now));
+        for (queue, work) in all.queues.iter().zip(work) {
+            let share = cpu.map(|cpu| part_of(cpu, work, total));
+            queue.with_core(|core, now| core.measure(share, now));
         }
     }
 
@@ -217,7 +204,7 @@ impl Queues {
         // Held until the queues are read, so that no count is missed while a backend leaves.
         let gone = self.gone.lock();
         let mut sum = *gone;
-        self.all.load().queues.iter().for_each(|one| sum.add(one.queue.status()));
+        self.all.load().queues.iter().for_each(|queue| sum.add(queue.status()));
         sum
     }
 
@@ -225,8 +212,8 @@ impl Queues {
     /// longest wait, so that a few clients that wait for seconds are not lost among many that do not wait.
     pub(crate) fn take_wait(&self) -> Span {
         let mut sum = Waits::default();
-        for one in &self.all.load().queues {
-            let waits = std::mem::take(&mut one.queue.state.lock().waits);
+        for queue in &self.all.load().queues {
+            let waits = std::mem::take(&mut queue.state.lock().waits);
             sum.sum = sum.sum + waits.sum;
             sum.longest = sum.longest.max(waits.longest);
             sum.dispatched += waits.dispatched;

@@ -14,7 +14,7 @@ fn settings(text: &str) -> Settings {
 fn queue(text: &str) -> (Arc<Queue>, Hand) {
     let (clock, hand) = Clock::by_hand();
     hand.advance(Span::from_secs(1));
-    (Queue::new(&settings(&format!("cores = 1\n{text}")), clock), hand)
+    (Queue::new(None, &settings(&format!("cores = 1\n{text}")), clock), hand)
 }
 
 /// A request of one of 256 networks in the same block.
@@ -76,8 +76,8 @@ fn one_more_than_the_limit_waits_and_goes_when_another_ends() {
     let mut permits: Vec<_> = (0..2).map(|last| enter(&queue, last, PAGE)).collect();
     run(async {
         let mut position = 0;
-        let mut third = Box::pin(queue.enter(entering(9, PAGE), |judgement, waits| match judgement {
-            Judgement::Wait(standing) if waits => position = standing.position,
+        let mut third = Box::pin(queue.enter(entering(9, PAGE), |arrival, waits| match arrival {
+            Arrival::Wait(_, standing) if waits => position = standing.position,
             other => panic!("{other:?}"),
         }));
         assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(third.as_mut().poll(cx))).await.is_pending());
@@ -155,7 +155,7 @@ fn when_the_room_is_full_only_the_displaced_request_is_refused() {
 fn no_wake_up_is_lost_and_the_limit_is_never_exceeded() {
     const LIMIT: u32 = 3;
     let settings = settings(&format!("cores = 2\nin_flight = {LIMIT}\nhold = {{ max = '60s' }}\n"));
-    let queue = Queue::new(&settings, Clock::start());
+    let queue = Queue::new(None, &settings, Clock::start());
     let (inside, most, passed) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for thread in 0..4u8 {
@@ -353,11 +353,11 @@ fn a_queue_that_observes_tells_what_it_would_have_done_and_measures_the_waits_th
     let queues = Queues::new(&settings("cores = 1\nmode = \"observe\"\nin_flight = 1\nhold = { total = 1 }\n"), clock);
     let queue = queues.first();
     let mut notices = Vec::new();
-    let enter = |last: u8, notices: &mut Vec<(Judgement, bool)>| {
-        run(queue.enter(entering(last, PAGE), |judgement, waits| notices.push((judgement, waits)))).unwrap()
+    let enter = |last: u8, notices: &mut Vec<(Arrival, bool)>| {
+        run(queue.enter(entering(last, PAGE), |arrival, waits| notices.push((arrival, waits)))).unwrap()
     };
     let permits: Vec<_> = (1..=3).map(|last| enter(last, &mut notices)).collect();
-    let [(Judgement::Go, false), (Judgement::Wait(_), false), (Judgement::Refuse(_), false)] = notices[..] else {
+    let [(Arrival::Go(_), false), (Arrival::Wait(..), false), (Arrival::Refuse(_), false)] = notices[..] else {
         panic!("{notices:?}")
     };
     let status = queue.status();
