@@ -86,7 +86,8 @@ const PARTS: i128 = 1000 * USED_FULLY as i128;
 #[derive(Clone, Debug)]
 pub struct VirtualClock {
     cores: Cores,
-    in_service: u32,
+    /// How many requests are in service.
+    pub(crate) in_service: u32,
     /// The clock when it was last advanced.
     latest: Reading,
     /// Work done and not handed out yet, in [`PARTS`]; negative when more was handed out than was measured.
@@ -106,17 +107,10 @@ impl VirtualClock {
         Self { cores, in_service: 0, latest, carry: 0, work: 0, used: USED_FULLY, within_reach: 0 }
     }
 
-    /// How many requests are in service.
-    pub const fn in_service(&self) -> u32 {
-        self.in_service
-    }
-
     /// From `now` on the backend has this many cores, as far as is known.
     pub fn set_cores(&mut self, cores: Cores, now: Moment) {
-        if cores != self.cores {
-            self.advance(now);
-            self.cores = cores;
-        }
+        self.advance(now);
+        self.cores = cores;
     }
 
     /// A request begins its work at the backend.
@@ -138,8 +132,8 @@ impl VirtualClock {
         self.in_service = self.in_service.saturating_sub(1);
         let wall = self.latest.at.since(start.at);
         let alone = u128::from(self.latest.alone.wrapping_sub(start.alone));
-        let concurrency = (u128::from(wall.as_nanos()) * u128::from(ALONE).pow(2)).checked_div(alone);
-        let concurrency = concurrency.map_or(ALONE, |parts| u64::try_from(parts).unwrap_or(u64::MAX));
+        let parts = u128::from(wall.as_nanos()) * u128::from(ALONE).pow(2);
+        let concurrency = if alone == 0 { ALONE } else { divide(parts, alone) };
         Stay { toll, wall, concurrency }
     }
 
@@ -147,6 +141,12 @@ impl VirtualClock {
     pub fn work_nanos(&mut self, now: Moment) -> u64 {
         self.advance(now);
         (self.work / PARTS as u128) as u64
+    }
+
+    /// Busy core time since the last call of [`Self::measure`], in nanoseconds, up to `now`.
+    pub fn unmeasured_nanos(&mut self, now: Moment) -> u64 {
+        self.advance(now);
+        (self.within_reach.saturating_mul(self.used.into()) / PARTS) as u64
     }
 
     /// The backend has used `cpu` since the last call; `None` if that is not measured. Call it every few tens of
@@ -411,6 +411,6 @@ mod tests {
         other.start(Moment::ZERO);
         let reading = other.start(Moment::from_millis(5));
         assert_eq!(clock.end(reading, Moment::ZERO).toll, Span::ZERO);
-        assert_eq!(clock.in_service(), 0);
+        assert_eq!(clock.in_service, 0);
     }
 }

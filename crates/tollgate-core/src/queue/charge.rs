@@ -3,9 +3,9 @@
 //! Every address, network and block has a tag in virtual time, which advances by the cost of its requests divided by
 //! its share of the cores. A client whose largest tag is less than [`BEHIND`] before the present is ahead of its share.
 
-use super::client::{Client, Shares, TAGS};
+use super::client::{Client, Shares, TAGS, largest};
 use super::tree::quantum;
-use super::{Queue, Slot, largest, octave};
+use super::{Queue, Slot, octave};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::divide;
 

@@ -37,3 +37,8 @@ pub struct Shares {
     /// Its block.
     pub block_milli: u32,
 }
+
+/// The tag that decides about a client: the largest of its address, network and block.
+pub(super) fn largest(tags: [u64; TAGS]) -> u64 {
+    tags.into_iter().fold(0, u64::max)
+}

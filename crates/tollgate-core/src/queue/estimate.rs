@@ -1,11 +1,14 @@
 //! Estimates how long a request will wait until it starts, from the CPU time that goes before it and the rate at which
-//! the backend serves CPU time. A request with an estimated wait above `hold_max` may be refused.
+//! the backend serves CPU time. A request with an estimated wait above `hold_max` may be refused. Also predicts what the
+//! queue would do with a request, without admitting it.
 //!
 //! Waiting requests are in lanes by octave: prices are classed by factors of two. A request competes with those of its
 //! own octave, of lighter ones, and of the next heavier one. Its standing is whether its client is ahead of its share.
 
+use super::client::{Client, largest};
+use super::results::{Fate, Forecast, Refusal, RefusedBy, Standing};
 use super::tree::quantum;
-use super::{OCTAVE_BASE_NS, OCTAVES, Queue, Refusal, RefusedBy, Request, Slot, Standing, State, largest};
+use super::{OCTAVE_BASE_NS, OCTAVES, Queue, Request, RouteKey, Slot, State};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::divide;
 
@@ -53,6 +56,28 @@ impl Queue {
         let shared = u64::from(self.in_flight() + 1) * 1000;
         let nanos = u128::from(slot.cost.as_nanos()) * u128::from(shared.max(cores.into()));
         wait + Span::from_nanos(divide(nanos, cores.into()))
+    }
+
+    /// Predicts the fate of a request of this client and weight. Without a route it has the mean cost of all requests.
+    pub fn forecast(&mut self, client: Client, weight_milli: u32, route: Option<RouteKey>, now: Moment) -> Forecast {
+        self.advance(now);
+        let any = RouteKey { route: u64::MAX, parent: u64::MAX };
+        let request = Request { client, route: route.unwrap_or(any), weight_milli, bytes: 0 };
+        let slot = self.slot_for(request, now);
+        // A request of no known route is like most others: it does not go first to find out what its route costs.
+        let slot = Slot { is_unseen: slot.is_unseen && route.is_some(), ..slot };
+        let standing = self.standing(&slot);
+        let has_room = self.waiting < self.settings.total && self.waiting_bytes < self.settings.memory;
+        let fate = if self.goes_at_once(&slot, now) {
+            Fate::Go
+        } else if self.waits_too_long(&slot, standing) {
+            Fate::Refuse(RefusedBy::WaitTooLong)
+        } else if has_room || self.last_ahead_of(&client).is_some() {
+            Fate::Wait
+        } else {
+            Fate::Refuse(RefusedBy::Full)
+        };
+        Forecast { standing, fate }
     }
 
     /// Where a request stands, whether it waits already or is about to.

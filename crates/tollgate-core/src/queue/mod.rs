@@ -43,7 +43,6 @@ mod charge;
 mod client;
 mod contention;
 mod estimate;
-mod forecast;
 mod in_flight;
 mod knee;
 mod learned;
@@ -59,16 +58,14 @@ mod tree;
 mod waiting;
 
 pub use client::{Client, Shares};
-pub use forecast::{Fate, Forecast};
 pub use learned::{Learned, LearnedPrice};
 pub use price::{Price, RouteKey};
-pub use results::{Arrival, Event, Refusal, RefusedBy, Standing};
+pub use results::{Arrival, Event, Fate, Forecast, Refusal, RefusedBy, Standing};
 
 use crate::time::{Moment, Span};
 use crate::virtual_clock::{Cores, Reading, Stay, VirtualClock};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use client::TAGS;
 use contention::Contention;
 use estimate::ServiceRate;
 use in_flight::InFlightRequests;
@@ -297,7 +294,7 @@ impl Queue {
 
     /// How many requests are in flight.
     pub const fn in_flight(&self) -> u32 {
-        self.clock.in_service()
+        self.clock.in_service
     }
 
     /// The in-flight limit.
@@ -478,9 +475,9 @@ impl Queue {
         }
     }
 
-    /// The CPU time that requests have taken since the queue was made, as far as is known; wraps.
-    pub fn work_nanos(&mut self, now: Moment) -> u64 {
-        self.clock.work_nanos(now)
+    /// The CPU time that requests are thought to have taken since the last call of [`Self::measure`], in nanoseconds.
+    pub fn unmeasured_nanos(&mut self, now: Moment) -> u64 {
+        self.clock.unmeasured_nanos(now)
     }
 
     /// The backend has used `cpu` since the last call; `None` if that is not measured.
@@ -509,8 +506,7 @@ impl Queue {
             self.contention.serve(slot.request.client, slot.mean, now);
         }
         // A request that goes before its turn, because it is light, does not make the turn later for others.
-        let lanes = if self.waiting > 0 { &self.lanes[..] } else { &[] };
-        let firsts = lanes.iter().filter_map(Tree::first).map(|first| self.tag_of(first.request));
+        let firsts = self.lanes.iter().filter_map(Tree::first).map(|first| self.tag_of(first.request));
         self.time = self.time.max(firsts.fold(tag, u64::min));
         self.run(at, now);
         self.charge(at, self.slots[at as usize].cost);
@@ -580,8 +576,4 @@ impl Queue {
 
 fn octave(cost: Span) -> u8 {
     (cost.as_nanos() / OCTAVE_BASE_NS).max(1).ilog2().min(OCTAVES as u32 - 1) as u8
-}
-
-fn largest(tags: [u64; TAGS]) -> u64 {
-    tags.into_iter().fold(0, u64::max)
 }

@@ -187,8 +187,7 @@ impl Prices {
 
     /// The price of an unseen route: the mean plus deviation of its parent path, or of all requests.
     fn unseen(&self, parent: u64) -> Span {
-        let parent = self.find(parent).map(|parent| parent.cost).filter(Cost::is_known);
-        let alike = parent.unwrap_or(self.all);
+        let alike = self.find(parent).map(|parent| parent.cost).filter(Cost::is_known).unwrap_or(self.all);
         if alike.is_known() { alike.mean + alike.deviation } else { UNKNOWN }
     }
 
@@ -233,8 +232,7 @@ impl Prices {
 
     /// Counts whether the restored price of a route was right, and drops the others if too many were not.
     fn judge_restored(&mut self, key: u64, toll: Span) {
-        let restored = self.find(key).map(|route| route.cost).filter(Cost::is_restored);
-        let Some(Cost { mean, .. }) = restored else { return };
+        let Some(Cost { mean, .. }) = self.find(key).map(|route| route.cost).filter(Cost::is_restored) else { return };
         let is_wrong = mean.min(toll).times(WRONG) < mean.max(toll);
         self.wrong = (self.wrong + if is_wrong { 1 } else { -1 }).max(-WRONG_MAX);
         if self.wrong >= WRONG_MAX {

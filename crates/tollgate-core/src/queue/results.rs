@@ -1,4 +1,5 @@
-//! The results of the queue: its decision about an arriving request, and what later happens to one that waits.
+//! The results of the queue: its decision about an arriving request, what later happens to one that waits, and the
+//! prediction for one that has not arrived.
 
 use super::Ticket;
 use crate::time::Span;
@@ -54,4 +55,24 @@ pub struct Refusal {
     /// When to try again: its estimated wait or, if the room is full, the time until the queue has drained if that is
     /// longer; varied by -5 % to +15 %, and 1 s to 60 s.
     pub retry_after: Span,
+}
+
+/// The prediction for a request that arrived now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forecast {
+    /// Where it would stand.
+    pub standing: Standing,
+    /// The predicted outcome.
+    pub fate: Fate,
+}
+
+/// The outcome for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It would go at once.
+    Go,
+    /// It would wait.
+    Wait,
+    /// It would be refused.
+    Refuse(RefusedBy),
 }

@@ -1,3 +1,4 @@
+use super::client::largest;
 use super::*;
 use proptest::prelude::*;
 
@@ -485,4 +486,22 @@ fn the_time_to_an_answer_grows_with_the_requests_in_flight_and_with_those_that_w
     }
     let waiting = millis(&mut queue);
     assert!(waiting >= full + 5 * alone, "{waiting} after {full}");
+}
+
+#[test]
+fn a_forecast_comes_true_and_changes_nothing() {
+    let client = |address| Client { block: address, network: 1000 + address, address: 2000 + address, tenant: 0 };
+    let route = RouteKey { route: 1, parent: 2 };
+    let mut queue = Queue::new(Settings { in_flight: Some(1), total: 1, ..Settings::default() }, at(0));
+    for (address, fate) in [(1, Fate::Go), (2, Fate::Wait), (3, Fate::Refuse(RefusedBy::Full))] {
+        let forecast = queue.forecast(client(address), 1000, Some(route), at(1));
+        assert_eq!((forecast, forecast.fate), (queue.forecast(client(address), 1000, Some(route), at(1)), fate));
+        let request = Request { client: client(address), route, weight_milli: 1000, bytes: 0 };
+        let (standing, came) = match queue.arrive(request, at(1)) {
+            Arrival::Go(_) => (forecast.standing, Fate::Go),
+            Arrival::Wait(_, standing) => (standing, Fate::Wait),
+            Arrival::Refuse(refusal) => (refusal.standing, Fate::Refuse(refusal.reason)),
+        };
+        assert_eq!((standing, came), (forecast.standing, fate));
+    }
 }

@@ -3,9 +3,9 @@
 //! They are in lanes by octave (class of prices by factors of two), so that a heavy request at the front does not block
 //! light ones. Each lane is a tree in fair order.
 
-use super::client::Client;
+use super::client::{Client, largest};
 use super::tree::{End, Rank, Tree};
-use super::{Event, OCTAVES, Price, Queue, RefusedBy, Request, Slot, State, largest, octave};
+use super::{Event, OCTAVES, Price, Queue, RefusedBy, Request, Slot, State, octave};
 use crate::time::Moment;
 use alloc::vec::Vec;
 
@@ -80,10 +80,9 @@ impl Queue {
     pub(super) fn make_room(&mut self, request: &Request) -> bool {
         let Request { client, bytes, .. } = request;
         while self.waiting >= self.settings.total || self.waiting_bytes + u64::from(*bytes) > self.settings.memory {
-            match self.last_ahead_of(client).or_else(|| self.newest_of_the_greediest(client.address)) {
-                Some(last) => self.refuse(last, RefusedBy::Full),
-                None => return false,
-            }
+            let last = self.last_ahead_of(client).or_else(|| self.newest_of_the_greediest(client.address));
+            let Some(last) = last else { return false };
+            self.refuse(last, RefusedBy::Full);
         }
         true
     }

@@ -16,7 +16,6 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::Thread;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -49,14 +48,10 @@ struct State {
     /// The counters; [`Queue::status`] adds the present values.
     counts: QueueStatus,
     waits: Waits,
-    /// [`core::Queue::work_nanos`] at the last [`Queue::take_work`].
-    work_taken: Option<u64>,
     /// The shortest time that it took to connect to the backend: one round trip. None before the first connection.
     round_trip: Option<Span>,
     /// Whether every request goes at once, and the queue only computes what it would have done.
     is_observing: bool,
-    /// Whether all backends are on this machine, as far as their addresses show.
-    is_local: bool,
     /// The thread of [`pulse`]; none if it could not be started.
     thread: Option<Thread>,
 }
@@ -113,10 +108,8 @@ impl Queue {
             waiters: BTreeMap::new(),
             counts: QueueStatus::default(),
             waits: Waits::default(),
-            work_taken: None,
             round_trip: None,
             is_observing: settings.mode == Mode::Observe,
-            is_local: pulse::is_local(settings),
             thread: None,
         };
         let queue = Arc::new(Self { url, clock, state: Mutex::new(state) });
@@ -172,32 +165,20 @@ impl Queue {
     /// of the limit.
     pub(crate) fn quote(&self, request: Request) -> (Span, u64) {
         self.with_core(|core, now| {
-            let in_flight = u64::from(core.in_flight()) * 1000;
-            (core.time_to_answer(request, now), in_flight / u64::from(core.limit().max(1)))
+            (core.time_to_answer(request, now), u64::from(core.in_flight()) * 1000 / u64::from(core.limit().max(1)))
         })
     }
 
     /// A connection to the backend was opened in this time.
-    pub(crate) fn connected_within(&self, time: Duration) {
+    pub(crate) fn connected_within(&self, time: Span) {
         let round_trip = &mut self.state.lock().round_trip;
-        *round_trip = Some(round_trip.map_or(time.into(), |shortest| shortest.min(time.into())));
-    }
-
-    /// The CPU time that requests have taken since the last call, in nanoseconds; 0 at the first call.
-    fn take_work(&self) -> u64 {
-        let mut state = self.state.lock();
-        let work = state.core.work_nanos(self.clock.now());
-        state.work_taken.replace(work).map_or(0, |before| work.wrapping_sub(before))
+        *round_trip = Some(round_trip.map_or(time, |shortest| shortest.min(time)));
     }
 
     /// Takes over other settings and keeps the learned state. Waiting requests go on waiting, unless the queue begins to
     /// observe.
     fn reload(&self, settings: &Settings) {
         self.update(|state, now| {
-            state.is_local = pulse::is_local(settings);
-            if !state.is_local {
-                state.core.machine_busy(None);
-            }
             state.core.set_settings(queue_settings(settings), now);
             state.is_observing = settings.mode == Mode::Observe;
             if state.is_observing {
@@ -280,12 +261,6 @@ impl State {
         let waiter = self.waiters.remove(&ticket)?;
         self.count_wait(now.since(waiter.since));
         waiter.wake
-    }
-
-    /// A request ends. If its turn has not come, it would have waited until now.
-    fn done(&mut self, ticket: Ticket, toll: Span, teaches: bool, now: Moment) {
-        self.end_wait(ticket, now);
-        self.core.done(ticket, toll, teaches, now);
     }
 
     fn count_wait(&mut self, wait: Span) {

@@ -55,7 +55,7 @@ impl Drop for Waiting<'_> {
             if state.core.leave(self.ticket, now) {
                 state.waiters.remove(&self.ticket);
             } else if let Ok(Ok(())) = self.woken.try_recv() {
-                state.done(self.ticket, Span::ZERO, false, now);
+                state.core.done(self.ticket, Span::ZERO, false, now);
             }
         });
     }
@@ -79,7 +79,8 @@ pub(crate) enum Outcome {
 /// A request in flight. Dropped, it is settled.
 pub(crate) struct Permit {
     queue: Arc<Queue>,
-    ticket: Ticket,
+    /// None when the cost is charged.
+    ticket: Option<Ticket>,
     route: RouteKey,
     began: Moment,
     /// When the upload stalled, if the permit is starved.
@@ -88,12 +89,9 @@ pub(crate) struct Permit {
     starved: Span,
     /// Time in which the backend worked although the upload stalled: charged like any work, but not measured well.
     unmeasured: Span,
-    /// Whether a backend other than the queue's serves the request, such as after a retry. No price is learned then.
-    is_elsewhere: bool,
-    /// Whether the backend may have waited for the client to read. That time is charged, but no price is learned.
-    is_held_up: bool,
-    /// Whether the cost is charged.
-    is_settled: bool,
+    /// Whether no price is learned from its time: the backend may have waited for the client to read, or a backend other
+    /// than the queue's served the request, such as after a retry. The time is charged all the same.
+    is_atypical: bool,
 }
 
 impl Permit {
@@ -101,56 +99,52 @@ impl Permit {
     pub(super) fn new(queue: &Arc<Queue>, ticket: Ticket, route: RouteKey) -> Self {
         Self {
             queue: queue.clone(),
-            ticket,
+            ticket: Some(ticket),
             route,
             began: queue.clock.now(),
             starved_at: None,
             starved: Span::ZERO,
             unmeasured: Span::ZERO,
-            is_elsewhere: false,
-            is_held_up: false,
-            is_settled: false,
+            is_atypical: false,
         }
     }
 
     /// The backend with this queue serves the request.
     pub(crate) fn served_by(&mut self, queue: &Arc<Queue>) {
-        self.is_elsewhere = !Arc::ptr_eq(&self.queue, queue);
+        self.is_atypical |= !Arc::ptr_eq(&self.queue, queue);
     }
 
     /// There was no room for the response, so that the backend may have waited for the client.
     pub(crate) fn held_up(&mut self) {
-        self.is_held_up = true;
+        self.is_atypical = true;
     }
 
     /// The backend waits for the rest of the request.
     pub(crate) fn starve(&mut self) {
-        if self.starved_at.is_none() {
+        if let (None, Some(ticket)) = (self.starved_at, self.ticket) {
             self.queue.update(|state, now| {
                 self.starved_at = Some(now);
-                state.core.pause(self.ticket, now);
+                state.core.pause(ticket, now);
             });
         }
     }
 
     /// The rest of the request comes.
     pub(crate) fn feed(&mut self) {
-        if let Some(since) = self.starved_at.take() {
+        if let (Some(since), Some(ticket)) = (self.starved_at.take(), self.ticket) {
             self.queue.with_core(|core, now| {
                 self.starved = self.starved + now.since(since);
-                core.resume(self.ticket, now);
+                core.resume(ticket, now);
             });
         }
     }
 
     /// The backend did not wait for the rest of the request: the stall so far is charged as work.
     pub(crate) fn worked_unfed(&mut self) {
-        if let Some(since) = &mut self.starved_at {
-            let now = self.queue.clock.now();
-            self.starved = self.starved + now.since(*since);
-            *since = now;
-        }
-        self.unmeasured = self.unmeasured + std::mem::replace(&mut self.starved, Span::ZERO);
+        let now = self.queue.clock.now();
+        let stall = self.starved_at.map_or(Span::ZERO, |since| now.since(since));
+        self.unmeasured = self.unmeasured + self.starved + stall;
+        (self.starved, self.starved_at) = (Span::ZERO, self.starved_at.map(|_| now));
     }
 
     /// The backend has finished. Returns what the request cost: what the backend reports, otherwise what was measured.
@@ -159,12 +153,10 @@ impl Permit {
     }
 
     fn settle(&mut self, reported: Option<Span>, outcome: Outcome) -> Span {
-        if std::mem::replace(&mut self.is_settled, true) {
-            return Span::ZERO;
-        }
+        let Some(ticket) = self.ticket.take() else { return Span::ZERO };
         self.queue.update(|state, now| {
             let starved = self.starved + self.starved_at.map_or(Span::ZERO, |since| now.since(since));
-            let (cost, wall) = (state.core.so_far(self.ticket, now), now.since(self.began).as_nanos());
+            let (cost, wall) = (state.core.so_far(ticket, now), now.since(self.began).as_nanos());
             // The way to the backend and back is not work. At least a sixteenth of the time is: a round trip that has
             // become shorter must not make requests free.
             let round_trip = state.round_trip.unwrap_or(Span::ZERO).as_nanos();
@@ -177,10 +169,11 @@ impl Permit {
             let toll = reported.unwrap_or(measured + unseen.min(Span::from_nanos(usual)));
             state.counts.toll_ns = state.counts.toll_ns.wrapping_add(toll.as_nanos());
             // The queue learns a price only from a time that is typical of the route, and measured at its own backend.
-            let is_typical = matches!(outcome, Outcome::Answered | Outcome::Abandoned);
-            let is_measured = starved.is_zero() && self.unmeasured.is_zero() && !self.is_held_up;
-            let teaches = is_typical && is_measured && !self.is_elsewhere;
-            state.done(self.ticket, toll, teaches, now);
+            let is_typical = matches!(outcome, Outcome::Answered | Outcome::Abandoned) && !self.is_atypical;
+            let is_measured = starved.is_zero() && self.unmeasured.is_zero();
+            // If its turn has not come, it would have waited until now.
+            state.end_wait(ticket, now);
+            state.core.done(ticket, toll, is_typical && is_measured, now);
             toll
         })
     }

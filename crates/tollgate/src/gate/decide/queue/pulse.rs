@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::Queue;
 use crate::gate::decide::kernel::Machine;
-use crate::settings::Gate as Settings;
+use crate::settings::BackendUrl;
 
 /// How often requests in flight are compared with their prices.
 const EVERY: Duration = Duration::from_millis(5);
@@ -20,6 +20,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// Starts the thread, which ends when the queue is gone. Without it, requests are dispatched all the same when others
 /// end.
 pub(super) fn start(queue: &Arc<Queue>) -> Option<Thread> {
+    let is_local = queue.url.as_ref().is_some_and(is_local);
     let queue = Arc::downgrade(queue);
     let run = move || {
         let mut machine = Machine::new();
@@ -28,49 +29,38 @@ pub(super) fn start(queue: &Arc<Queue>) -> Option<Thread> {
             thread::park_timeout(if has_waiting { EVERY } else { IDLE });
             let Some(queue) = queue.upgrade() else { return };
             has_waiting = queue.with_core(|core, _| core.waiting() > 0);
-            if !has_waiting {
-                continue;
-            }
-            if machine.is_due() && queue.state.lock().is_local {
+            if has_waiting && is_local && machine.is_due() {
                 let busy = machine.busy();
                 queue.with_core(|core, _| core.machine_busy(busy));
             }
             queue.update(|state, now| state.core.tick(now));
         }
     };
-    let started = thread::Builder::new().name("tollgate-queue".to_owned()).spawn(run);
-    let started = started.inspect_err(|error| {
+    let started = thread::Builder::new().name("tollgate-queue".to_owned()).spawn(run).inspect_err(|error| {
         tracing::warn!(%error, "cannot start the queue's thread: estimates are updated less often");
     });
     started.ok().map(|handle| handle.thread().clone())
 }
 
-/// Whether every backend is on this machine, as far as its address shows.
-pub(super) fn is_local(settings: &Settings) -> bool {
-    let is_loopback =
-        |host: &str| host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    let backends = settings.all_backends();
-    !backends.is_empty() && backends.iter().all(|backend| is_loopback(&backend.host))
+/// Whether a backend is on this machine, as far as its address shows.
+fn is_local(backend: &BackendUrl) -> bool {
+    backend.host == "localhost" || backend.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn settings(backend: &str) -> Settings {
-        let text = format!("[gate]\nbackend = {backend}\n");
-        crate::settings::Settings::parse("test.toml", &text).unwrap().gate.unwrap()
-    }
-
     #[test]
-    fn backends_are_local_if_all_of_them_are_on_loopback_addresses() {
+    fn a_backend_is_local_if_its_address_is_a_loopback_address() {
         for (backend, is) in [
-            ("\"http://127.0.0.1:80\"", true),
-            ("[\"http://localhost:80\", \"http://[::1]:81\"]", true),
-            ("[\"http://localhost:80\", \"http://192.0.2.1:81\"]", false),
-            ("\"http://site.example\"", false),
+            ("http://127.0.0.1:80", true),
+            ("http://localhost:80", true),
+            ("http://[::1]:81", true),
+            ("http://192.0.2.1:81", false),
+            ("http://site.example", false),
         ] {
-            assert_eq!(is_local(&settings(backend)), is, "{backend}");
+            assert_eq!(is_local(&BackendUrl::parse(backend).unwrap()), is, "{backend}");
         }
     }
 }

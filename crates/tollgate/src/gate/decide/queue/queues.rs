@@ -6,13 +6,12 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tollgate_core::network::Network;
-use tollgate_core::queue::{Client, Learned, Request, RouteKey};
+use tollgate_core::queue::{self as core, Client, Learned, Request, RouteKey};
 use tollgate_core::site::{HostPattern, find_site};
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::clock::Clock;
@@ -33,8 +32,6 @@ pub(crate) struct Queues {
     all: ArcSwap<Arrangement>,
     /// The control group of the backends, if their CPU time is measured.
     metered: Mutex<Option<Metered>>,
-    /// Counts of the queues that are not there any more.
-    gone: Mutex<QueueStatus>,
 }
 
 /// The queues, and the sites whose requests wait in them.
@@ -45,23 +42,18 @@ struct Arrangement {
     sites: Vec<(Vec<HostPattern>, Vec<Arc<Queue>>)>,
     /// The queues for the hosts of no site.
     others: Vec<Arc<Queue>>,
+    /// Counts of the queues that are not there any more.
+    gone: QueueStatus,
 }
 
 struct Metered {
-    group: PathBuf,
     usage: CpuUsage,
     measured_at: Moment,
 }
 
 impl Queues {
     pub(crate) fn new(settings: &Settings, clock: Clock) -> Self {
-        let queues = Self {
-            clock,
-            hasher: RandomState::new(),
-            all: ArcSwap::default(),
-            metered: Mutex::default(),
-            gone: Mutex::default(),
-        };
+        let queues = Self { clock, hasher: RandomState::new(), all: ArcSwap::default(), metered: Mutex::default() };
         queues.reload(settings);
         queues
     }
@@ -71,17 +63,9 @@ impl Queues {
     pub(crate) fn reload(&self, settings: &Settings) {
         let group = settings.toll.cgroup.as_deref();
         let mut metered = self.metered.lock();
-        if metered.as_ref().map(|metered| metered.group.as_path()) != group {
-            *metered = group.map(|group| Metered {
-                group: group.to_owned(),
-                usage: CpuUsage::of_group(group),
-                measured_at: Moment::ZERO,
-            });
-            for queue in &self.all.load().queues {
-                queue.with_core(|core, now| core.measure(None, now));
-            }
-        }
+        *metered = group.map(|group| Metered { usage: CpuUsage::of_group(group), measured_at: Moment::ZERO });
         let before = self.all.load();
+        before.queues.iter().for_each(|queue| queue.with_core(|core, now| core.measure(None, now)));
         let arranged = |url: Option<&BackendUrl>| {
             let own = settings.at_backend(url);
             let known = before.queues.iter().find(|known| known.url.as_ref() == url).cloned();
@@ -100,12 +84,11 @@ impl Queues {
         };
         let sites = settings.sites.iter().map(|site| (site.hosts.clone(), of_backends(&site.backends))).collect();
         let others = of_backends(&settings.backends);
-        // Held until the queues are replaced, so that no count is added twice.
-        let mut gone = self.gone.lock();
+        let mut gone = before.gone;
         for left in before.queues.iter().filter(|known| queues.iter().all(|kept| kept.url != known.url)) {
             gone.add(left.state.lock().counts);
         }
-        self.all.store(Arc::new(Arrangement { queues, sites, others }));
+        self.all.store(Arc::new(Arrangement { queues, sites, others, gone }));
     }
 
     /// A request of this address for one of the queues. `bytes` is the memory that it holds while it waits.
@@ -186,12 +169,10 @@ impl Queues {
         metered.measured_at = now;
         let cpu = metered.usage.look();
         let all = self.all.load();
-        if let [queue] = &all.queues[..] {
-            return queue.with_core(|core, now| core.measure(cpu, now));
-        }
         // All backends are in one control group: its CPU time is split as the requests of each queue are thought to
-        // have used it.
-        let work: Vec<u64> = all.queues.iter().map(|queue| queue.take_work()).collect();
+        // have used it, and evenly if none has.
+        let work = |queue: &Arc<Queue>| queue.with_core(core::Queue::unmeasured_nanos) + 1;
+        let work: Vec<u64> = all.queues.iter().map(work).collect();
         let total = work.iter().sum();
         for (queue, work) in all.queues.iter().zip(work) {
             let share = cpu.map(|cpu| part_of(cpu, work, total));
@@ -201,10 +182,9 @@ impl Queues {
 
     /// The sums over all backends.
     pub(crate) fn status(&self) -> QueueStatus {
-        // Held until the queues are read, so that no count is missed while a backend leaves.
-        let gone = self.gone.lock();
-        let mut sum = *gone;
-        self.all.load().queues.iter().for_each(|queue| sum.add(queue.status()));
+        let all = self.all.load();
+        let mut sum = all.gone;
+        all.queues.iter().for_each(|queue| sum.add(queue.status()));
         sum
     }
 

@@ -53,9 +53,9 @@ fn the_round_trip_to_the_backend_is_not_priced_as_cpu_time() {
         permit.leave(None, Outcome::Answered).as_nanos() / 1000
     };
     assert_eq!(toll(1_200), 1_200, "nothing is known about the way yet");
-    queue.connected_within(Duration::from_millis(7));
-    queue.connected_within(Duration::from_millis(1));
-    queue.connected_within(Duration::from_millis(3));
+    queue.connected_within(Span::from_millis(7));
+    queue.connected_within(Span::from_millis(1));
+    queue.connected_within(Span::from_millis(3));
     assert_eq!(toll(1_200), 200, "the shortest time to connect is one round trip");
     assert_eq!(toll(100_000), 99_000);
     assert_eq!(toll(800), 50, "an answer that is faster than any connection costs a sixteenth of its time");

@@ -64,6 +64,6 @@ async fn dial(backend: &Backend) -> io::Result<TcpStream> {
 async fn dial_address(backend: &Backend, address: SocketAddr) -> io::Result<TcpStream> {
     let start = Instant::now();
     let stream = TcpStream::connect(address).await?;
-    backend.queue.connected_within(start.elapsed());
+    backend.queue.connected_within(start.elapsed().into());
     Ok(stream)
 }
