@@ -24,8 +24,8 @@ pub(super) type Rank = (u64, u64);
 /// The children of a node, in order: the keys of nodes or, of a tenant, the slots of its requests.
 type Children = BTreeSet<(Rank, u64)>;
 
-/// A node or request that moves among its siblings: its rank before, and its rank after. Without a rank, it is not among
-/// them.
+/// A move among siblings: the node's key or the request's slot, its rank before, and its rank after. Without a rank, it
+/// is not among them.
 type Move = (u64, Option<Rank>, Option<Rank>);
 
 #[derive(Clone, Debug, Default)]
