@@ -14,17 +14,19 @@ struct Compared {
     refused: usize,
 }
 
-/// Compares the stretch from `from_ms` on. The last quarter of the run is for requests to end.
+/// Compares each stretch of milliseconds. The last quarter of the run is for requests to end.
 fn compare(world: &World, stretches: &[(u64, u64)]) -> Vec<Compared> {
     let (direct, gate) = (world.direct().run(), world.clone().run());
     let all: Vec<usize> = (0..world.sources.len()).collect();
-    let refused = all.iter().map(|source| gate.refused(*source)).sum();
-    let compared = stretches.iter().map(|&(from, until)| Compared {
-        rate: gate.answered(&all, from, until) as f64 / direct.answered(&all, from, until).max(1) as f64,
-        p99: gate.quantile(&all, 0.99, from, until) / direct.quantile(&all, 0.99, from, until),
-        refused,
-    });
-    compared.collect()
+    stretches.iter().map(|stretch| compare_sources(&direct, &gate, &all, *stretch)).collect()
+}
+
+fn compare_sources(direct: &Results, gate: &Results, sources: &[usize], (from, until): (u64, u64)) -> Compared {
+    Compared {
+        rate: gate.answered(sources, from, until) as f64 / direct.answered(sources, from, until).max(1) as f64,
+        p99: gate.quantile(sources, 0.99, from, until) / direct.quantile(sources, 0.99, from, until),
+        refused: sources.iter().map(|source| gate.refused(*source)).sum(),
+    }
 }
 
 struct Laws {
@@ -47,6 +49,15 @@ impl Laws {
             rate: Sweep::at_least("L1 throughput, first second", 0.75),
             p99: Sweep::at_most("L1 p99, first second", 5.0),
             refused: Sweep::at_most("L1 refused, first second", 0.5),
+        }
+    }
+
+    /// The same bounds for a part of the requests, which is stricter than the law.
+    fn stricter(part: &str) -> Self {
+        Self {
+            rate: Sweep::at_least(format!("L1 throughput of {part} alone, stricter than the law"), 0.95),
+            p99: Sweep::at_most(format!("L1 p99 of {part} alone, stricter than the law"), 1.25),
+            refused: Sweep::at_most(format!("L1 refused of {part} alone"), 0.5),
         }
     }
 
@@ -258,29 +269,32 @@ fn random_site(seed: u64) -> (World, String) {
     (World { seed, is_local: seed.is_multiple_of(2), ..world }, run)
 }
 
-/// Not met yet by the p99 of pages and of assets in 17 and 28 of 200 measurements. Assets of half a millisecond wait
-/// while a remote backend of which nothing is known gets too few requests, or beside a visitor that is ahead of its
-/// share. With four times the seeds, 3 of 400 sites refuse requests.
+/// The law is about all requests of the visitors together. Pages and assets are measured one by one as well, which is
+/// stricter: an asset of half a millisecond that waits for 5 ms is 10 times slower, and nobody sees it.
 #[test]
 fn visitors_of_a_site_that_copes_do_not_notice_the_gate() {
-    let (mut pages, mut assets) = (Laws::new(), Laws::new());
+    let (mut later, mut first) = (Laws::new(), Laws::first_second_of_sleepers());
+    let mut kinds = ["pages", "assets"].map(Laws::stricter);
     for seed in seeds(100) {
         let (world, run) = random_site(seed);
         let (direct, gate) = (world.direct().run(), world.run());
-        for (source, laws) in [(0, &mut pages), (1, &mut assets)] {
-            for (from, until) in [(1000, 5000), (5000, 35_000)] {
-                let compared = Compared {
-                    rate: gate.answered(&[source], 0, 35_000) as f64 / direct.answered(&[source], 0, 35_000) as f64,
-                    p99: gate.quantile(&[source], 0.99, from, until) / direct.quantile(&[source], 0.99, from, until),
-                    refused: gate.refused(source),
-                };
-                laws.add(&compared, || format!("{run}, from {from} ms, K {:?}", &gate.limit[..8]));
+        let limits = format!("K {:?}", &gate.limit[..8]);
+        first.add(&compare_sources(&direct, &gate, &[0, 1], (0, 1000)), || format!("{run}, {limits}"));
+        for stretch in [(1000, 5000), (5000, 35_000)] {
+            let run = || format!("{run}, from {} ms, {limits}", stretch.0);
+            later.add(&compare_sources(&direct, &gate, &[0, 1], stretch), run);
+            for (source, laws) in kinds.iter_mut().enumerate() {
+                laws.add(&compare_sources(&direct, &gate, &[source], stretch), run);
             }
         }
     }
-    pages.p99 = pages.p99.not_met(9.6, 0.91);
-    assets.p99 = assets.p99.not_met(88.0, 0.85);
-    check([pages, assets].into_iter().flat_map(|laws| [laws.refused, laws.rate, laws.p99]));
+    first.rate = first.rate.not_met(0.53, 0.98);
+    later.rate = later.rate.not_met(0.42, 0.98);
+    later.p99 = later.p99.not_met(7.2, 0.91);
+    let [pages, assets] = kinds;
+    let pages = Laws { rate: pages.rate.not_met(0.42, 0.98), p99: pages.p99.not_met(9.6, 0.91), ..pages };
+    let assets = Laws { rate: assets.rate.not_met(0.42, 0.98), p99: assets.p99.not_met(88.0, 0.85), ..assets };
+    check([first, later, pages, assets].into_iter().flat_map(|laws| [laws.refused, laws.rate, laws.p99]));
 }
 
 #[test]

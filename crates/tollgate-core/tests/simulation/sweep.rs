@@ -11,7 +11,7 @@ pub(crate) fn seeds(count: u64) -> std::ops::Range<u64> {
 
 /// The values that were measured for one law.
 pub(crate) struct Sweep {
-    law: &'static str,
+    law: String,
     bound: f64,
     is_floor: bool,
     /// No value is worse than this, and at least this part of the values meets the bound.
@@ -23,13 +23,13 @@ pub(crate) struct Sweep {
 
 impl Sweep {
     /// No value is above `bound`.
-    pub(crate) fn at_most(law: &'static str, bound: f64) -> Self {
-        Self { law, bound, is_floor: false, worst: 2.0 * bound, met: MET, all: vec![] }
+    pub(crate) fn at_most(law: impl Into<String>, bound: f64) -> Self {
+        Self { law: law.into(), bound, is_floor: false, worst: 2.0 * bound, met: MET, all: vec![] }
     }
 
     /// No value, which is a part of a whole, is below `bound`. Twice the bound is twice the loss.
-    pub(crate) fn at_least(law: &'static str, bound: f64) -> Self {
-        Self { law, bound, is_floor: true, worst: 2.0 * bound - 1.0, met: MET, all: vec![] }
+    pub(crate) fn at_least(law: impl Into<String>, bound: f64) -> Self {
+        Self { law: law.into(), bound, is_floor: true, worst: 2.0 * bound - 1.0, met: MET, all: vec![] }
     }
 
     /// The law is not met yet. No value is worse than `worst`, and at least the part `met` of the values meets the
