@@ -96,13 +96,14 @@ impl Queue {
         }
     }
 
-    /// Whether the network's requests in flight and this one cost next to nothing together.
+    /// Whether this request and those of its network in flight that cost as little cost next to nothing together. An
+    /// expensive request of the same visitor does not make the assets of a page wait.
     fn is_trivial(&self, slot: &Slot, peers: u32) -> bool {
-        let costs = self.in_network(slot).map(|other| other.cost.as_nanos());
+        let trivial = self.in_network(slot).map(|other| other.cost).filter(|cost| *cost <= TRIVIAL);
         slot.is_settled
             && slot.cost <= TRIVIAL
             && peers < self.harmless_max()
-            && costs.fold(slot.cost.as_nanos(), u64::saturating_add) <= TRIVIAL.as_nanos()
+            && trivial.fold(slot.cost, |sum, cost| sum + cost) <= TRIVIAL
     }
 
     /// How many peers a harmless request may have.

@@ -270,7 +270,8 @@ fn random_site(seed: u64) -> (World, String) {
 }
 
 /// The law is about all requests of the visitors together. Pages and assets are measured one by one as well, which is
-/// stricter: an asset of half a millisecond that waits for 5 ms is 10 times slower, and nobody sees it.
+/// stricter: an asset of half a millisecond that waits for 5 ms is 10 times slower, and nobody sees it. Not met yet,
+/// nearly always before a remote backend that sleeps, in the first seconds of a gate that knows nothing about it.
 #[test]
 fn visitors_of_a_site_that_copes_do_not_notice_the_gate() {
     let (mut later, mut first) = (Laws::new(), Laws::first_second_of_sleepers());
@@ -289,11 +290,11 @@ fn visitors_of_a_site_that_copes_do_not_notice_the_gate() {
         }
     }
     first.rate = first.rate.not_met(0.53, 0.98);
-    later.rate = later.rate.not_met(0.42, 0.98);
+    later.rate = later.rate.not_met(0.35, 0.98);
     later.p99 = later.p99.not_met(7.2, 0.91);
     let [pages, assets] = kinds;
-    let pages = Laws { rate: pages.rate.not_met(0.42, 0.98), p99: pages.p99.not_met(9.6, 0.91), ..pages };
-    let assets = Laws { rate: assets.rate.not_met(0.42, 0.98), p99: assets.p99.not_met(88.0, 0.85), ..assets };
+    let pages = Laws { rate: pages.rate.not_met(0.41, 0.98), p99: pages.p99.not_met(9.6, 0.89), ..pages };
+    let assets = Laws { rate: assets.rate.not_met(0.34, 0.98), p99: assets.p99.not_met(88.0, 0.89), ..assets };
     check([first, later, pages, assets].into_iter().flat_map(|laws| [laws.refused, laws.rate, laws.p99]));
 }
 
