@@ -70,8 +70,8 @@ impl Queue {
     ///
     /// | light clients of other networks | this client | goes if |
     /// |---|---|---|
-    /// | none are there | | the cost is small, or at most twice the usual |
-    /// | are as fast as in calm | behind its share | the same, and its network has at most half the usual number |
+    /// | none are there | | with all that waits, the cost is small, or at most twice the usual |
+    /// | are as fast as in calm | behind its share | the same without what waits, and its network has at most half the usual number |
     /// | are slowed | behind its share | the cost is at most the usual |
     /// | are as fast as in calm | ahead, or contention is on | cost and number are at most the usual |
     fn is_harmless(&self, slot: &Slot, peers: u32, now: Moment) -> bool {
@@ -83,9 +83,12 @@ impl Queue {
         let cost = in_flight.cost.saturating_add(slot.cost.as_nanos());
         let small = HARMLESS.as_nanos() / 1000 * u64::from(self.cores().as_milli());
         let (is_usual, is_slowed) = (cost <= in_flight.usual_cost, contention.is_slowed());
-        let is_small = cost <= small.max(2 * in_flight.usual_cost);
+        let small = small.max(2 * in_flight.usual_cost);
+        let is_small = cost <= small;
         if !contention.has_light(slot.request.client.network, |_, _| true, now) {
-            is_small
+            // If only some went, the others would wait for a whole batch of them.
+            let waits: u64 = self.waiting_costs.iter().flatten().sum();
+            cost.saturating_add(waits) <= small && peers + (self.waiting as u32) < self.harmless_max()
         } else if slot.is_ahead || contention.is_on(now) {
             is_usual && peers < in_flight.usual_count && !is_slowed
         } else if is_slowed {

@@ -116,9 +116,6 @@ impl Knee {
         let least = self.unexplained.iter().copied().min().unwrap_or(0);
         let (follows, flat) = (self.unexplained[0], self.unexplained[FLAT]);
         let clear = self.noise() * CLEARLY;
-        if self.samples < SAMPLES_MIN {
-            return Finding::Unclear;
-        }
         if flat - least > clear {
             let current = step_of(in_force);
             let is_good = |index: &usize| self.unexplained[*index] - least <= clear;
@@ -135,6 +132,11 @@ impl Knee {
     fn noise(&self) -> u64 {
         let least = self.unexplained.iter().copied().min().unwrap_or(0);
         (least / self.samples.max(1)).max(NOISE_MIN)
+    }
+
+    /// Whether enough requests have been recorded to find a number.
+    pub(super) const fn has_enough(&self) -> bool {
+        self.samples >= SAMPLES_MIN
     }
 
     /// Whether many requests have been recorded.

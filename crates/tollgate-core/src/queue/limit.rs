@@ -11,7 +11,8 @@
 //!
 //! | the regression ([`Knee`]) finds | requests waited | the limit |
 //! |---|---|---|
-//! | a new number, after [`STUDY_MIN`] | | becomes that number |
+//! | a number, before [`STUDY_MIN`] or from few requests | | stays |
+//! | a new number, later | | becomes that number |
 //! | room | yes | grows by 8 times, or is doubled if a number was found before |
 //! | the number in force, and several address blocks wait | yes | half is tried for a wave, less and less often |
 //! | the number in force, for 31 s | yes | twice is tried for a wave, every 30 s |
@@ -338,7 +339,11 @@ impl InFlightLimit {
 
     fn end_wave(&mut self, dominant: Option<Price>, now: Moment) {
         let finding = match self.knee.finding(self.found) {
-            Finding::Full(_) if now.since(self.studied_since) < STUDY_MIN => Finding::Unclear,
+            // Too early for a number, but more at once would only make requests overtake those that wait.
+            Finding::Full(_) if now.since(self.studied_since) < STUDY_MIN || !self.knee.has_enough() => {
+                return self.next_wave(self.in_force, self.is_trial, now);
+            }
+            Finding::Roomy if !self.knee.has_enough() => Finding::Unclear,
             finding => finding,
         };
         let was_trial = self.is_trial;

@@ -12,6 +12,8 @@ struct Compared {
     rate: f64,
     p99: f64,
     refused: usize,
+    /// Whether the law applies: the backend alone answers within half of `hold.max`.
+    is_inside: bool,
 }
 
 /// Compares each stretch of milliseconds. The last quarter of the run is for requests to end.
@@ -22,9 +24,11 @@ fn compare(world: &World, stretches: &[(u64, u64)]) -> Vec<Compared> {
 }
 
 fn compare_sources(direct: &Results, gate: &Results, sources: &[usize], (from, until): (u64, u64)) -> Compared {
+    let p99 = direct.quantile(sources, 0.99, from, until);
     Compared {
         rate: gate.answered(sources, from, until) as f64 / direct.answered(sources, from, until).max(1) as f64,
-        p99: gate.quantile(sources, 0.99, from, until) / direct.quantile(sources, 0.99, from, until),
+        p99: gate.quantile(sources, 0.99, from, until) / p99,
+        is_inside: p99 <= 5000.0,
         refused: sources.iter().map(|source| gate.refused(*source)).sum(),
     }
 }
@@ -103,6 +107,31 @@ fn a_lone_client_of_a_backend_that_computes_does_not_notice_the_gate() {
         }
     }
     laws.check_all();
+}
+
+/// The settings may name other cores than the backend has, and costs may hardly vary, so that requests start and end
+/// together. Not met yet in 13 of 1,440 measurements, most of them in the first seconds with too many cores named.
+#[test]
+fn a_lone_client_of_a_backend_that_computes_does_not_notice_that_other_cores_are_named() {
+    let mut laws = Laws::new();
+    for (cores, workers, cpu) in [(1, 16, 20.0), (1, 1000, 20.0), (4, 1000, 20.0), (1, 1000, 2.0), (1, 1000, 0.2)] {
+        for at_once in [8, 16, 32, 64, 100, 256] {
+            for (is_local, said, sigma) in [(true, 2, 0.02), (false, 2, 0.3), (true, 4, 0.3), (false, 4, 0.02)] {
+                let lone = lone(cores, workers, &[(100, cpu, 0.0)], at_once);
+                let mut world = World { is_local, ..lone }.said(said * cores);
+                world.sources[0].sigma = sigma;
+                let compared = compare(&world, &[(0, 1000), (0, 6000), (4000, 7000)]);
+                for compared in compared.into_iter().filter(|compared| compared.is_inside) {
+                    laws.add(&compared, || {
+                        format!("{cpu} ms, {workers} workers, {cores} cores said {said} times as many, {at_once} at once, sigma {sigma}, local {is_local}")
+                    });
+                }
+            }
+        }
+    }
+    laws.rate = laws.rate.not_met(0.9, 0.98);
+    laws.p99 = laws.p99.not_met(1.75, 0.97);
+    laws.check();
 }
 
 /// The gate cannot tell a remote backend that sleeps from one that computes before the first requests have ended. Where
@@ -190,7 +219,7 @@ fn a_lone_client_of_a_backend_that_waits_and_computes_hardly_notices_the_gate() 
             }
         }
     }
-    laws.rate = laws.rate.not_met(0.45, 0.97);
+    laws.rate = laws.rate.not_met(0.45, 0.96);
     laws.check();
 }
 
@@ -211,8 +240,10 @@ fn mixtures(at_once: &[usize], clients: impl Fn(usize) -> u32) -> (Laws, Laws) {
                         )
                     };
                     let [second, rest] = &compare(&world, &[(0, 1000), (1000, 7000)])[..] else { unreachable!() };
-                    first.add(second, run);
-                    later.add(rest, run);
+                    if rest.is_inside {
+                        first.add(second, run);
+                        later.add(rest, run);
+                    }
                 }
             }
         }
@@ -224,8 +255,8 @@ fn mixtures(at_once: &[usize], clients: impl Fn(usize) -> u32) -> (Laws, Laws) {
 #[test]
 fn a_lone_client_with_a_mixture_of_requests_does_not_notice_the_gate_after_a_second() {
     let (first, mut later) = mixtures(&AT_ONCE, |_| 1);
-    later.rate = later.rate.not_met(0.88, 0.99);
-    later.p99 = later.p99.not_met(1.5, 0.93);
+    later.rate = later.rate.not_met(0.88, 0.97);
+    later.p99 = later.p99.not_met(1.5, 0.88);
     later.check();
     first.check_all();
 }
@@ -233,8 +264,8 @@ fn a_lone_client_with_a_mixture_of_requests_does_not_notice_the_gate_after_a_sec
 #[test]
 fn clients_with_a_mixture_of_requests_do_not_notice_the_gate_after_a_second() {
     let (first, mut later) = mixtures(&[8, 16, 32, 100], |at_once| at_once as u32);
-    later.rate = later.rate.not_met(0.9, 0.98);
-    later.p99 = later.p99.not_met(1.5, 0.92);
+    later.rate = later.rate.not_met(0.95, 0.99);
+    later.p99 = later.p99.not_met(1.6, 0.92);
     later.check();
     first.check_all();
 }
@@ -420,7 +451,7 @@ fn random_world(seed: u64) -> (World, String, u64) {
 #[test]
 fn random_sets_of_clients_do_not_notice_the_gate() {
     let mut laws = Laws::new();
-    laws.rate = laws.rate.not_met(0.9, 0.98);
+    laws.rate = laws.rate.not_met(0.9, 0.97);
     laws.p99 = laws.p99.not_met(1.7, 0.98);
     for seed in seeds(150) {
         let (world, run, until) = random_world(seed);
@@ -436,6 +467,7 @@ fn random_sets_of_clients_do_not_notice_the_gate() {
             rate: gate.answered(&[0], from, until) as f64 / direct.answered(&[0], from, until) as f64,
             p99: gate.quantile(&[0], 0.99, from, until) / p99,
             refused: gate.refused(0),
+            is_inside: true,
         };
         laws.add(&compared, || {
             format!("{run}, direct p99 {p99:.0} ms, K {:?}", &gate.limit[..gate.limit.len().min(12)])
