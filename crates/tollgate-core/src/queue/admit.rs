@@ -6,7 +6,7 @@
 //! more.
 
 use super::client::Client;
-use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Slot, State};
+use super::{IN_FLIGHT_MAX, Queue, Slot, State};
 use crate::time::{Moment, Span};
 
 /// Clients that are ahead yield to others, but one of their requests goes after this time.
@@ -43,12 +43,20 @@ impl Queue {
         let is_heavy = slot.is_ahead || self.contention.is_heavy_octave(slot.octave);
         let contended = self.contention.limit(now).filter(|_| is_heavy);
         let limit = contended.unwrap_or_else(|| self.limit_of(slot));
+        // Requests of unknown cost that have harmed nobody so far do not keep others waiting.
+        let allowance = self.limit.allowance;
+        let (limit, harmless) = if slot.is_settled { (limit, allowance) } else { (limit.max(allowance), 0) };
+        let count = peers.count - peers.unsettled.min(harmless);
         // All clients ahead together, heavier requests included, have at most twice the limit.
-        let is_below = peers.count < limit && (!slot.is_ahead || self.in_flight.ahead < 2 * limit);
+        let ahead = self.in_flight.ahead.saturating_sub(self.in_flight.all().unsettled.min(harmless));
+        let is_below = count < limit && (!slot.is_ahead || ahead < 2 * limit);
         let has_room = is_below || self.is_harmless(slot, peers.count, now);
-        // Few requests of unknown cost go at once.
-        let is_price_safe = slot.is_settled
-            || peers.unsettled < self.limit.exposure(slot, now) && !self.is_exposing(slot, peers.unsettled, now);
+        // Few requests of unknown cost go at once. An unseen route of a uniform parent path counts as known for one.
+        let is_alike = |other: &Slot| other.request.route == slot.request.route;
+        let alike = if slot.is_settled && slot.is_unseen { self.number_of(is_alike) } else { 0 };
+        let is_price_safe = slot.is_settled && alike == 0
+            || peers.unsettled + alike < self.limit.exposure(slot, now)
+                && !self.is_exposing(slot, peers.unsettled, now);
         has_room && is_price_safe && !self.is_crowding(slot, now) || self.is_trivial(slot, peers.count)
     }
 
@@ -76,7 +84,7 @@ impl Queue {
     /// | are as fast as in calm | ahead, or contention is on | cost and number are at most the usual |
     fn is_harmless(&self, slot: &Slot, peers: u32, now: Moment) -> bool {
         let Self { in_flight, limit, contention, .. } = self;
-        let is_known = slot.is_settled && in_flight.peers(true, OCTAVES as u8 - 1).unsettled == 0;
+        let is_known = slot.is_settled && in_flight.all().unsettled == 0;
         if !is_known || peers >= self.harmless_max() {
             return false;
         }

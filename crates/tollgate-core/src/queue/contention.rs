@@ -325,6 +325,7 @@ impl Queue {
         let is_lone = self.lanes.iter().all(|lane| lane.blocks() <= 1);
         (self.limit.is_contended, self.limit.is_lone) = (network.is_some(), is_lone);
         self.limit.has_light = self.contention.served.iter().flatten().any(|(.., at)| now.since(*at) < LASTS);
+        self.limit.is_slowed = self.limit.has_light && self.contention.is_slowed();
         self.contention.update(network, &self.limit, now);
         if network.is_some() {
             let in_flight = self.in_flight.requests.iter().map(|at| &self.slots[*at as usize]);

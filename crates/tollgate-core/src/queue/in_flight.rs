@@ -45,6 +45,11 @@ impl InFlightRequests {
         })
     }
 
+    /// All requests.
+    pub(super) fn all(&self) -> Peers {
+        self.peers(true, OCTAVES as u8 - 1)
+    }
+
     /// A request ends in ordinary operation. Earlier maxima fade by a 64th.
     pub(super) fn record_usual(&mut self) {
         self.usual_count = (self.requests.len() as u32).max(self.usual_count - self.usual_count.div_ceil(64));

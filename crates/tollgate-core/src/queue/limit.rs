@@ -33,7 +33,8 @@
 //!
 //! Between waves the limit grows in two cases while requests wait. The backend's machine is known to be idle and no
 //! number was found yet: once without proof, then only if new requests are as fast as those before
-//! ([`FAST_ENDS_MIN`]). Nothing has ended for [`SILENCE_MAX`].
+//! ([`FAST_ENDS_MIN`]). Or no number was found yet, and requests of unknown cost, such as long polls, have neither ended
+//! nor slowed light clients for a while ([`InFlightLimit::allow_more`]).
 //!
 //! That there is room for two requests does not show that there is room for sixty-four that nobody has seen before, and
 //! a machine that was idle when they came does not either ([`InFlightLimit::exposure`]).
@@ -51,8 +52,14 @@ const START: u32 = 8;
 /// A wave ends after this time at the latest, if requests wait and one has ended: long polls of 25 s would make it last
 /// 25 s.
 const WAVE_MAX: Span = Span::from_secs(2);
-/// Without a single completion the limit grows after this time: a new backend may be one of long polls.
-const SILENCE_MAX: Span = Span::from_secs(4);
+/// If no request of unknown cost ends in this time, twice as many may go, because they may be long polls. Longer beside
+/// light clients, whom they may slow down: of four requests of a crawler that share one core, one ends in this time.
+const SILENCE_ALONE: Span = Span::from_millis(1000);
+const SILENCE_BESIDE_LIGHT: Span = Span::from_millis(1500);
+/// If a client is alone, and requests have waited for so long before a number was found, more go as well.
+const STUCK: Span = Span::from_secs(5);
+/// But not beyond this number: in a pool of workers they would wait for each other.
+const STUCK_ALLOWANCE_MAX: u32 = 64;
 /// A number is not found before this time: the assets of one page are many requests, but show one moment.
 const STUDY_MIN: Span = Span::from_millis(400);
 /// CPU time of unknown requests that a growing limit may expose, per core.
@@ -132,6 +139,13 @@ pub(super) struct InFlightLimit {
     pub(super) is_lone: bool,
     /// Whether a client behind its share has used the backend of late without waiting.
     pub(super) has_light: bool,
+    /// Whether such clients' requests take longer than in calm.
+    pub(super) is_slowed: bool,
+    /// How many requests of unknown cost may be in flight, because as many as that did not end for a while and slowed
+    /// nobody; zero at first. Raises the bounds of [`Self::always_allowed`] and [`Self::unknown_allowed`].
+    pub(super) allowance: u32,
+    /// When the allowance last grew, or a request of unknown cost ended.
+    allowed_at: Moment,
     /// Whether the limit has grown because the machine was idle.
     has_grown_idle: bool,
     /// Whether the regression has found room: the backend does not compute with all its cores. A later wave in which
@@ -162,6 +176,7 @@ impl InFlightLimit {
             reference_at: now,
             studied_since: now,
             trial_at: now,
+            allowed_at: now,
             waited_at: now,
             wave: Wave { since: now, ..Wave::default() },
             ..Self::default()
@@ -322,7 +337,9 @@ impl InFlightLimit {
     /// Lets the limit grow between waves, and ends a wave that lasts too long.
     pub(super) fn tick(&mut self, dominant: Option<Price>, now: Moment) {
         self.follow_dominant_cost(dominant, now);
-        let Some(first_wait_at) = self.wave.first_wait_at else { return };
+        if self.wave.first_wait_at.is_none() {
+            return;
+        }
         // A pool of four workers that wait for a database leaves the machine idle, too. Requests that wait for a worker
         // are slower than those before them.
         let may_be_idle = !self.is_contended && !self.is_clear;
@@ -330,16 +347,39 @@ impl InFlightLimit {
         if self.is_idle_now(now) && may_be_idle && serves_all_at_once {
             self.has_grown_idle = true;
             self.set(self.in_force * GROWTH_MAX, now);
-        } else if self.wave.ends == 0 && now.since(first_wait_at) > SILENCE_MAX {
-            self.set(self.in_force * GROWTH_MAX / 2, now);
+        } else if !self.is_clear && self.allowance > self.in_force {
+            self.set(self.allowance, now);
         } else if self.wave.ends > 0 && now.since(self.wave.since) > WAVE_MAX {
             self.end_wave(dominant, now);
         }
     }
 
+    /// Lets twice as many requests of unknown cost go if `unknown` are in flight, as many as may be, and none has ended
+    /// for a while. Without this, 64 long polls of 25 s would wait for two, until they are refused.
+    pub(super) fn allow_more(&mut self, unknown: u32, now: Moment) {
+        let silence = if self.has_light { SILENCE_BESIDE_LIGHT } else { SILENCE_ALONE };
+        let since = self.waiting_since.map(|since| since.max(self.allowed_at));
+        let is_stuck = !self.is_clear
+            && !self.has_light
+            && self.allowance < STUCK_ALLOWANCE_MAX
+            && self.waiting_since.is_some_and(|at| now.since(at) >= STUCK);
+        if self.is_slowed {
+            self.allowance = 0;
+        } else if (unknown >= self.unknown_allowed() || is_stuck)
+            && since.is_some_and(|since| now.since(since) >= silence)
+        {
+            (self.allowance, self.allowed_at) = ((2 * self.unknown_allowed()).min(IN_FLIGHT_MAX), now);
+        }
+    }
+
+    /// A request of unknown cost has ended.
+    pub(super) const fn record_unknown(&mut self, now: Moment) {
+        self.allowed_at = now;
+    }
+
     fn end_wave(&mut self, dominant: Option<Price>, now: Moment) {
         let finding = match self.knee.finding(self.found) {
-            // Too early for a number, but more at once would only make requests overtake those that wait.
+            // Too early for a number, but more at once would only let requests overtake those that wait.
             Finding::Full(_) if now.since(self.studied_since) < STUDY_MIN || !self.knee.has_enough() => {
                 return self.next_wave(self.in_force, self.is_trial, now);
             }
@@ -354,6 +394,7 @@ impl InFlightLimit {
         match (finding, price) {
             (Finding::Full(number), _) if number != self.found || !self.is_clear => {
                 (self.is_clear, self.trial_after) = (true, Span::ZERO);
+                self.allowance = if self.has_light { self.allowance } else { 0 };
                 self.set(number.min(self.found.saturating_mul(GROWTH_MAX)), now);
             }
             _ if self.is_contended => self.next_wave(self.in_force, false, now),
@@ -393,7 +434,7 @@ impl InFlightLimit {
 
     /// The limit for requests of this price while nothing is proven.
     pub(super) fn unproven(&self, price: Span) -> u32 {
-        self.few(price).max(self.always_allowed()).min(self.in_force)
+        self.few(price).max(self.always_allowed()).min(self.in_force.max(self.allowance))
     }
 
     /// The number of requests of this price that expose no more than [`EXPOSED`].
@@ -404,13 +445,13 @@ impl InFlightLimit {
 
     /// How many requests may be in flight whatever they cost: so many keep the cores busy.
     pub(super) fn always_allowed(&self) -> u32 {
-        ALWAYS_ALLOWED.max(self.configured_cores.count())
+        ALWAYS_ALLOWED.max(self.configured_cores.count()).max(self.allowance)
     }
 
     /// How many requests of which nobody knows the cost may be in flight. In a pool of four workers, four of a crawler
     /// would make everybody else wait.
     pub(super) fn unknown_allowed(&self) -> u32 {
-        UNKNOWN_ALLOWED.max(self.configured_cores.count())
+        UNKNOWN_ALLOWED.max(self.configured_cores.count()).max(self.allowance)
     }
 
     /// Puts a number in force for good.

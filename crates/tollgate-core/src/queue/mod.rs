@@ -342,7 +342,8 @@ impl Queue {
     /// Whether a request is refused because of its estimated wait. Nothing is refused for the price of a route that
     /// nobody knows.
     fn waits_too_long(&self, slot: &Slot, standing: Standing) -> bool {
-        standing.wait > self.settings.hold_max && self.limit.is_certain_for(slot.mean) && !slot.is_unseen
+        let is_certain = self.settings.in_flight.is_some() || self.limit.is_certain_for(slot.mean);
+        standing.wait > self.settings.hold_max && is_certain && !slot.is_unseen
     }
 
     fn goes_at_once(&self, slot: &Slot, now: Moment) -> bool {
@@ -436,6 +437,9 @@ impl Queue {
             self.charge(ticket.slot, toll);
         }
         self.remove(ticket.slot);
+        if !slot.is_settled {
+            self.limit.record_unknown(now);
+        }
         self.is_price_new |= !self.prices.price(slot.request.route).is_seen;
         let dominant = self.dominant();
         if let (true, Some(stay)) = (teaches, slot.stay)
@@ -468,6 +472,7 @@ impl Queue {
         if core::mem::take(&mut self.is_price_new) && self.waiting <= PROMPTLY_PRICED_MAX {
             self.update_prices();
         }
+        self.limit.allow_more(self.in_flight.all().unsettled, now);
         self.limit.tick(self.dominant(), now);
         if now.since(self.trimmed_at) >= TRIM_EVERY {
             self.trimmed_at = now;

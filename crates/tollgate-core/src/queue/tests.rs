@@ -227,6 +227,18 @@ fn the_limit_grows_at_once_only_if_the_machine_is_certainly_idle() {
     }
 }
 
+/// With a fixed limit nothing has to be found before waits can be estimated.
+#[test]
+fn with_a_fixed_limit_a_request_is_refused_by_its_estimated_wait() {
+    let settings = Settings { in_flight: Some(1), hold_max: Span::from_secs(1), ..Settings::default() };
+    let mut queue = Queue::new(settings, at(0));
+    let Arrival::Go(first) = queue.arrive(request(1, REPORT), at(0)) else { panic!("nothing is in flight") };
+    finish(&mut queue, first, at(600));
+    let arrivals: Vec<_> = (0..4).map(|_| queue.arrive(request(1, REPORT), at(601))).collect();
+    assert!(matches!(arrivals[..3], [Arrival::Go(_), Arrival::Wait(..), Arrival::Wait(..)]), "{arrivals:?}");
+    assert!(matches!(arrivals[3], Arrival::Refuse(_)), "{arrivals:?}");
+}
+
 /// The last reading of a quiet machine is about the time before a crawler of many networks came.
 #[test]
 fn a_machine_that_was_idle_does_not_show_that_there_is_room_for_what_nobody_has_seen() {

@@ -113,7 +113,7 @@ impl Queue {
     pub(super) fn trim(&mut self) {
         self.update_prices();
         let allowed = self.wait_max();
-        if self.drain() <= allowed || !self.limit.is_clear {
+        if self.drain() <= allowed || !self.limit.is_clear && self.settings.in_flight.is_none() {
             return;
         }
         for address in self.backlogs.keys().copied().collect::<Vec<_>>() {
@@ -158,7 +158,7 @@ impl Queue {
 
     pub(super) fn lane_price(&self, lane: usize) -> Option<Price> {
         let first = &self.slots[self.lanes[lane].first()?.request as usize];
-        Some(self.prices.price(first.request.route)).filter(|price| price.is_seen)
+        Some(self.prices.price(first.request.route)).filter(|price| price.is_seen || price.is_settled)
     }
 
     pub(super) fn newest_of(&self, address: u64) -> Option<u32> {
