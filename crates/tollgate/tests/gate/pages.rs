@@ -1,7 +1,14 @@
 //! The built-in and the custom pages for refusals and errors.
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use crate::support::backend::respond;
+use crate::support::client::connect_from;
 use crate::support::{Backend, Gate, Response, closed, eventually, roundtrip};
 
 const LIMIT: &str = "[[rule]]\nname = \"one\"\nclass = \"ip/32\"\nwindow = { max = 1, per = \"60s\" }\n";
@@ -50,6 +57,52 @@ fn custom_pages_are_used_and_reloaded() {
     std::fs::write(&page, "<p>Newer</p>").unwrap();
     gate.signal("HUP");
     eventually("the newer page", || ask(&gate, "GET", "text/html").text() == "<p>Newer</p>");
+}
+
+/// The answers to a browser and a program at `client` while a request of the first of the others is in flight, and
+/// those of the other two fill the room for waiting requests.
+fn answers_at_a_full_room(others: [u8; 3], client: u8) -> [Response; 2] {
+    let is_open = Arc::new(AtomicBool::new(false));
+    let opened = is_open.clone();
+    let backend = Backend::answering(move |_, stream| {
+        while !opened.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        respond(stream, "ok")
+    });
+    let room = "in_flight = 1\nhold = { max = '60s', total = 2 }\n";
+    let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"{}\"\n{room}", backend.url()));
+    let from = |network: u8| connect_from([127, 60, network, 1].into(), gate.address);
+    let send = |(count, network): (usize, u8)| -> TcpStream {
+        let mut stream = from(network);
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        eventually("it is taken", || gate.metric("tollgate_requests_total") == count as u64 + 1);
+        stream
+    };
+    let _others: Vec<_> = others.into_iter().enumerate().map(send).collect();
+    eventually("two wait", || gate.metric("tollgate_requests_waiting") == 2);
+    let answers = ["text/html", "*/*"].map(|accept| {
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\nAccept: {accept}\r\nConnection: close\r\n\r\n");
+        roundtrip(from(client), head.as_bytes())
+    });
+    is_open.store(true, Ordering::Relaxed);
+    answers
+}
+
+#[test]
+fn a_refusal_states_whether_the_client_or_others_are_the_reason() {
+    let own = "Too many requests from you or your network are waiting or were served just now. The estimated wait is ";
+    let busy = "The site is busy: other requests come before yours. The estimated wait is ";
+    for (others, client, status, title, detail) in
+        [([1, 1, 1], 1, 429, "Too many requests", own), ([1, 2, 3], 4, 503, "The site is busy", busy)]
+    {
+        let [page, problem] = answers_at_a_full_room(others, client);
+        assert_eq!((page.status, problem.status), (status, status), "{}", problem.text());
+        assert!(page.text().contains(&format!("<h1>{title}</h1><p>{detail}")), "{}", page.text());
+        let problem: serde_json::Value = serde_json::from_slice(&problem.body).unwrap();
+        assert!(problem["detail"].as_str().unwrap().starts_with(detail), "{problem}");
+        assert_eq!(problem["status"], status);
+    }
 }
 
 const PAGE: &str = include_str!("../../../../docs/pages.md");

@@ -43,6 +43,7 @@ use super::routes::RouteHasher;
 use super::rule_engagement::by_rule;
 use super::rules::Rules;
 use super::uploads::{Upload, UploadFate, UploadRefusal, Uploads};
+use super::waiting_counts::{CountedWait, WaitingCounts};
 use crate::gate::observe::engagement::Engagement;
 use crate::gate::observe::engagement_log::EngagementLog;
 use crate::settings::{Domain, Gate as Settings};
@@ -61,6 +62,8 @@ pub(crate) struct Admission {
     pub(crate) holds: Holds,
     /// The queues of the backends.
     pub(crate) queues: Queues,
+    /// The requests that wait in the queues.
+    waiting: WaitingCounts,
     uploads: Arc<Uploads>,
     /// The load of the backend.
     pub(crate) load: Load,
@@ -117,6 +120,7 @@ impl Admission {
             claims: ArcSwap::from_pointee(Claims::new(domain, settings, None)),
             holds: Holds::default(),
             queues: Queues::new(settings, clock.clone()),
+            waiting: WaitingCounts::default(),
             uploads: Arc::default(),
             load: Load::new(settings.bands.edges(), settings.pressure(), clock.now()),
             route_hasher: RouteHasher::default(),
@@ -308,7 +312,7 @@ impl Admission {
         }
         let begun = self.uploads.begin(client, at_once, hold).await;
         begun.map_err(|UploadRefusal { retry_after, is_own }| {
-            Refusal::by_queue(log_act(Act::Refuse, is_own, retry_after), is_own, retry_after)
+            Refusal::by_queue(log_act(Act::Refuse, is_own, retry_after), is_own, retry_after, None)
         })
     }
 
@@ -331,7 +335,17 @@ impl Admission {
                 Arrival::Wait(_, standing) if waits => {
                     queued = Some((Act::Hold, "backend-busy"));
                     let since = self.clock.now();
-                    held = Some(HeldByQueue { admission: self, queue, client, log, since, standing });
+                    let counted = self.waiting.add(queue, request.client);
+                    held = Some(HeldByQueue {
+                        admission: self,
+                        queue,
+                        client,
+                        log,
+                        since,
+                        standing,
+                        counted,
+                        is_refused: false,
+                    });
                 }
                 Arrival::Wait(_, standing) => {
                     let bound = QueueBound::new(queue, standing, None);
@@ -346,11 +360,14 @@ impl Admission {
             })
             .await;
         entered.map(|permit| (permit, queued)).map_err(|CoreRefusal { reason, standing, retry_after }| {
-            // Dropping it would log a hold, but the request was refused.
-            std::mem::forget(held.take());
+            let waited = held.as_ref().map(|held: &HeldByQueue<'_>| &held.counted);
+            let are_own = self.waiting.are_own(queue, request.client, standing, waited);
+            if let Some(held) = &mut held {
+                held.is_refused = true;
+            }
             let bound = QueueBound::new(queue, standing, Some(reason));
             self.log_queue_act(client, log, Act::Refuse, bound, retry_after);
-            Refusal::by_queue(bound.reason, standing.is_ahead, retry_after)
+            Refusal::by_queue(bound.reason, are_own, retry_after, Some(standing.wait))
         })
     }
 
@@ -476,7 +493,8 @@ impl Admission {
     }
 }
 
-/// A request that the queue holds. Dropping it, at the end of the wait, logs the hold with its length.
+/// A request that the queue holds. Dropping it, at the end of the wait, logs the hold with its length, unless the
+/// request was refused.
 struct HeldByQueue<'a> {
     admission: &'a Admission,
     queue: &'a Queue,
@@ -484,10 +502,15 @@ struct HeldByQueue<'a> {
     log: &'a EngagementLog,
     since: Moment,
     standing: Standing,
+    counted: CountedWait<'a>,
+    is_refused: bool,
 }
 
 impl Drop for HeldByQueue<'_> {
     fn drop(&mut self) {
+        if self.is_refused {
+            return;
+        }
         let (bound, waited) =
             (QueueBound::new(self.queue, self.standing, None), self.admission.now().since(self.since));
         self.admission.log_queue_act(self.client, self.log, Act::Hold, bound, waited);

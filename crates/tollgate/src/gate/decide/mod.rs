@@ -24,3 +24,4 @@ pub(super) mod rule_engagement;
 pub(super) mod rules;
 pub(super) mod scaled_limiters;
 pub(super) mod uploads;
+pub(super) mod waiting_counts;

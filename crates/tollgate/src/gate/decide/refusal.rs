@@ -2,6 +2,7 @@
 //! the doors make their responses from it.
 
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use tollgate_core::decision::{Decision, Reason, Verdict};
@@ -46,6 +47,8 @@ pub(crate) struct Refusal {
     pub(crate) reason: &'static str,
     /// The time until the next attempt; none if waiting does not help, because the request exceeds its limit by itself.
     pub(crate) retry_after: Option<Span>,
+    /// The estimated wait in seconds, if the queue refused it: a small type, because a refusal is returned as an error.
+    pub(crate) wait_secs: Option<NonZeroU32>,
     /// The rules that refused it and their decision; none if the queue did.
     pub(crate) by: Option<(Arc<Rules>, Decision)>,
 }
@@ -63,14 +66,22 @@ impl Refusal {
             // An escalation raises the level from its first violation on. Without one, the level is always 0.
             _ => Cause::AbnormalUsage,
         };
-        Self { cause, reason: decision.reason.as_str(), retry_after, by: Some((rules.clone(), decision)) }
+        Self {
+            cause,
+            reason: decision.reason.as_str(),
+            retry_after,
+            wait_secs: None,
+            by: Some((rules.clone(), decision)),
+        }
     }
 
-    /// A refusal by the queue, or by the limits on uploads. `is_own`: the client's own requests are the reason (for the
-    /// queue: it is ahead of its share), not everybody's.
-    pub(crate) fn by_queue(reason: &'static str, is_own: bool, retry_after: Span) -> Self {
+    /// A refusal by the queue, or by the limits on uploads, which estimate no `wait`. `is_own`: the requests of the
+    /// client or its network are the reason, not those of others.
+    pub(crate) fn by_queue(reason: &'static str, is_own: bool, retry_after: Span, wait: Option<Span>) -> Self {
         let cause = if is_own { Cause::QuotaExceeded } else { Cause::ReducedCapacity };
-        Self { cause, reason, retry_after: Some(retry_after), by: None }
+        let secs = |wait: Span| u32::try_from(wait.as_secs_ceil()).unwrap_or(u32::MAX);
+        let wait_secs = wait.map(|wait| NonZeroU32::new(secs(wait)).unwrap_or(NonZeroU32::MIN));
+        Self { cause, reason, retry_after: Some(retry_after), wait_secs, by: None }
     }
 
     /// The rule that refused it.

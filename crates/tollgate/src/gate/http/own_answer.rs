@@ -1,6 +1,8 @@
 //! Responses that the gate makes itself: refusals, malformed requests and failures of the backend. A program gets a
 //! problem (RFC 9457), a browser a page, and a gRPC call a gRPC status.
 
+use std::borrow::Cow;
+
 use tollgate_wire::grpc;
 use tollgate_wire::http1::fields::tokens;
 use tollgate_wire::http1::response::reason;
@@ -111,24 +113,42 @@ fn failure(status: u16, detail: &str) -> Vec<u8> {
 }
 
 /// The reason in a sentence for programs. It contains nothing that needs escaping.
-fn detail(refusal: &Refusal) -> &'static str {
+fn detail(refusal: &Refusal) -> Cow<'static, str> {
     match (&refusal.by, refusal.cause) {
-        (None, Cause::ReducedCapacity) => "The site is full: too many requests of all clients are waiting.",
-        (None, _) => "The site is busy, and this client is ahead of its share of it.",
-        (Some(_), Cause::ReducedCapacity) => "The limits of your requests cannot be checked now.",
-        (Some(_), _) => "There have been too many requests from this client.",
+        (None, _) => queue_detail(refusal),
+        (Some(_), Cause::ReducedCapacity) => "The limits of your requests cannot be checked now.".into(),
+        (Some(_), _) => "There have been too many requests from this client.".into(),
     }
 }
 
-/// The page for a browser. The queue refuses only while the whole site is busy, and a rule may count many users as one
-/// client, so neither blames the reader.
-fn page(refusal: &Refusal, retry_secs: Option<u64>, is_repeatable: bool) -> PageContent {
-    let detail = match (&refusal.by, refusal.cause) {
-        (None, _) => "The site is very busy right now.",
-        (Some(_), Cause::ReducedCapacity) => "The site cannot take your request right now.",
-        (Some(_), _) => "More requests have come from your connection or network than the site allows for now.",
+/// The reason of the queue or of the limits on uploads, for programs and browsers: whether the requests of the client
+/// or those of others are in the way.
+fn queue_detail(refusal: &Refusal) -> Cow<'static, str> {
+    let is_own = refusal.cause != Cause::ReducedCapacity;
+    let (why, secs) = match (is_own, refusal.wait_secs) {
+        (true, None) => return "You have too many uploads in progress.".into(),
+        (false, None) => return "The site is busy: too many uploads of all clients are in progress.".into(),
+        (true, Some(secs)) => ("Too many requests from you or your network are waiting or were served just now.", secs),
+        (false, Some(secs)) => ("The site is busy: other requests come before yours.", secs),
     };
-    PageContent { status: refusal.status(), title: "One moment, please", detail, retry_secs, is_repeatable }
+    format!("{why} The estimated wait is {secs} s.").into()
+}
+
+/// The page for a browser. An address or a key of a rule may have many users, so a page does not blame the reader
+/// alone.
+fn page(refusal: &Refusal, retry_secs: Option<u64>, is_repeatable: bool) -> PageContent {
+    let (title, detail) = match (&refusal.by, refusal.cause) {
+        (None, Cause::ReducedCapacity) => ("The site is busy", queue_detail(refusal)),
+        (None, _) => ("Too many requests", queue_detail(refusal)),
+        (Some(_), Cause::ReducedCapacity) => {
+            ("One moment, please", "The site cannot take your request right now.".into())
+        }
+        (Some(_), _) => (
+            "One moment, please",
+            "More requests have come from your connection or network than the site allows for now.".into(),
+        ),
+    };
+    PageContent { status: refusal.status(), title, detail, retry_secs, is_repeatable }
 }
 
 /// The content type and the body of a refusal: a page for a browser, a problem for a program. Doors use it too.
@@ -143,7 +163,7 @@ pub(crate) fn refusal_body(
         return (HTML, page(refusal, retry_secs, is_repeatable).render(pages));
     }
     let violated = refusal.rule().filter(|_| refusal.cause != Cause::ReducedCapacity);
-    let body = problem((refusal.cause, detail(refusal)), refusal.status(), violated.map(|rule| &rule.name[..]));
+    let body = problem((refusal.cause, &detail(refusal)), refusal.status(), violated.map(|rule| &rule.name[..]));
     (PROBLEM, body)
 }
 
@@ -211,6 +231,8 @@ const PROBLEM_BYTES: usize = 400;
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use tollgate_core::time::Span;
 
     use super::*;
@@ -226,6 +248,7 @@ mod tests {
             cause: Cause::QuotaExceeded,
             reason: "wait-too-long",
             retry_after: Some(Span::from_millis(2500)),
+            wait_secs: NonZeroU32::new(12),
             by: None,
         }
     }
@@ -274,18 +297,32 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_names_the_cause_and_a_page_does_not_blame_its_reader() {
-        let full = Refusal { cause: Cause::ReducedCapacity, ..refusal() };
-        for (refusal, status, detail) in [(refusal(), 429, "is ahead of its share"), (full, 503, "The site is full")] {
+    fn problem_and_page_state_whether_the_client_or_others_are_the_reason() {
+        let busy = Refusal { cause: Cause::ReducedCapacity, ..refusal() };
+        let own_uploads = Refusal { wait_secs: None, ..refusal() };
+        let uploads = Refusal { wait_secs: None, ..busy.clone() };
+        let own = "Too many requests from you or your network are waiting or were served just now. \
+                   The estimated wait is 12 s.";
+        for (refusal, status, title, detail) in [
+            (refusal(), 429, "Too many requests", own),
+            (
+                busy,
+                503,
+                "The site is busy",
+                "The site is busy: other requests come before yours. The estimated wait is 12 s.",
+            ),
+            (own_uploads, 429, "Too many requests", "You have too many uploads in progress."),
+            (uploads, 503, "The site is busy", "The site is busy: too many uploads of all clients are in progress."),
+        ] {
             let text = |accept: &str| {
                 let mut response = ResponseHead::default();
                 let answer = refuse(&refusal, &request(accept), &mut response, &ErrorPages::default(), 0);
                 assert_eq!(response.status, status);
                 String::from_utf8(answer).unwrap()
             };
-            assert!(text("").contains(detail), "{}", text(""));
+            assert!(text("").contains(&format!("\"detail\":\"{detail}\"")), "{}", text(""));
             let page = text("Accept: text/html,*/*\r\n");
-            assert!(page.contains("The site is very busy right now.") && !page.contains("your"), "{page}");
+            assert!(page.contains(&format!("<h1>{title}</h1><p>{detail} ")), "{page}");
         }
     }
 

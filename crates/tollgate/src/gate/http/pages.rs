@@ -1,17 +1,18 @@
 //! HTML pages for browsers whose requests are refused or fail. Each page is self-contained.
 //!
-//! A page does not blame its reader: one address may have many users, and while the site is busy the reader's own
-//! requests are never the whole reason.
+//! A page does not blame its reader alone: one address may have many users.
+
+use std::borrow::Cow;
 
 use crate::settings::{ErrorPages, Page, PagePart};
 
 /// The content of a page.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PageContent {
     pub(crate) status: u16,
     pub(crate) title: &'static str,
     /// The reason in a sentence. It contains nothing that needs escaping.
-    pub(crate) detail: &'static str,
+    pub(crate) detail: Cow<'static, str>,
     /// Seconds until the next attempt; none if waiting does not help.
     pub(crate) retry_secs: Option<u64>,
     /// Whether the browser may repeat the request by itself.
@@ -27,7 +28,7 @@ impl PageContent {
             503 => ("Not available right now", "The site is not available at the moment."),
             _ => ("Not available right now", "The site does not answer properly at the moment."),
         };
-        Self { status, title, detail, retry_secs, is_repeatable }
+        Self { status, title, detail: detail.into(), retry_secs, is_repeatable }
     }
 
     /// The operator's own page, or the built-in one.
@@ -45,7 +46,7 @@ impl PageContent {
             PagePart::Text(text) => text,
             PagePart::Status => status,
             PagePart::Title => self.title,
-            PagePart::Detail => self.detail,
+            PagePart::Detail => &self.detail,
             PagePart::RetryAfter => secs,
         });
         parts.collect::<String>().into_bytes()
