@@ -1,5 +1,5 @@
-//! The page of one key: the decisions of the rules whose key follows from it, its totals, and its recent refusals. The
-//! live view shows it after Enter, and `tollgate doctor --key` prints it.
+//! The page of one key: the decisions of the rules whose key follows from it, the decision of the queue, its totals,
+//! and its recent refusals. The live view shows it after Enter, and `tollgate doctor --key` prints it.
 
 use std::collections::BTreeSet;
 
@@ -11,6 +11,8 @@ use crate::terminal_text::{self, cut};
 
 /// The column of the second line of a rule: after its name.
 const RULE_INDENT: usize = 21;
+/// The column of the second line of the queue.
+const QUEUE_INDENT: usize = 4;
 /// The column of the second line of a refusal: after its time and count.
 const REFUSAL_INDENT: usize = 30;
 
@@ -25,6 +27,7 @@ pub(super) fn lines(key: &str, class: &str, detail: Option<&Value>, width: usize
             lines.push(format!("exempt until {}", terminal_text::escape(until)));
         }
         lines.extend(rules(detail, width));
+        lines.extend(queue(&detail["queue"], width));
         lines.extend(totals(detail));
         lines.push(String::new());
         lines.extend(refusals(key, detail, width));
@@ -79,6 +82,21 @@ fn without_rules(detail: &Value) -> String {
         return "the fair queue applies, and rules of other classes if there are any".to_owned();
     }
     format!("other rules that have refused it: {}", names.into_iter().collect::<Vec<_>>().join(", "))
+}
+
+/// The decision of the fair queue about the next request of an address; nothing for other keys.
+fn queue(queue: &Value, width: usize) -> Vec<String> {
+    let Some(decision) = queue["decision"].as_str() else { return Vec::new() };
+    let share = if queue["is_ahead"] == true { "ahead of its share" } else { "within its share" };
+    if decision == "admit" {
+        return vec![format!("the queue would admit the next request at once: {share}")];
+    }
+    let decision = terminal_text::escape(decision);
+    let why = format!("the queue would {decision} the next request: {},", shown(&queue["reason"]));
+    let (position, wait) = (shown(&queue["position"]), shown(&queue["wait_ms"]));
+    let standing = format!("position {position}, estimated wait {wait} ms, {share}");
+    let observing = (queue["in_force"] == false).then(|| "observe mode: the queue lets it go at once".to_owned());
+    one_or_two_lines(&why, &standing, QUEUE_INDENT, width).into_iter().chain(observing).collect()
 }
 
 /// The counts of the key since it was first seen.
@@ -242,6 +260,31 @@ mod tests {
         for refusals in [&[][..], &[refusal(json!("trial"), "would-refuse")]] {
             assert!(page(refusals).contains(others), "{}", page(refusals));
         }
+    }
+
+    #[test]
+    fn the_page_of_an_address_has_its_standing_in_the_queue() {
+        let page = |queue: Value| text("203.0.113.7/32", "ip/32", &json!({ "rules": [], "queue": queue }));
+        let queue = |decision: &str, in_force: bool| {
+            json!({
+                "decision": decision, "reason": "wait-too-long", "is_ahead": true, "position": 7, "wait_ms": 14383, "in_force": in_force,
+            })
+        };
+        let refused = page(queue("refuse", true));
+        let line = "\nthe queue would refuse the next request: wait-too-long, position 7, estimated wait 14383 ms, \
+                    ahead of its share";
+        assert!(refused.contains(&format!("{line}\n")), "{refused}");
+        let observed = page(queue("refuse", false));
+        assert!(observed.contains(&format!("{line}\nobserve mode: the queue lets it go at once\n")), "{observed}");
+        let admitted = page(json!({ "decision": "admit", "is_ahead": false, "position": 1, "wait_ms": 0 }));
+        assert!(
+            admitted.contains("\nthe queue would admit the next request at once: within its share\n"),
+            "{admitted}"
+        );
+        assert!(!page(Value::Null).contains("the queue would"));
+        let detail = json!({ "rules": [], "queue": queue("hold", true) });
+        let narrow = lines("203.0.113.7/32", "ip/32", Some(&detail), 80).join("\n");
+        assert!(narrow.contains(",\n    position 7, estimated wait 14383 ms, ahead of its share\n"), "{narrow}");
     }
 
     #[test]

@@ -78,6 +78,7 @@ fn escalation_is_logged_with_its_level_and_its_backoff() {
     assert_eq!([ask().status, ask().status, ask().status], [200, 429, 429]);
     let lines = engagements(gate);
     assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_eq!((lines[0].get("position"), lines[0].get("wait_ms")), (None, None), "only the queue has positions");
     assert_eq!((&lines[0]["key"], &lines[0]["escalation_level"]), (&"d\\\"7".into(), &1.into()));
     assert!((39_000..=40_000).contains(&lines[0]["backoff_ms"].as_u64().unwrap()), "{lines:?}");
     assert_eq!(lines[1]["reason"], "in-backoff");
@@ -103,10 +104,15 @@ fn holds_and_refusals_of_the_queue_are_logged() {
     let refused = lines.iter().find(|line| line["verdict"] == "refuse").unwrap();
     assert_eq!([&refused["reason"], &refused["class"], &refused["key"]], ["queue-full", "ip/32", "127.0.0.1/32"]);
     assert_eq!((refused.get("rule"), &refused["observed"], &refused["allowed"]), (None, &2.into(), &2.into()));
+    assert_eq!((&refused["position"], refused["wait_ms"].is_u64()), (&3.into(), true), "{refused}");
     let held: u64 =
         lines.iter().filter(|line| line["verdict"] == "hold").map(|line| line["count"].as_u64().unwrap()).sum();
     assert_eq!(held, 2, "{lines:?}");
     assert!(lines.iter().any(|line| line["backoff_ms"].as_u64().unwrap() >= 300), "{lines:?}");
+    let largest =
+        lines.iter().filter(|line| line["verdict"] == "hold").map(|line| line["position"].as_u64().unwrap()).max();
+    assert_eq!(largest, Some(2), "{lines:?}");
+    assert!(lines.iter().all(|line| line["wait_ms"].is_u64()), "{lines:?}");
 }
 
 #[test]

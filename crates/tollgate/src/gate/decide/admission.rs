@@ -291,7 +291,7 @@ impl Admission {
                 false => ("uploads", Uploads::total_max(at_once)),
             };
             let bound = QueueBound { reason, observed: allowed, allowed };
-            self.log_queue_act(client, log, act, bound, backoff);
+            self.log_queue_act(client, log, act, (bound, None), backoff);
             reason
         };
         if status.is_observing {
@@ -350,12 +350,12 @@ impl Admission {
                 Arrival::Wait(_, standing) => {
                     let bound = QueueBound::new(queue, standing, None);
                     queued = Some((Act::WouldHold, bound.reason));
-                    self.log_queue_act(client, log, Act::WouldHold, bound, standing.wait);
+                    self.log_queue_act(client, log, Act::WouldHold, (bound, Some(standing)), standing.wait);
                 }
                 Arrival::Refuse(CoreRefusal { reason, standing, retry_after }) => {
                     let bound = QueueBound::new(queue, standing, Some(reason));
                     queued = Some((Act::WouldRefuse, bound.reason));
-                    self.log_queue_act(client, log, Act::WouldRefuse, bound, retry_after);
+                    self.log_queue_act(client, log, Act::WouldRefuse, (bound, Some(standing)), retry_after);
                 }
             })
             .await;
@@ -366,15 +366,22 @@ impl Admission {
                 held.is_refused = true;
             }
             let bound = QueueBound::new(queue, standing, Some(reason));
-            self.log_queue_act(client, log, Act::Refuse, bound, retry_after);
+            self.log_queue_act(client, log, Act::Refuse, (bound, Some(standing)), retry_after);
             Refusal::by_queue(bound.reason, are_own, retry_after, Some(standing.wait))
         })
     }
 
-    /// Logs an act of the queue, or of the limits on uploads.
-    fn log_queue_act(&self, client: IpAddr, log: &EngagementLog, act: Act, bound: QueueBound, backoff: Span) {
+    /// Logs an act of the queue, or of the limits on uploads, which have no standing.
+    fn log_queue_act(
+        &self,
+        client: IpAddr,
+        log: &EngagementLog,
+        act: Act,
+        (bound, standing): (QueueBound, Option<Standing>),
+        backoff: Span,
+    ) {
         let bound = (bound.reason, bound.observed, bound.allowed);
-        log.record(&Engagement::by_queue(client, self.load.band(), act, bound, backoff), self.clock.now());
+        log.record(&Engagement::by_queue(client, self.load.band(), act, bound, backoff, standing), self.clock.now());
     }
 
     /// How long a request of `client` would wait in the queue now, for operators, and why it would not go at once.
@@ -513,6 +520,6 @@ impl Drop for HeldByQueue<'_> {
         }
         let (bound, waited) =
             (QueueBound::new(self.queue, self.standing, None), self.admission.now().since(self.since));
-        self.admission.log_queue_act(self.client, self.log, Act::Hold, bound, waited);
+        self.admission.log_queue_act(self.client, self.log, Act::Hold, (bound, Some(self.standing)), waited);
     }
 }

@@ -51,6 +51,7 @@ pub(crate) fn by_rule<'a>(
         allowed,
         backoff,
         level: decision.level,
+        standing: None,
     })
 }
 

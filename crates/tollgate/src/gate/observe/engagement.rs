@@ -7,6 +7,7 @@ use tollgate_core::band::Band;
 use tollgate_core::class::KeySink;
 use tollgate_core::decision::Act;
 use tollgate_core::network::Network;
+use tollgate_core::queue::Standing;
 use tollgate_core::time::Span;
 use tollgate_gatekeeper::names::Name;
 
@@ -32,20 +33,24 @@ pub(crate) struct Engagement<'a> {
     pub(crate) backoff: Span,
     /// The escalation level of the key; 0 without an escalation.
     pub(crate) level: u8,
+    /// Where the request stood in the queue; none for rules and the limits on uploads.
+    pub(crate) standing: Option<Standing>,
 }
 
 impl Engagement<'_> {
-    /// An engagement of the fair queue, with its reason and the observed and the allowed amount.
+    /// An engagement of the fair queue, with its reason and the observed and the allowed amount, or of the limits on
+    /// uploads, which have no `standing`.
     pub(crate) fn by_queue(
         client: IpAddr,
         band: Band,
         act: Act,
         (reason, observed, allowed): (&'static str, u64, u64),
         backoff: Span,
+        standing: Option<Standing>,
     ) -> Self {
         let key = Name::of(|writer| writer.network(Network::of(client, if client.is_ipv4() { 32 } else { 64 })));
         let (client, rule, class, level) = (Some(client), None, "ip/32", 0);
-        Self { act, client, rule, class, key, reason, band, observed, allowed, backoff, level }
+        Self { act, client, rule, class, key, reason, band, observed, allowed, backoff, level, standing }
     }
 }
 
@@ -62,20 +67,22 @@ pub(crate) struct EngagementSum {
     pub(crate) reason: &'static str,
     pub(crate) band: Band,
     pub(crate) allowed: u64,
-    /// The largest observed amount, the longest backoff and the highest level.
+    /// The largest observed amount, the longest backoff, the highest level, and the largest position and the longest
+    /// estimated wait in the queue.
     pub(crate) observed: u64,
     pub(crate) backoff: Span,
     pub(crate) level: u8,
+    pub(crate) standing: Option<Standing>,
     pub(crate) count: u64,
 }
 
 impl EngagementSum {
     /// The sum of one engagement.
     pub(crate) fn of(engagement: &Engagement<'_>) -> Self {
-        let Engagement { act, reason, band, allowed, observed, backoff, level, .. } = *engagement;
+        let Engagement { act, reason, band, allowed, observed, backoff, level, standing, .. } = *engagement;
         let (rule, class) = (engagement.rule.map(Into::into), engagement.class.into());
         let key = engagement.key.as_bytes().into();
-        Self { act, rule, class, key, reason, band, allowed, observed, backoff, level, count: 1 }
+        Self { act, rule, class, key, reason, band, allowed, observed, backoff, level, standing, count: 1 }
     }
 
     pub(crate) fn add(&mut self, engagement: &Engagement<'_>) {
@@ -86,7 +93,14 @@ impl EngagementSum {
         self.observed = self.observed.max(engagement.observed);
         self.backoff = self.backoff.max(engagement.backoff);
         self.level = self.level.max(engagement.level);
+        self.standing = self.standing.into_iter().chain(engagement.standing).reduce(largest);
     }
+}
+
+/// The largest position and the longest wait of both.
+fn largest(one: Standing, other: Standing) -> Standing {
+    let (position, wait) = (one.position.max(other.position), one.wait.max(other.wait));
+    Standing { position, wait, ..other }
 }
 
 #[cfg(test)]
@@ -97,7 +111,7 @@ mod tests {
     fn the_key_of_the_queue_is_an_address_or_its_network_in_ipv6() {
         for (client, key) in [("192.0.2.7", "192.0.2.7/32"), ("2001:db8::7", "2001:db8::/64")] {
             let engagement =
-                Engagement::by_queue(client.parse().unwrap(), Band::Normal, Act::Refuse, ("x", 1, 1), Span::ZERO);
+                Engagement::by_queue(client.parse().unwrap(), Band::Normal, Act::Refuse, ("x", 1, 1), Span::ZERO, None);
             assert_eq!(engagement.key.as_bytes(), key.as_bytes());
         }
     }

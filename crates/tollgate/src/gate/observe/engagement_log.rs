@@ -147,6 +147,8 @@ impl LogLine {
                 allowed = sum.allowed,
                 backoff_ms = sum.backoff.as_millis_ceil(),
                 escalation_level = sum.level,
+                position = sum.standing.map(|standing| standing.position),
+                wait_ms = sum.standing.map(|standing| standing.wait.as_millis_ceil()),
                 count = sum.count,
                 "{self}"
             ),
@@ -196,6 +198,7 @@ mod tests {
             allowed: 10,
             backoff: Span::from_millis(1500),
             level: 0,
+            standing: None,
         }
     }
 

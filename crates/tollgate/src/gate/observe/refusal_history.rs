@@ -187,6 +187,7 @@ mod tests {
             allowed: 10,
             backoff: Span::from_millis(1500),
             level: 0,
+            standing: None,
         }
     }
 
