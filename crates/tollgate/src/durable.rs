@@ -186,7 +186,7 @@ pub(crate) fn put_aside(path: &Path, reason: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Like [`put_aside`] for a file that is too large to copy: renames it.
+/// Like [`put_aside`], but renames the file, for one that may be too large to copy.
 pub(crate) fn move_aside(path: &Path, reason: &str) -> io::Result<()> {
     let aside = path.with_extension("damaged");
     fs::rename(path, &aside)?;

@@ -5,9 +5,9 @@
 //! backend its address, its in-flight limit in requests, and its prices. A price is the hash of a route, the mean cost
 //! and its deviation, in nanoseconds. The file ends with the SipHash-1-3 of everything before, to detect damage.
 //!
-//! The file is private, because of the key, and is replaced atomically. If it is damaged, a copy is kept for the
-//! operator, and the gate learns everything again. The queue bounds the numbers
-//! ([`tollgate_core::queue::Queue::restore`]).
+//! The file is private, because of the key, and is replaced atomically. If it is damaged, it is renamed for the
+//! operator (a copy of a huge file would delay the first requests), and the gate learns everything again. The queue
+//! bounds the numbers ([`tollgate_core::queue::Queue::restore`]).
 
 use std::fs;
 use std::io;
@@ -90,7 +90,7 @@ impl LearnedFile {
         }
         let (state, reason) = (LearnedState::decode(&bytes), "it is damaged, or of another version");
         if state.is_none() {
-            durable::put_aside(&self.path, reason)?;
+            durable::move_aside(&self.path, reason)?;
         }
         state.ok_or_else(|| io::Error::other(reason))
     }
@@ -191,6 +191,18 @@ mod tests {
         assert!(bytes.len() as u64 <= BYTES_MAX, "{}", bytes.len());
         let read = LearnedState::decode(&bytes).unwrap();
         assert_eq!((read.backends.len(), read.backends[0].1.prices.len()), (BACKENDS_MAX, Queue::PRICES_MAX));
+    }
+
+    #[test]
+    fn a_damaged_file_is_renamed_and_not_copied_whatever_its_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = LearnedFile::in_directory(folder.path());
+        let damaged = durable::private().create_new(true).write(true).open(&file.path).unwrap();
+        damaged.set_len(2 * BYTES_MAX).unwrap();
+        assert!(file.read().is_err() && !file.path.exists());
+        let aside = fs::metadata(folder.path().join("gate.damaged")).unwrap();
+        assert_eq!((aside.ino(), aside.len()), (damaged.metadata().unwrap().ino(), 2 * BYTES_MAX));
+        assert_eq!(file.read().unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
