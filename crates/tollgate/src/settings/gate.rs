@@ -167,7 +167,8 @@ table! {
         /// Maximum number of waiting requests, divided evenly among the backends. If the queue is full, the newest
         /// request of the client furthest above its share is refused.
         total: WholeNumber<u32> = "16384",
-        /// Maximum memory of waiting requests, heads and buffered bodies included, divided evenly among the backends.
+        /// Maximum memory of waiting requests, heads and buffered bodies included, divided evenly among the backends:
+        /// at least 96KiB for each, so that any request fits.
         memory: Size = "\"64MiB\"",
     }
 }
@@ -218,6 +219,9 @@ pub(super) const MEMORY_MIN: u64 = 64 << 10;
 /// The error message for less than [`MEMORY_MIN`].
 pub(super) const MEMORY_ERROR: &str = "too little memory for the state of keys: write at least \"64KiB\"";
 
+/// The most memory that one waiting request takes: its task, its head, of at most 64 KiB, and a buffered body.
+pub(crate) const WAITING_BYTES_MAX: u64 = 96 << 10;
+
 impl Default for Gate {
     fn default() -> Self {
         defaults::<Self>()
@@ -229,6 +233,17 @@ impl Gate {
     pub(crate) fn pressure(&self) -> Option<PathBuf> {
         let of_group = || self.toll.cgroup.as_ref().map(|cgroup| cgroup.join("cpu.pressure"));
         self.bands.pressure.clone().or_else(of_group)
+    }
+
+    /// The error if `hold.memory` has no room for a waiting request of every backend.
+    pub(super) fn hold_memory_error(&self) -> Option<String> {
+        let least = self.all_backends().len().max(1) as u64 * WAITING_BYTES_MAX;
+        let kib = least >> 10;
+        (self.hold.memory < least).then(|| {
+            format!(
+                "`memory` of `hold` has no room for a waiting request of every backend: write at least \"{kib}KiB\""
+            )
+        })
     }
 
     fn check(&self, entries: &mut Entries<'_>) {
@@ -243,6 +258,9 @@ impl Gate {
         }
         if self.listen.len() > LISTEN_MAX {
             entries.report("listen", format!("too many addresses: write at most {LISTEN_MAX}"));
+        }
+        if let Some(error) = self.hold_memory_error() {
+            entries.report("hold", error);
         }
         match entries.read_again::<OneOrMany<Located<ListenAddress>>>("listen") {
             None => self.listen.iter().for_each(|address| entries.listen("gate.listen", *address)),

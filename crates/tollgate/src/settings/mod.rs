@@ -53,7 +53,7 @@ pub(crate) use domain::{DEFAULT_DOMAIN, Domain};
 pub(crate) use doors::{DoorListener, DoorLog, DoorTls, Doors};
 pub(crate) use error::ConfigErrors;
 pub(crate) use fairness::{Fairness, UserPlace};
-pub(crate) use gate::{CertificateFiles, ForwardedHeader, Gate, Hold, TollSource};
+pub(crate) use gate::{CertificateFiles, ForwardedHeader, Gate, Hold, TollSource, WAITING_BYTES_MAX};
 pub(crate) use health::HealthCheck;
 pub(crate) use in_force::in_force;
 pub(crate) use link::MasterLink;

@@ -115,6 +115,7 @@ pub(super) fn resolve(sites: Sites, gate: &mut Gate, errors: &mut ErrorCollector
     let has_tls = !gate.tls.is_empty() || sites.iter().any(|site| site.value.written.has("tls"));
     let mut hosts: Vec<HostPattern> = Vec::new();
     let mut of_sites = Vec::new();
+    let mut has_room = gate.hold_memory_error().is_none();
     for Located { value: table, span } in sites {
         if has_tls && gate.tls.is_empty() && !table.written.has("tls") {
             let message = "the listener uses TLS, and this site has no certificate: write `[site.tls]` with `cert` and \
@@ -126,6 +127,10 @@ pub(super) fn resolve(sites: Sites, gate: &mut Gate, errors: &mut ErrorCollector
         // After an error in the site, its rules are still checked for errors.
         of_sites.push((site.as_ref().map_or_else(String::new, |site| site.name.clone()), rules));
         gate.sites.extend(site);
+        if let Some(error) = gate.hold_memory_error().filter(|_| has_room) {
+            has_room = false;
+            errors.report(&span, error);
+        }
     }
     let hosts_of = |name: &str| {
         let (own, others): (Vec<_>, Vec<_>) = gate.sites.iter().partition(|site| site.name == name);

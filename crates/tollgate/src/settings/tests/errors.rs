@@ -222,6 +222,14 @@ fn invalid_values_of_roles_are_errors() {
     check("[gate]\ncores = 0", &[("2:9", "above 0")]);
     check("[gate]\nworkers = 5000", &[("2:11", "at most 1024")]);
     check("[gate]\nmemory = \"1B\"", &[("2:10", "at least \"64KiB\"")]);
+    check("[gate]\nhold = { memory = \"0B\" }", &[("2:8", "write at least \"96KiB\"")]);
+    let backends = "backend = [\"http://a.example\", \"http://b.example\"]\n";
+    let hold = |memory: &str| format!("[gate]\nhold = {{ memory = \"{memory}\" }}\n");
+    check(&(hold("191KiB") + backends), &[("2:8", "at least \"192KiB\"")]);
+    check(&(hold("192KiB") + backends), &[]);
+    let site = "[[site]]\nhost = \"c.example\"\nbackend = \"http://c.example\"\n";
+    check(&(hold("192KiB") + backends + site), &[("4:1", "at least \"288KiB\"")]);
+    check(&(hold("288KiB") + backends + site), &[]);
     check("[gate]\nmemory = 64", &[("2:10", "\"64MiB\"")]);
     check("[gate]\nfairness = { \"ip/33\" = 0.1 }", &[("2:14", "did you mean `ip/32`?")]);
     check("[gate]\nfairness = { \"ip/32\" = 2 }", &[("2:24", "at most 1")]);

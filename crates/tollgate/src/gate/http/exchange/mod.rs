@@ -52,10 +52,11 @@ use super::worker::Worker;
 use crate::gate::decide::admission::{Outcome, Ticket, Turn};
 use crate::gate::decide::identify::{ConnectionPeer, RequestView, user_agent};
 use crate::gate::decide::refusal::{Refusal, jittered_secs, spread_of};
+use crate::gate::net::buffer::LARGE;
 use crate::gate::net::timer::CLOSED_AT_ONCE;
 use crate::gate::observe::counters::WorkerCounter;
 use crate::gate::observe::failure_log::Failure;
-use crate::settings::Gate as Settings;
+use crate::settings::{Gate as Settings, WAITING_BYTES_MAX};
 use crate::telemetry::Trace;
 use attempt::{AttemptEnd, Upstream};
 use body_type::BodyType;
@@ -67,6 +68,7 @@ const UNSENT_RETRIES_MAX: u32 = 2;
 const BACKENDS_TRIED_MAX: usize = 3;
 /// An estimate of the memory of a waiting request's task and buffers, in bytes.
 const WAITING_TASK_BYTES: u64 = 4096;
+const _: () = assert!(WAITING_TASK_BYTES + LARGE as u64 + GATHERED_MAX as u64 <= WAITING_BYTES_MAX);
 
 /// The state of the client's connection after an exchange.
 pub(crate) enum After {
