@@ -104,6 +104,33 @@ fn in_observe_mode_rules_only_count_their_decisions() {
     assert_eq!(status(&gate)["rules"][0]["would_hold"], 3);
 }
 
+/// Otherwise more than all requests would have been held or refused.
+#[test]
+fn in_observe_mode_the_queue_does_not_judge_what_a_rule_would_have_refused() {
+    let (backend, answers) = waiting_backend();
+    let trial = "[[rule]]\nname = 'trial'\nmode = 'observe'\nclass = 'ip/32'\nwindow = { max = 1, per = '60s' }\n";
+    // If the gate enforced, the trial would refuse nothing.
+    for (rules, held, refused, by_queue) in [(BUCKET, 1, 2, 0), (trial, 1, 2, 2)] {
+        let gate = Gate::start(&config(&backend, "observe", rules));
+        let before = backend.count();
+        let clients: Vec<_> = (1..=4)
+            .map(|number| {
+                let client = send(&gate);
+                eventually("it is at the backend", || backend.count() == before + number);
+                client
+            })
+            .collect();
+        let observed = &status(&gate)["observed"];
+        let counts =
+            ["requests", "would_hold", "would_refuse", "queue_would_refuse"].map(|name| observed[name].clone());
+        assert_eq!(counts, [4, held, refused, by_queue], "{observed}");
+        (0..4).for_each(|_| answers.send(()).unwrap());
+        for client in clients {
+            assert_eq!(read_response(&mut BufReader::new(client)).unwrap().status, 200);
+        }
+    }
+}
+
 #[test]
 fn a_reload_to_observe_mode_releases_waiting_requests() {
     let (backend, answers) = waiting_backend();

@@ -41,7 +41,7 @@ use super::refusal::Refusal;
 use super::remote_state::{Charge, RemoteLinks};
 use super::routes::RouteHasher;
 use super::rule_engagement::by_rule;
-use super::rules::Rules;
+use super::rules::{Face, Rules};
 use super::uploads::{Upload, UploadFate, UploadRefusal, Uploads};
 use super::waiting_counts::{CountedWait, WaitingCounts};
 use crate::gate::observe::engagement::Engagement;
@@ -79,6 +79,8 @@ pub(crate) struct Admission {
     pub(crate) flagged: Arc<Flagged>,
     /// In observe mode: the numbers of uploads that would have been held, and that would have been refused.
     uploads_would: [AtomicU64; 2],
+    /// In observe mode: the number of requests that a rule would have refused, so that the queue did not judge them.
+    refused_before_queue: AtomicU64,
 }
 
 /// A request that the rules have admitted and that needs a permit.
@@ -94,12 +96,13 @@ pub(crate) struct Turn {
 }
 
 /// The counts of observe mode: requests that would have been held or refused. Among the rules, a request is counted for
-/// the strictest one only. A request that both a rule and the queue would have held is counted for each.
+/// the strictest one only. A request that both a rule and the queue would have held is counted for each. The queue does
+/// not judge a request that a rule would have refused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ObservedCounts {
     /// Whether the gate is in observe mode. A single rule can be, too.
     pub(crate) is_observing: bool,
-    /// The requests that went through the queue in observe mode.
+    /// The requests in observe mode.
     pub(crate) requests: u64,
     pub(crate) queue_would_hold: u64,
     pub(crate) queue_would_refuse: u64,
@@ -129,6 +132,7 @@ impl Admission {
             exemptions: Exemptions::default(),
             flagged: Arc::default(),
             uploads_would: Default::default(),
+            refused_before_queue: AtomicU64::default(),
             clock,
         })
         .inspect(|admission: &Self| admission.load.pin(settings.bands.pin))
@@ -201,11 +205,14 @@ impl Admission {
     /// The counts of observe mode.
     pub(crate) fn observed(&self) -> ObservedCounts {
         let (status, rules) = (self.queues.status(), self.rules.load());
-        let by_rules = |kind: usize| rules.faces.iter().map(|face| face.counters.read(kind)).sum::<u64>();
+        // A rule that is in observe mode itself would hold and refuse nothing if the gate enforced.
+        let counted = |face: &&Face| !status.is_observing || face.observes_with_gate;
+        let by_rules =
+            |kind: usize| rules.faces.iter().filter(counted).map(|face| face.counters.read(kind)).sum::<u64>();
         let by_uploads = |kind: usize| self.uploads_would[kind].load(Ordering::Relaxed);
         ObservedCounts {
             is_observing: status.is_observing,
-            requests: status.observed,
+            requests: status.observed + self.refused_before_queue.load(Ordering::Relaxed),
             queue_would_hold: status.would_wait + by_uploads(0),
             queue_would_refuse: status.would_refuse + by_uploads(1),
             rules_would_hold: by_rules(2),
@@ -244,19 +251,22 @@ impl Admission {
         pick: impl FnOnce(QueueRequest) -> Arc<Queue>,
         log: &EngagementLog,
     ) -> Result<(), Refusal> {
+        let is_exempt = turn.claim.is_exempt || ticket.skips_queue;
         if !turn.is_whole {
             // In a box, so that requests without large bodies do not carry the memory for it.
-            let upload = match turn.claim.is_exempt {
+            let upload = match is_exempt {
                 true => None,
                 false => Some(Box::pin(self.begin_upload(turn.client, log)).await?),
             };
+            ticket.is_held |= upload.as_ref().is_some_and(|upload| upload.has_waited);
             ticket.sending = Some(Sending { upload, flow: Flow::new() });
         }
         let Turn { client, claim, bytes, .. } = turn;
         let request = self.queues.request(client, claim, ticket.route, bytes);
-        let (permit, queued) = self.enter_queue(&pick(request), request, (client, claim.is_exempt), log).await?;
+        let (permit, queued) = self.enter_queue(&pick(request), request, (client, is_exempt), log).await?;
         ticket.permit = Some(permit);
         ticket.queued = queued;
+        ticket.is_held |= queued.is_some_and(|(act, _)| act == Act::Hold);
         if ticket.would != Some(Act::WouldRefuse) {
             ticket.would = queued.map(|(act, _)| act).filter(|act| *act != Act::Hold).or(ticket.would);
         }
@@ -314,6 +324,14 @@ impl Admission {
         begun.map_err(|UploadRefusal { retry_after, is_own }| {
             Refusal::by_queue(log_act(Act::Refuse, is_own, retry_after), is_own, retry_after, None)
         })
+    }
+
+    /// Whether the queue does not judge a request, because a rule would have refused it if the gate did not only
+    /// observe. Counts the request then.
+    pub(crate) fn skips_queue(&self, rules: &Rules, decision: &Decision) -> bool {
+        let skips = rules.would_refuse(decision);
+        self.refused_before_queue.fetch_add(skips.into(), Ordering::Relaxed);
+        skips
     }
 
     /// Waits for a permit in `queue`. Returns the permit, and the act of the queue with its reason, unless the request
@@ -465,6 +483,7 @@ impl Admission {
             charge.refund(&rules.limiter, now);
             return Err(Refusal::by_rule(rules, decision, now));
         }
+        let skips_queue = self.skips_queue(rules, &decision);
         *ticket = Some(Ticket {
             admission: self.clone(),
             decision,
@@ -479,7 +498,9 @@ impl Admission {
             cpu: None,
             account: None,
             queued: None,
+            skips_queue,
             toll: None,
+            is_held: decision.act() == Some(Act::Hold),
             would: decision.act().filter(|act| matches!(act, Act::WouldHold | Act::WouldRefuse)),
         });
         Ok(waiting)

@@ -68,6 +68,8 @@ pub(crate) struct Face {
     pub(crate) status: Option<u16>,
     /// Whether responses contain the state of its limit.
     pub(crate) shows_limit: bool,
+    /// Whether it only observes because the gate does: in an enforcing gate it would hold and refuse.
+    pub(super) observes_with_gate: bool,
     pub(crate) counters: RuleCounters,
 }
 
@@ -105,12 +107,16 @@ impl Rules {
         clock: &Clock,
         before: Option<&Self>,
     ) -> Result<Self, BuildError> {
-        let mut domain = Cow::Borrowed(domain);
+        let (mut domain, written) = (Cow::Borrowed(domain), domain);
         if settings.mode == Mode::Observe {
             domain.to_mut().rules.iter_mut().for_each(|settings| settings.rule.mode = Mode::Observe);
         }
         let remote_state = RemoteState::new(&domain, links, clock, before.map(|before| &before.remote_state))?;
-        Self::new(&domain, remote_state, settings.hold, before, clock.now())
+        let mut rules = Self::new(&domain, remote_state, settings.hold, before, clock.now())?;
+        for (face, written) in rules.faces.iter_mut().zip(&written.rules) {
+            face.observes_with_gate = settings.mode == Mode::Observe && written.rule.mode == Mode::Enforce;
+        }
+        Ok(rules)
     }
 
     pub(super) fn new(
@@ -199,6 +205,12 @@ impl Rules {
         if let (Some(face), Some(act)) = (self.face(decision), decision.act()) {
             face.counters.counts[act as usize].fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Whether a rule would have refused the request if the gate did not only observe.
+    pub(crate) fn would_refuse(&self, decision: &Decision) -> bool {
+        let would_enforce = self.face(decision).is_some_and(|face| face.observes_with_gate);
+        would_enforce && decision.act() == Some(Act::WouldRefuse)
     }
 
     /// Reports the act on a request to the masters, if these rules have any.
@@ -307,7 +319,14 @@ fn faces(domain: &Domain, before: Option<&[Face]>) -> Vec<Face> {
         .map(|settings| {
             let (name, class) = (settings.rule.name.clone(), settings.rule.class.to_string());
             let counters = counts_of(&name, &class);
-            Face { name, class, status: settings.status, shows_limit: settings.headers, counters }
+            Face {
+                name,
+                class,
+                status: settings.status,
+                shows_limit: settings.headers,
+                observes_with_gate: false,
+                counters,
+            }
         })
         .collect()
 }

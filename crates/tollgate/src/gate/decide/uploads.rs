@@ -102,6 +102,8 @@ pub(crate) struct UploadRefusal {
 pub(crate) struct Upload {
     uploads: Arc<Uploads>,
     client: Uploader,
+    /// Whether it waited for the slot.
+    pub(crate) has_waited: bool,
 }
 
 impl Uploads {
@@ -115,11 +117,11 @@ impl Uploads {
     ) -> Result<Upload, UploadRefusal> {
         let client = Uploader::new(client);
         let mut waiting = match self.enter(client, permits, hold)? {
-            None => return Ok(Upload { uploads: self.clone(), client }),
+            None => return Ok(Upload { uploads: self.clone(), client, has_waited: false }),
             Some(woken) => WaitingUpload { uploads: self, client, woken },
         };
         match tokio::time::timeout(hold.max.into(), &mut waiting.woken).await {
-            Ok(Ok(())) => Ok(Upload { uploads: self.clone(), client }),
+            Ok(Ok(())) => Ok(Upload { uploads: self.clone(), client, has_waited: true }),
             // Dropping `waiting` frees a slot that was granted in the same instant.
             _ => Err(UploadRefusal { retry_after: hold.max, is_own: true }),
         }
@@ -132,7 +134,7 @@ impl Uploads {
         let mut state = self.state.lock();
         let would = state.fate(client, permits, hold);
         state.count(client);
-        (Upload { uploads: self.clone(), client }, would)
+        (Upload { uploads: self.clone(), client, has_waited: false }, would)
     }
 
     /// Grants slots to all waiting uploads, when a reload switches the gate to observe mode.

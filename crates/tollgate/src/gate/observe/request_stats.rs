@@ -71,8 +71,8 @@ impl RequestStats {
 }
 
 impl PendingStats {
-    /// Adds a request that was settled at `now`. `would` is the act that observe mode has prevented.
-    pub(crate) fn settle(self, toll: Span, would: Option<Act>, now: Moment) {
+    /// Adds a request that was settled at `now`, with the acts on it, those that observe mode has prevented included.
+    pub(crate) fn settle(self, toll: Span, acts: [Option<Act>; 2], now: Moment) {
         let Self { stats, spender, wait, went, trace_toll_ns } = self;
         if let Some(trace_toll_ns) = trace_toll_ns {
             trace_toll_ns.store(toll.as_nanos(), Ordering::Relaxed);
@@ -81,6 +81,6 @@ impl PendingStats {
         let took = now.since(went);
         stats.backend.count(took);
         stats.answers.count(wait + took);
-        stats.spenders.served(spender, toll, wait, would);
+        stats.spenders.served(spender, toll, wait, acts);
     }
 }

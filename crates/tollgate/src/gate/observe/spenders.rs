@@ -95,9 +95,6 @@ pub(crate) struct SpenderRates {
     pub(crate) rates: Rates,
 }
 
-/// A request counts as held if it waited at least this long.
-const HELD_MIN: Span = Span::from_millis(1);
-
 impl Spenders {
     /// The classes that spenders are shown by.
     pub(crate) fn classes() -> impl Iterator<Item = &'static str> {
@@ -130,10 +127,9 @@ impl Spenders {
         spender
     }
 
-    /// Adds a finished request: its cost, its wait, and the act that observe mode has prevented.
-    pub(crate) fn served(&self, spender: Spender, toll: Span, wait: Span, would: Option<Act>) {
-        let held = (wait >= HELD_MIN).then_some(Act::Hold);
-        let acts = Act::ALL.map(|act| u64::from(held == Some(act) || would == Some(act)));
+    /// Adds a finished request: its cost, its wait, and the acts on it, those that observe mode has prevented included.
+    pub(crate) fn served(&self, spender: Spender, toll: Span, wait: Span, acts: [Option<Act>; 2]) {
+        let acts = Act::ALL.map(|act| u64::from(acts.contains(&Some(act))));
         let spent = Spent { requests: 0, acts, toll_ns: toll.as_nanos(), wait_ns: wait.as_nanos() };
         let mut book = self.books.own();
         self.charge(&mut book, spender.network, Spent { requests: 1, ..spent });
@@ -297,7 +293,7 @@ mod tests {
 
     fn serve(spenders: &Spenders, client: &str, agent: &str, toll_ms: u64) {
         let spender = spenders.admitted(client.parse().unwrap(), agent.as_bytes());
-        spenders.served(spender, Span::from_millis(toll_ms), Span::from_millis(20), None);
+        spenders.served(spender, Span::from_millis(toll_ms), Span::from_millis(20), [Some(Act::Hold), None]);
     }
 
     #[test]
@@ -329,6 +325,18 @@ mod tests {
         serve(&spenders, "203.0.113.7", "crawler", 400);
         let shown = |ms| spenders.top("ip/32", 10, Moment::from_millis(ms)).unwrap().len();
         assert_eq!((shown(1004), shown(1005)), (0, 1));
+    }
+
+    /// The gate itself delays a request by milliseconds while its machine is busy.
+    #[test]
+    fn a_request_counts_as_held_if_it_was_held_and_not_because_it_took_long() {
+        let spenders = Spenders::default();
+        let (held, would) = (Some(Act::Hold), [Some(Act::WouldHold), Some(Act::WouldRefuse)]);
+        for acts in [[None, None], [held, None], [None, would[0]], [held, would[1]]] {
+            let spender = spenders.admitted("203.0.113.7".parse().unwrap(), b"x");
+            spenders.served(spender, Span::ZERO, Span::from_millis(20), acts);
+        }
+        assert_eq!(spenders.top("ip/32", 10, second(1)).unwrap()[0].rates.total.acts, [2, 0, 1, 1]);
     }
 
     #[test]
@@ -422,7 +430,7 @@ mod tests {
         let spenders = Spenders::default();
         let spender = spenders.admitted("203.0.113.7".parse().unwrap(), b"slow");
         spenders.tick(second(1));
-        spenders.served(spender, Span::from_secs(1), Span::ZERO, None);
+        spenders.served(spender, Span::from_secs(1), Span::ZERO, [None; 2]);
         spenders.tick(second(2));
         let top = spenders.top("user-agent", 10, second(2)).unwrap();
         assert!(top[0].rates.cores() > 0.0);

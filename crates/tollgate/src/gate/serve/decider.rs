@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tollgate_core::band::Band;
 use tollgate_core::class::KeySink;
-use tollgate_core::decision::{Decision, Verdict};
+use tollgate_core::decision::{Act, Decision, Verdict};
 use tollgate_core::inputs::Inputs;
 use tollgate_core::limit::{Factor, Limit};
 use tollgate_core::path::NormalPath;
@@ -163,7 +163,8 @@ impl Ruling {
     ///
     /// It is in a box, because it is large and is moved several times until the request ends.
     pub(crate) fn ticket(self) -> Box<DoorTicket> {
-        Box::new(DoorTicket { ruling: self, permit: None, account: None })
+        let is_held = self.decision.act() == Some(Act::Hold);
+        Box::new(DoorTicket { ruling: self, permit: None, account: None, is_held })
     }
 }
 
@@ -174,6 +175,8 @@ pub(crate) struct DoorTicket {
     pub(crate) permit: Option<Permit>,
     /// The statistics that get the cost at the end.
     account: Option<PendingStats>,
+    /// Whether a rule or the queue has held the request.
+    is_held: bool,
 }
 
 impl Decider {
@@ -400,8 +403,10 @@ impl Decider {
             let picked = backends.of(request.host()).pick(queued);
             picked.map_or_else(|| admission.queues.first(), |backend| backend.queue.clone())
         };
-        match admission.enter_queue(&queue, queued, (client, claim.is_exempt), &self.log).await {
-            Ok((permit, _)) => {
+        let is_exempt = claim.is_exempt || admission.skips_queue(&ticket.ruling.open.rules, &ticket.ruling.decision);
+        match admission.enter_queue(&queue, queued, (client, is_exempt), &self.log).await {
+            Ok((permit, queued)) => {
+                ticket.is_held |= queued.is_some_and(|(act, _)| act == Act::Hold);
                 ticket.permit = Some(permit);
                 Ok(())
             }
@@ -460,7 +465,7 @@ impl Decider {
             charge.settle(&open.rules.limiter, Toll { cpu, ..*toll }, self.now());
         }
         if let Some(account) = ticket.account.take() {
-            account.settle(cost, None, self.now());
+            account.settle(cost, [ticket.is_held.then_some(Act::Hold), None], self.now());
         }
     }
 }

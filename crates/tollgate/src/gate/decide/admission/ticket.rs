@@ -57,8 +57,12 @@ pub(crate) struct Ticket {
     pub(crate) account: Option<PendingStats>,
     /// The act of the queue, carried out or only observed, and its reason; none if the request went at once.
     pub(super) queued: Option<(Act, &'static str)>,
+    /// Whether the queue does not judge it ([`Admission::skips_queue`]).
+    pub(super) skips_queue: bool,
     /// The cost, once it is settled.
     pub(crate) toll: Option<Span>,
+    /// Whether a rule, the queue or the limit on uploads has held it.
+    pub(super) is_held: bool,
     /// The act that observe mode has prevented, of a rule or of the queue. A refusal ranks above a hold.
     pub(super) would: Option<Act>,
 }
@@ -209,7 +213,7 @@ impl Ticket {
         let toll = self.permit.take().map_or(Span::ZERO, |permit| permit.leave(cpu, outcome));
         let now = self.admission.clock.now();
         if let Some(account) = self.account.take() {
-            account.settle(toll, self.would, now);
+            account.settle(toll, [self.is_held.then_some(Act::Hold), self.would], now);
         }
         self.toll = self.started.map(|_| toll);
         if self.decision.rule.is_some()
