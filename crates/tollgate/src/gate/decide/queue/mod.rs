@@ -67,7 +67,7 @@ struct Waiter {
     since: Moment,
 }
 
-/// How long the requests waited that were dispatched since [`Queues::take_wait`].
+/// How long the requests waited that were dispatched, or refused after a wait, since [`Queues::take_wait`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Waits {
     sum: Span,
@@ -244,7 +244,7 @@ impl State {
         let (wake, message) = match event {
             Event::Go(ticket) => (self.end_wait(ticket, now), Ok(())),
             Event::Refuse(ticket, refusal) => {
-                let wake = self.waiters.remove(&ticket).and_then(|waiter| waiter.wake);
+                let wake = self.end_wait(ticket, now);
                 let count = if wake.is_some() { &mut self.counts.refused } else { &mut self.counts.would_refuse };
                 *count += 1;
                 (wake, Err(refusal))
@@ -256,7 +256,8 @@ impl State {
         }
     }
 
-    /// The turn of a request has come, or the request ends before. Records its wait until now, if it waits or would.
+    /// The turn of a request has come, or the request ends or is refused before. Records its wait until now, if it
+    /// waits or would.
     fn end_wait(&mut self, ticket: Ticket, now: Moment) -> Option<Wake> {
         let waiter = self.waiters.remove(&ticket)?;
         self.count_wait(now.since(waiter.since));

@@ -188,14 +188,17 @@ impl Queues {
         sum
     }
 
-    /// How long requests have waited since the last call: the mean of all that were dispatched, or a quarter of the
-    /// longest wait, so that a few clients that wait for seconds are not lost among many that do not wait.
+    /// How long requests have waited since the last call: the mean of all whose wait has ended, or a quarter of the
+    /// longest wait, so that a few clients that wait for seconds are not lost among many that do not wait. Requests
+    /// that still wait have waited until now: while a backend hangs, no wait ends.
     pub(crate) fn take_wait(&self) -> Span {
         let mut sum = Waits::default();
         for queue in &self.all.load().queues {
-            let waits = std::mem::take(&mut queue.state.lock().waits);
+            let mut state = queue.state.lock();
+            let waits = std::mem::take(&mut state.waits);
+            let still = state.waiters.values().map(|waiter| self.clock.now().since(waiter.since)).max();
             sum.sum = sum.sum + waits.sum;
-            sum.longest = sum.longest.max(waits.longest);
+            sum.longest = sum.longest.max(waits.longest).max(still.unwrap_or(Span::ZERO));
             sum.dispatched += waits.dispatched;
         }
         let mean = sum.sum.as_nanos().checked_div(sum.dispatched).unwrap_or(0);

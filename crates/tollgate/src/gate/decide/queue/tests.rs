@@ -348,6 +348,30 @@ fn one_client_that_waits_for_seconds_shows_among_many_that_do_not_wait() {
 }
 
 #[test]
+fn requests_that_wait_for_a_hanging_backend_show_before_and_after_they_are_refused() {
+    let (clock, hand) = Clock::by_hand();
+    let queues = Queues::new(&settings("cores = 1\nin_flight = 1\nhold = { max = \"60s\" }\n"), clock);
+    let queue = queues.first();
+    run(async {
+        let _hanging = queue.enter(entering(1, PAGE), |_, _| ()).await.unwrap();
+        let mut second = Box::pin(queue.enter(entering(2, PAGE), |_, _| ()));
+        assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(second.as_mut().poll(cx))).await.is_pending());
+        for secs in [1, 2] {
+            hand.advance(Span::from_secs(4));
+            assert_eq!(queues.take_wait(), Span::from_secs(secs), "a quarter of the wait so far");
+        }
+        queue.update(|state, now| {
+            let ticket = *state.waiters.keys().next().unwrap();
+            let refusal = state.core.give_up(ticket, now).unwrap();
+            state.handle(Event::Refuse(ticket, refusal), now);
+        });
+        assert!(second.await.is_err());
+        assert_eq!(queues.take_wait(), Span::from_secs(8), "the mean of one");
+        assert_eq!(queues.take_wait(), Span::ZERO);
+    });
+}
+
+#[test]
 fn a_queue_that_observes_tells_what_it_would_have_done_and_measures_the_waits_there_would_have_been() {
     let (clock, hand) = Clock::by_hand();
     let queues = Queues::new(&settings("cores = 1\nmode = \"observe\"\nin_flight = 1\nhold = { total = 1 }\n"), clock);
