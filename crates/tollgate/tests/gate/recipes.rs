@@ -68,6 +68,7 @@ fn every_recipe_is_tested() {
         "API quota",
         "Websocket fleet",
         "Office behind one address",
+        "More for logged-in users",
         "Logged-in users, checkouts and health checks",
         "API keys behind a CDN",
     ];
@@ -215,6 +216,23 @@ fn an_office_gets_ten_times_the_share_of_a_crawler_and_divides_it_among_its_user
         let office = busy_served + colleague_served;
         assert!((1..=office / 3).contains(&crawled), "{crawled} of the crawler, {office} of the office");
         [&busy, &colleague, &crawler].iter().for_each(|crowd| crowd.end());
+    });
+}
+
+#[test]
+fn logged_in_users_get_four_times_the_share_by_one_line() {
+    let backend = slow_backend();
+    let gate = narrow_gate("More for logged-in users", &backend);
+    let [logged_in, anonymous] = [Crowd::default(), Crowd::default()];
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            logged_in.join(scope, &gate, [127, 93, 0, 1], "GET / HTTP/1.1\nCookie: session=me");
+            anonymous.join(scope, &gate, [127, 94, 0, 1], "GET / HTTP/1.1");
+        }
+        eventually("both have used their credit", || anonymous.served() >= 20);
+        let (more, less) = (logged_in.served(), anonymous.served());
+        [&logged_in, &anonymous].iter().for_each(|crowd| crowd.end());
+        assert!((3 * less..=6 * less).contains(&more), "{more} logged in, {less} not");
     });
 }
 

@@ -271,6 +271,13 @@ const BLOCKS: &[RunBlock] = &[
     (
         "docs/recipes.md",
         "toml",
+        "priority = [{ name = \"logged-in\", when = { cookie = { session = \"*\" } }, weight = 4 }]",
+        RECIPE_TESTS,
+        "fn logged_in_users_get_four_times_the_share_by_one_line",
+    ),
+    (
+        "docs/recipes.md",
+        "toml",
         "[gate]",
         RECIPE_TESTS,
         "fn logged_in_users_get_more_checkouts_come_first_and_health_checks_do_not_wait",
