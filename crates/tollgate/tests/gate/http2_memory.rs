@@ -130,11 +130,13 @@ fn unread_interim_responses_take_no_memory() {
 fn unread_response_heads_are_bounded() {
     const CONNECTIONS: u8 = 10;
     const HELD_MAX_KB: u64 = 1200;
+    /// Of all requests in the queue: room for those of one round.
+    const QUEUED_MAX_KB: u64 = 12 * 1024;
     let backend = Backend::answering(|_, stream| {
         let fields: String = (0..60).map(|number| format!("X-{number}: {}\r\n", unlike_others(480))).collect();
         stream.write_all(format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: 0\r\n\r\n").as_bytes())
     });
-    let gate = Gate::with(&backend, &format!("{H2C}\nin_flight = 8"));
+    let gate = Gate::with(&backend, &format!("{H2C}\nin_flight = 8\nhold = {{ memory = \"12MiB\" }}"));
     assert_eq!(gate.admin("/healthz").status, 200);
     let before_kb = gate.rss_kb();
     let connect = |number: u8| {
@@ -158,8 +160,10 @@ fn unread_response_heads_are_bounded() {
             std::mem::replace(&mut seen, count) == count && count > 0
         });
     }
-    let held_kb = gate.rss_kb().saturating_sub(before_kb) / u64::from(CONNECTIONS);
+    let held_kb = gate.rss_kb().saturating_sub(before_kb + QUEUED_MAX_KB) / u64::from(CONNECTIONS);
     assert!(held_kb < HELD_MAX_KB, "{held_kb} kB for each connection after {} requests", backend.count());
+    let refused = gate.metric("tollgate_h2_refused_total");
+    assert!(refused > 0 && refused <= gate.metric("tollgate_requests_refused_total"), "{refused}");
 }
 
 /// Letters that HPACK cannot compress by reference.

@@ -16,6 +16,7 @@ mod health;
 mod http2;
 mod http2_backends;
 mod http2_memory;
+mod http2_queue;
 mod identity;
 mod json_rules;
 mod learned;

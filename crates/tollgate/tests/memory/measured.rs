@@ -6,7 +6,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
-use tollgate_test_support::{TollgateProcess, binary};
+use tollgate_test_support::gate::metric;
+use tollgate_test_support::{TollgateProcess, binary, eventually, roundtrip};
 
 /// Longer than any successful step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -83,6 +84,17 @@ impl Gate {
     /// Connects with little room in the kernel for what the gate sends.
     pub(crate) fn connect_with_small_buffer(&self, number: usize) -> TcpStream {
         connect_prepared(self.address, number, |socket| socket.set_recv_buffer_size(4096).unwrap())
+    }
+
+    /// Waits until this many requests have come in all, and none waits in the queue.
+    pub(crate) fn forwards_all(&self, requests: u64) {
+        let is_done = || {
+            let get = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+            let metrics = roundtrip(TcpStream::connect(self.admin).unwrap(), get).text();
+            metric(&metrics, "tollgate_requests_total") >= requests
+                && metric(&metrics, "tollgate_requests_waiting") == 0
+        };
+        eventually("all requests are forwarded", is_done);
     }
 
     /// Measures the memory of the gate for `connections`. `open` returns a connection and the bytes sent on it.

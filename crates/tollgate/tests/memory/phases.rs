@@ -32,8 +32,16 @@ const RESPONSE: u64 = 160 << 10;
 const BUFFERED: u64 = 1200 << 10;
 
 /// An HTTP/2 connection with 128 responses that are not read. They may use a quarter of `buffer.memory` per address:
-/// 400 KiB for each measured connection. Some of its requests are at the backend meanwhile.
-const STREAMS_UNREAD: u64 = STREAMS + (512 << 10);
+/// 400 KiB for each measured connection. Some of its requests are at the backend meanwhile, and others wait in the
+/// queue until responses are read.
+const STREAMS_UNREAD: u64 = STREAMS + (1 << 20);
+
+/// Connections with 128 requests with large heads.
+const STREAMS_CONNECTIONS: usize = 30;
+/// `hold.memory` of the gate that gets 30 times 128 requests with large heads.
+const QUEUE_MEMORY: u64 = 8 << 20;
+/// An HTTP/2 connection with 128 requests in the queue, of which `hold.memory` counts 10 KiB each.
+const STREAMS_QUEUED: u64 = HTTP_2 + 128 * (10 << 10);
 
 /// Measures all phases.
 pub(crate) fn all() -> Vec<Measured> {
@@ -56,8 +64,14 @@ pub(crate) fn all() -> Vec<Measured> {
         ),
         queued(),
         http_2_idle(),
-        http_2_streams("HTTP/2, 128 small bodies that do not come", H2C, true),
-        http_2_streams("HTTP/2, 128 requests in the queue", &format!("{H2C}\n{QUEUE}"), false),
+        http_2_streams("HTTP/2, 128 small bodies that do not come", STREAMS, H2C, true),
+        http_2_queued(),
+        http_2_streams(
+            "HTTP/2, 128 requests for a queue of 8 MiB",
+            STREAMS + QUEUE_MEMORY / STREAMS_CONNECTIONS as u64,
+            &format!("{H2C}\nin_flight = 1\nhold = {{ total = 16000, max = \"60s\", memory = \"8MiB\" }}"),
+            false,
+        ),
         unread(),
         http_2_unread("HTTP/2, 128 responses that are not read", STREAMS, 2, 0),
         http_2_unread("HTTP/2, 128 responses of 4 kB that are not read", STREAMS_UNREAD, 4000, 0),
@@ -172,7 +186,7 @@ fn http_2_idle() -> Measured {
 }
 
 /// 128 requests whose heads of 30 kB are references into the dynamic table: 22 bytes each on the wire.
-fn http_2_streams(phase: &'static str, lines: &str, has_body: bool) -> Measured {
+fn http_2_streams(phase: &'static str, constant: u64, lines: &str, has_body: bool) -> Measured {
     let gate = Gate::start(backend(b""), lines);
     let method = if has_body { 0x83 } else { 0x82 };
     let fields = [literal(Err(b"x-a"), &[b'v'; 3800]), literal(Ok(1), b"a"), literal(Ok(28), b"100")].concat();
@@ -188,7 +202,18 @@ fn http_2_streams(phase: &'static str, lines: &str, has_body: bool) -> Measured 
         }
         bytes.extend(headers(2 * stream + 1, &block, !has_body));
     }
-    gate.measure(phase, STREAMS, 30, |number| sending(&gate, number, &bytes))
+    gate.measure(phase, constant, STREAMS_CONNECTIONS, |number| sending(&gate, number, &bytes))
+}
+
+/// 128 requests with small heads.
+fn http_2_queued() -> Measured {
+    let gate = Gate::start(backend(b""), &format!("{H2C}\n{QUEUE}"));
+    let mut bytes = PREFACE.to_vec();
+    bytes.extend(headers(1, &[&[0x82, 0x86, 0x84][..], &literal(Ok(1), b"a")].concat(), true));
+    for stream in 1..128 {
+        bytes.extend(headers(2 * stream + 1, &[0x82, 0x86, 0x84, 0xbe], true));
+    }
+    gate.measure("HTTP/2, 128 requests in the queue", STREAMS_QUEUED, 20, |number| sending(&gate, number, &bytes))
 }
 
 fn unread() -> Measured {
@@ -221,6 +246,10 @@ fn http_2_unread(phase: &'static str, constant: u64, length: usize, window: u32)
     gate.measure(phase, constant, connections, |number| {
         let mut stream = gate.connect_with_small_buffer(number);
         stream.write_all(&bytes).unwrap();
+        if length < 1000 {
+            // The memory of waiting requests would be measured too, because the allocator keeps it.
+            gate.forwards_all(128 * (number as u64 + 1));
+        }
         (stream, bytes.len())
     })
 }

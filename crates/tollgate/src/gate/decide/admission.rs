@@ -52,6 +52,9 @@ use ticket::Sending;
 pub(crate) use ticket::Ticket;
 use tollgate_core::decision::Act;
 
+/// The time after which a client may send a request again for which its HTTP/2 connection had no memory.
+const MEMORY_BACKOFF: Span = Span::from_secs(1);
+
 /// The state of all decisions, shared by all threads of a gate.
 pub(crate) struct Admission {
     /// The clock of all decisions.
@@ -387,6 +390,14 @@ impl Admission {
             self.log_queue_act(client, log, Act::Refuse, (bound, Some(standing)), retry_after);
             Refusal::by_queue(bound.reason, are_own, retry_after, Some(standing.wait))
         })
+    }
+
+    /// Refuses an HTTP/2 request because incomplete requests or unread responses take up the memory of its connection,
+    /// and logs that.
+    pub(crate) fn refuse_by_memory(&self, client: IpAddr, log: &EngagementLog) -> Refusal {
+        let bound = QueueBound { reason: "connection-memory", observed: 0, allowed: 0 };
+        self.log_queue_act(client, log, Act::Refuse, (bound, None), MEMORY_BACKOFF);
+        Refusal::by_queue(bound.reason, false, MEMORY_BACKOFF, None)
     }
 
     /// Logs an act of the queue, or of the limits on uploads, which have no standing.

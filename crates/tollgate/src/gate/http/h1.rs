@@ -49,7 +49,7 @@ pub(crate) async fn serve(socket: &Socket, mut buffer: ReadBuffer, peer: &Connec
         let Some(head) = find_head(socket, &mut buffer, &worker.settings()).await else { return };
         match Box::pin(serve_requests(socket, &mut buffer, head, peer, worker)).await {
             After::Keep => patience = worker.settings().timeouts.keep_alive,
-            After::Cut | After::Left => return,
+            After::Cut | After::Left | After::Unanswered => return,
             After::Close => return linger(socket, &mut buffer).await,
             After::Tunnel(backend, slot) => {
                 let (_counted, idle_max) = (worker.count_tunnel(), worker.settings().timeouts.upgraded_idle);

@@ -21,6 +21,9 @@ pub(crate) const COPY_MAX: usize = 4 * 1024;
 /// Unsent bytes that are kept to be sent together with the next piece, if that follows at once. More are sent at once.
 pub(crate) const KEEP_MAX: usize = 16 * 1024;
 
+/// An estimate of the memory of a waiting request's task and buffers, in bytes.
+const WAITING_TASK_BYTES: usize = 4096;
+
 const MALFORMED_CHUNKS: PeerError = PeerError::Malformed("the chunks of the body are malformed");
 
 /// The interval of checks whether a client is still there, while its unread bytes fill the buffer.
@@ -191,6 +194,14 @@ impl ClientBody for BodyReader<'_> {
             }
             Length::Empty | Length::UntilClose => Vec::new(),
         }
+    }
+
+    fn buffered_bytes(&self) -> usize {
+        self.buffer.bytes().len()
+    }
+
+    fn task_bytes(&self) -> usize {
+        WAITING_TASK_BYTES
     }
 
     /// Waits until the client leaves. Bytes that come in the meantime stay in the buffer: the rest of the body, or the

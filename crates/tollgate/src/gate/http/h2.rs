@@ -3,8 +3,8 @@
 //! HTTP/2 lets a client open and reset streams and send empty frames at little cost. The `h2` crate limits what it can
 //! see; the rest is limited here. A stream that was reset still has its request at the backend, so it counts until the
 //! backend has finished, and a client that resets more streams than it lets finish is disconnected. The memory of
-//! requests that are not forwarded yet is limited by a [`ConnectionBudget`]: requests that do not fit are parked, which
-//! means that they wait without a task.
+//! requests that are not forwarded yet is limited by the queue while they wait in it, and otherwise by a
+//! [`ConnectionBudget`]: requests that do not fit are parked, which means that they wait without a task.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -18,6 +18,7 @@ use bytes::Bytes;
 use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Request};
+use tollgate_core::time::Span;
 use tollgate_wire::http1::{Fields, Length, ResponseHead};
 
 use super::body::{PeerError, Piece, Rest, Sink, Source};
@@ -29,6 +30,7 @@ use super::h2_budget::{ConnectionBudget, MemoryCharge, RequestSize};
 use super::h2_connect;
 use super::h2_head;
 use super::h2_io::H2Io;
+use super::h2_refusal;
 use super::h2_unsent::UnsentBytes;
 use super::halves::{ClientBody, GATHERED_MAX, Reply, Sent, UNSURE_MAX};
 use super::scratch::Scratch;
@@ -37,12 +39,13 @@ use super::tunnel;
 use super::worker::Worker;
 use crate::gate::decide::flow::PAUSE_MAX;
 use crate::gate::decide::identify::ConnectionPeer;
-use crate::gate::net::buffer::ReadBuffer;
+use crate::gate::net::buffer::{LARGE, ReadBuffer};
 use crate::gate::net::caps::CountedConnection;
 use crate::gate::net::pace::{Pace, PaceMeter};
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::{Timer, Way};
 use crate::gate::observe::counters::WorkerCounter;
+use crate::settings::WAITING_BYTES_MAX;
 
 /// The first bytes of every HTTP/2 client.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -63,6 +66,9 @@ const RESETS_MAX: u32 = 200;
 /// The last piece of a response up to this size is passed to the `h2` crate at once, even if the client's window is
 /// closed: then the task of the request, which takes more memory, ends.
 const LAST_PIECE_MAX: usize = 4 * 1024;
+/// The memory of a request's task and stream while it waits in the queue, in bytes. Measured: see `docs/memory.md`.
+const WAITING_TASK_BYTES: usize = 10 * 1024;
+const _: () = assert!((WAITING_TASK_BYTES + LARGE + GATHERED_MAX) as u64 <= WAITING_BYTES_MAX);
 /// The memory of a request's task while its response waits for the client, in bytes.
 const TASK_BYTES: usize = 20 * 1024;
 /// The time that a client has to close the connection after a GOAWAY.
@@ -174,13 +180,20 @@ async fn serve_streams(
     while let Some(event) = next_event(connection, socket, session, &idle, &mut leaving, &mut parked).await {
         if let Some((request, mut respond)) = event? {
             idle.asked();
-            match session.charge(&request).await {
+            session.worker.counters.count(WorkerCounter::Request);
+            let mut charge = session.charge(&request);
+            if charge.is_none() {
+                // Requests that came in the same burst may be about to enter the queue.
+                tokio::task::yield_now().await;
+                start_parked(&mut parked, session);
+                charge = session.charge(&request);
+            }
+            match charge {
                 Some(charge) => {
-                    session.worker.counters.count(WorkerCounter::Request);
                     session.under_way.set(session.under_way.get() + 1);
                     parked.push_back(ParkedRequest { request, respond, charge, since_ms: idle.now_ms() });
                 }
-                None => session.refuse(&mut respond),
+                None => session.refuse(&request, &mut respond, Span::ZERO),
             }
         }
         start_parked(&mut parked, session);
@@ -189,25 +202,20 @@ async fn serve_streams(
 }
 
 impl H2Session {
-    /// Refuses a request of which nothing has been processed, so that its client may send it again.
-    fn refuse(&self, respond: &mut SendResponse<Bytes>) {
-        self.worker.counters.count(WorkerCounter::Unbuffered);
+    /// Refuses a request of which nothing has been processed, so that its client may send it again. `wait`: the time
+    /// for which it was parked.
+    fn refuse(&self, request: &Request<RecvStream>, respond: &mut SendResponse<Bytes>, wait: Span) {
         respond.send_reset(Reason::REFUSED_STREAM);
+        h2_refusal::record(&self.worker, &self.peer, request, wait);
     }
 
     /// Charges a request as a parked one. None if there is no room even for that.
-    async fn charge(&self, request: &Request<RecvStream>) -> Option<MemoryCharge> {
+    fn charge(&self, request: &Request<RecvStream>) -> Option<MemoryCharge> {
         if self.under_way.get() >= self.worker.settings().bounds.streams_max.saturating_mul(2) {
             return None;
         }
         let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
-        let size = RequestSize::of(request.headers(), target, !request.body().is_end_stream());
-        if let Some(charge) = self.budget.park(size) {
-            return Some(charge);
-        }
-        // Requests that came in the same burst may be about to be forwarded.
-        tokio::task::yield_now().await;
-        self.budget.park(size)
+        self.budget.park(RequestSize::of(request.headers(), target, !request.body().is_end_stream()))
     }
 }
 
@@ -233,11 +241,11 @@ fn start_parked(parked: &mut VecDeque<ParkedRequest>, session: &Rc<H2Session>) {
 fn prune_parked(parked: &mut VecDeque<ParkedRequest>, session: &H2Session, idle: &Timer, cx: &mut Context<'_>) {
     let wait_max = Duration::from(session.worker.settings().hold.max);
     let waited = |since_ms: u64| Duration::from_millis(idle.now_ms().saturating_sub(since_ms));
-    parked.retain_mut(|ParkedRequest { respond, since_ms, .. }| {
+    parked.retain_mut(|ParkedRequest { request, respond, since_ms, .. }| {
         if respond.poll_reset(cx).is_ready() {
             session.resets.set(session.resets.get() + 1);
         } else if waited(*since_ms) > wait_max {
-            session.refuse(respond);
+            session.refuse(request, respond, waited(*since_ms).into());
         } else {
             return true;
         }
@@ -352,7 +360,7 @@ async fn serve_one(
     };
     let half = RefCell::new(ResponseHalf::Responding(respond));
     let reader = StreamReader::new(request.into_body(), pace);
-    let mut body = StreamBody { reader, half: &half, timer: &timer, charge };
+    let mut body = StreamBody { reader, half: &half, timer: &timer, charge, session };
     if websocket {
         body.reader.ended = true;
     }
@@ -382,7 +390,8 @@ async fn serve_one(
     worker.keep_scratch(scratch);
     match after {
         After::Keep | After::Close => session.resets.set(session.resets.get().saturating_sub(1)),
-        After::Cut => half.borrow_mut().reset(),
+        After::Cut => half.borrow_mut().reset(Reason::INTERNAL_ERROR),
+        After::Unanswered => half.borrow_mut().reset(Reason::REFUSED_STREAM),
         After::Left => session.resets.set(session.resets.get() + 1),
         After::Tunnel(backend, slot) => {
             let _counted = worker.count_tunnel();
@@ -391,7 +400,7 @@ async fn serve_one(
             reply.open(idle_max);
             tunnel::run_stream(&mut body, &mut reply, *backend, slot, idle_max).await;
             if !reply.ended {
-                half.borrow_mut().reset();
+                half.borrow_mut().reset(Reason::INTERNAL_ERROR);
             }
         }
     }
@@ -412,10 +421,10 @@ impl ResponseHalf {
         }
     }
 
-    fn reset(&mut self) {
+    fn reset(&mut self, reason: Reason) {
         match self {
-            Self::Responding(respond) => respond.send_reset(Reason::INTERNAL_ERROR),
-            Self::Sending(stream) => stream.send_reset(Reason::INTERNAL_ERROR),
+            Self::Responding(respond) => respond.send_reset(reason),
+            Self::Sending(stream) => stream.send_reset(reason),
         }
     }
 }
@@ -427,6 +436,7 @@ struct StreamBody<'a> {
     timer: &'a Timer,
     /// The memory that the request is charged for.
     charge: MemoryCharge,
+    session: &'a H2Session,
 }
 
 impl Source for StreamBody<'_> {
@@ -470,6 +480,26 @@ impl ClientBody for StreamBody<'_> {
 
     fn has_ended(&self) -> bool {
         self.reader.ended
+    }
+
+    fn buffered_bytes(&self) -> usize {
+        self.reader.ahead.len()
+    }
+
+    fn task_bytes(&self) -> usize {
+        WAITING_TASK_BYTES
+    }
+
+    fn enters_queue(&mut self) {
+        self.charge.enter_queue();
+    }
+
+    fn leaves_queue(&mut self) {
+        self.charge.leave_queue();
+    }
+
+    fn is_unread(&self) -> bool {
+        self.session.is_blocked.get() && self.charge.lacks_room_for_response()
     }
 
     fn forwarded(&mut self) {

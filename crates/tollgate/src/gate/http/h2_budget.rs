@@ -1,19 +1,31 @@
-//! Limits the memory of the requests of one HTTP/2 connection before they are forwarded.
+//! Limits the memory of the requests of one HTTP/2 connection before they are forwarded, except while they wait in the
+//! queue.
 //!
 //! A head costs its sender a few bytes, because HPACK refers to earlier fields. A request that is served costs the gate
 //! a task, a copy of its head, and buffers, so 128 requests that never become complete would take a thousand times the
-//! memory that was sent for them. Therefore every request is charged for its memory until it is forwarded; then only
-//! its head is charged, and the limits of the backend apply. The budget of a connection is [`BASE_BYTES`], plus
-//! [`BYTES_PER_RECEIVED_BYTE`] for each byte that the client has sent. A request that does not fit is parked: it is a
-//! table of fields without a task, until others of its connection have been forwarded or more bytes were received. A
-//! head that does not even fit as a parked one is refused (REFUSED_STREAM), so that its client sends it again.
+//! memory that was sent for them. Therefore a request is charged to its connection:
+//!
+//! | phase | charged | limit | next |
+//! |---|---|---|---|
+//! | parked: a table of fields without a task | the table | [`PARKED_MAX`] | served, refused |
+//! | served: it has a task, and is neither in the queue nor forwarded | the task, and its head twice | [`SERVED_MAX`]; with an incomplete body, half of [`BASE_BYTES`] and of [`BYTES_PER_RECEIVED_BYTE`] for each byte that the client has sent | queued, forwarded |
+//! | queued: it is complete and waits in the queue | nothing: the queue bounds its memory (`hold.memory`) | | served |
+//! | forwarded: it is at a backend | its head twice | [`FORWARDED_HEADS_MAX`], and the limits of the backend | |
+//!
+//! A connection may belong to a proxy, so one client's requests must not delay those of others outside the queue. A
+//! complete request passes through `served` without a wait, unless a rule or Redis delays it, so a connection needs
+//! little memory for any number of them. A request that does not fit is parked until others of its connection go on
+//! or more bytes were received. That happens if bodies, responses, or holds of rules take up the memory. A request that
+//! is parked for too long, or does not even fit as a parked one, is refused (REFUSED_STREAM), so that its client sends
+//! it again.
 //!
 //! Heads of responses that the client does not read are kept by the `h2` crate. They are charged too: no further
-//! request is served while there are more than [`UNSENT_HEADS_MAX`] bytes of them.
+//! request is served while there are more than [`UNSENT_HEADS_MAX`] bytes of them, and requests whose turn in the queue
+//! comes are refused while there are more than [`UNSENT_HEADS_OF_QUEUED_MAX`].
 //!
 //! Memory beyond [`BASE_BYTES`] is borrowed from the budgets of the address and of all connections
-//! ([`CountedConnection::borrow`]). If the client reads its responses, one request is served whatever others have
-//! borrowed, so that the connection makes progress.
+//! ([`CountedConnection::borrow`]). If the client reads its responses, one complete request and one with an incomplete
+//! body are served whatever others have borrowed, so that the connection makes progress.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -28,18 +40,22 @@ use crate::gate::net::caps::CountedConnection;
 
 /// Bytes for the requests of a connection that are not borrowed.
 const BASE_BYTES: usize = 64 << 10;
-/// Bytes for served requests for each byte that was received on the connection.
+/// Bytes for served requests with bodies for each byte that was received on the connection.
 const BYTES_PER_RECEIVED_BYTE: u64 = 10;
-/// The limit for requests that are served and not forwarded: 128 requests with heads of several kB. It is this large
-/// for uploads: nothing reads the data of parked ones, so they would fill the window of the connection.
+/// The limit for requests that are served: 128 requests with heads of several kB. It is this large for requests that
+/// rules hold, and for uploads: nothing reads the data of parked ones, so they would fill the window of the connection.
 const SERVED_MAX: usize = 6 << 20;
 /// The limit for parked requests: 128 requests with twenty fields.
 const PARKED_MAX: usize = 640 << 10;
-/// The limit for heads of forwarded requests: 128 heads of 4 kB.
+/// The limit for heads of forwarded requests, above which no further request is served: 128 heads of 4 kB. Requests
+/// that are served or queued may add theirs.
 const FORWARDED_HEADS_MAX: usize = 1 << 20;
 /// The limit for heads of responses in the `h2` crate, above which no further request is served: 60 heads with twenty
-/// fields. Requests in flight may add theirs.
+/// fields. Requests in the queue and in flight may add theirs.
 const UNSENT_HEADS_MAX: usize = 256 << 10;
+/// The limit for heads of responses in the `h2` crate, above which a request that leaves the queue is refused: 128
+/// heads with twenty fields. Requests in flight may add theirs.
+const UNSENT_HEADS_OF_QUEUED_MAX: usize = 640 << 10;
 /// Heads of responses that are larger than this are charged even if the client reads.
 const USUAL_HEAD_BYTES: usize = 8 << 10;
 /// Bytes that are borrowed at a time.
@@ -56,7 +72,7 @@ pub(crate) struct ConnectionBudget {
     counted: RefCell<CountedConnection>,
     /// The charges of parked requests.
     parked: Cell<usize>,
-    /// The charges of served requests.
+    /// The charges of served requests. Those that wait in the queue are not among them.
     served: Cell<usize>,
     /// The part of `served` for requests with incomplete bodies.
     gathering: Cell<usize>,
@@ -79,7 +95,7 @@ pub(crate) struct RequestSize {
     served: usize,
     /// While it is forwarded: a part of `served` that is kept until the request ends.
     head: usize,
-    /// Whether the body was incomplete when the head came.
+    /// Whether the body was incomplete when the head came, and still may be.
     has_body: bool,
 }
 
@@ -101,13 +117,15 @@ pub(crate) struct MemoryCharge {
     phase: ChargePhase,
 }
 
-/// The phase of a request. A charge goes through these in order, and may be dropped in any of them.
+/// The phase of a request. A charge may be dropped in any of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChargePhase {
-    /// It waits without a task.
+    /// It waits without a task. Next: `Served`.
     Parked,
-    /// It has a task, and was not forwarded yet.
+    /// It has a task, and is neither in the queue nor forwarded. Next: `Queued`, `Forwarded`.
     Served,
+    /// It is complete and waits in the queue, which bounds its memory. Next: `Served`.
+    Queued,
     /// It is at a backend.
     Forwarded,
 }
@@ -173,15 +191,17 @@ impl ConnectionBudget {
         }
     }
 
-    /// The charged bytes, except for forwarded requests. The part beyond [`BASE_BYTES`] must be borrowed.
+    /// The charged bytes, of forwarded requests only those above their limit. The part beyond [`BASE_BYTES`] must be
+    /// borrowed.
     fn held(&self) -> usize {
-        self.parked.get() + self.served.get() + self.unsent_heads.load(Ordering::Relaxed)
+        let forwarded = self.forwarded.get().saturating_sub(FORWARDED_HEADS_MAX);
+        self.parked.get() + self.served.get() + forwarded + self.unsent_heads.load(Ordering::Relaxed)
     }
 
-    /// The current limit for served requests.
-    fn served_max(&self) -> usize {
+    /// The current limit for served requests with incomplete bodies.
+    fn gathering_max(&self) -> usize {
         let earned = usize::try_from(self.received.get().saturating_mul(BYTES_PER_RECEIVED_BYTE)).unwrap_or(usize::MAX);
-        BASE_BYTES.saturating_add(earned).min(SERVED_MAX)
+        BASE_BYTES.saturating_add(earned).min(SERVED_MAX) / 2
     }
 
     /// Borrows enough for the charges and this many more bytes. Returns whether that was possible.
@@ -206,8 +226,9 @@ impl ConnectionBudget {
 }
 
 impl MemoryCharge {
-    /// Charges the request as a served one, if it fits, or if no other one is served. Returns whether it did. It does
-    /// not if the heads of forwarded requests or of unread responses take too much memory.
+    /// Charges the request as a served one, if it fits, or if no other one is served; for a complete request, if no
+    /// other complete one is. Returns whether it did. It does not if the heads of forwarded requests or of unread
+    /// responses take too much memory.
     ///
     /// Requests with incomplete bodies may use half of the budget: a client that stalls its uploads does not block its
     /// other requests.
@@ -220,20 +241,42 @@ impl MemoryCharge {
         if unsent_heads > UNSENT_HEADS_MAX || (unsent_heads > 0 && !budget.borrow(served)) {
             return false;
         }
-        if budget.served.get() > 0 {
-            let gathering = budget.gathering.get();
-            let fits_half = !has_body || gathering == 0 || gathering + served <= budget.served_max() / 2;
-            if !fits_half || budget.served.get() + served > budget.served_max() || !budget.borrow(served) {
+        let (all, gathering) = (budget.served.get(), budget.gathering.get());
+        let others = if has_body { all } else { all - gathering };
+        if others > 0 {
+            let fits_half = !has_body || gathering == 0 || gathering + served <= budget.gathering_max();
+            if !fits_half || all + served > SERVED_MAX || !budget.borrow(served) {
                 return false;
             }
         }
         budget.parked.set(budget.parked.get() - parked);
-        budget.served.set(budget.served.get() + served);
-        if has_body {
-            budget.gathering.set(budget.gathering.get() + served);
-        }
         self.phase = ChargePhase::Served;
+        self.add_served();
         true
+    }
+
+    /// Ends the charge of a complete request that enters the queue.
+    pub(crate) fn enter_queue(&mut self) {
+        self.release();
+        self.phase = ChargePhase::Queued;
+        self.size.has_body = false;
+        self.budget.released();
+    }
+
+    /// Charges a request as a served one again, if it was in the queue. Its memory is in use, so it is charged even if
+    /// it does not fit; further requests are parked then.
+    pub(crate) fn leave_queue(&mut self) {
+        if self.phase == ChargePhase::Queued {
+            self.phase = ChargePhase::Served;
+            self.add_served();
+            let _ = self.budget.borrow(0);
+        }
+    }
+
+    /// Whether unsent heads of responses leave no memory for another response.
+    pub(crate) fn lacks_room_for_response(&self) -> bool {
+        let unsent_heads = self.budget.unsent_heads.load(Ordering::Relaxed);
+        unsent_heads > UNSENT_HEADS_OF_QUEUED_MAX || (unsent_heads > 0 && !self.budget.borrow(0))
     }
 
     /// Charges the request as a forwarded one.
@@ -241,6 +284,15 @@ impl MemoryCharge {
         self.release();
         self.phase = ChargePhase::Forwarded;
         self.budget.forwarded.set(self.budget.forwarded.get() + self.size.head);
+        self.budget.released();
+    }
+
+    fn add_served(&self) {
+        let (budget, RequestSize { served, has_body, .. }) = (&self.budget, self.size);
+        budget.served.set(budget.served.get() + served);
+        if has_body {
+            budget.gathering.set(budget.gathering.get() + served);
+        }
     }
 
     /// Ends the charge of the current phase.
@@ -254,15 +306,16 @@ impl MemoryCharge {
                     budget.gathering.set(budget.gathering.get() - served);
                 }
             }
+            ChargePhase::Queued => {}
             ChargePhase::Forwarded => budget.forwarded.set(budget.forwarded.get() - head),
         }
-        budget.released();
     }
 }
 
 impl Drop for MemoryCharge {
     fn drop(&mut self) {
         self.release();
+        self.budget.released();
     }
 }
 
@@ -293,11 +346,41 @@ mod tests {
     }
 
     #[test]
-    fn requests_with_usual_heads_are_parked_and_not_refused() {
+    fn requests_with_incomplete_bodies_and_usual_heads_are_parked_and_not_refused() {
         let budget = budget(10_000);
-        let (charges, served) = burst(&budget, size(20, 50, false), 128);
+        let (charges, served) = burst(&budget, size(20, 50, true), 128);
         assert_eq!(charges.len(), 128);
-        assert!((4..20).contains(&served), "{served}");
+        assert!((2..10).contains(&served), "{served}");
+    }
+
+    #[test]
+    fn complete_requests_are_served_however_few_bytes_they_cost_their_sender() {
+        let (charges, served) = burst(&budget(2000), size(20, 50, false), 128);
+        assert_eq!((charges.len(), served), (128, 128));
+    }
+
+    #[test]
+    fn requests_in_the_queue_are_not_charged_and_those_that_leave_it_are() {
+        let (budget, large) = (budget(2000), size(8, 3800, false));
+        let mut charges = Vec::new();
+        for _ in 0..100 {
+            let mut charge = budget.park(large).unwrap();
+            assert!(charge.serve());
+            charge.enter_queue();
+            charges.push(charge);
+        }
+        assert_eq!((budget.held(), budget.counted.borrow().borrowed), (0, 0));
+        for charge in &mut charges {
+            charge.leave_queue();
+        }
+        assert_eq!(budget.held(), 100 * large.served);
+        assert!(!budget.park(large).unwrap().serve(), "refused requests whose responses are not read");
+        for charge in &mut charges[..50] {
+            charge.forward();
+        }
+        assert_eq!(budget.held(), 50 * (large.served + large.head) - FORWARDED_HEADS_MAX);
+        drop(charges);
+        assert_eq!((budget.held(), budget.counted.borrow().borrowed), (0, 0));
     }
 
     #[test]
@@ -367,6 +450,21 @@ mod tests {
         }
         assert!((20..40).contains(&held.len()), "{}", held.len());
         assert!(budget.counted.borrow().borrowed > 0);
+        let mut queued = held.pop().map(|_| budget.park(size(5, 50, false)).unwrap()).unwrap();
+        assert!(queued.serve());
+        queued.enter_queue();
+        for _ in 0..100 {
+            queued.leave_queue();
+            if queued.lacks_room_for_response() {
+                break;
+            }
+            queued.enter_queue();
+            let mut headers = response(20, 300);
+            budget.charge_head(&mut headers, true);
+            held.push(headers);
+        }
+        assert!((60..80).contains(&held.len()), "{}", held.len());
+        drop(queued);
         held.clear();
         assert!(serves(&budget));
         budget.trim();
@@ -380,9 +478,11 @@ mod tests {
         let budget = budget(0);
         let mut first = budget.park(size(100, 10_000, true)).unwrap();
         assert!(first.serve());
-        let mut second = budget.park(size(1, 1, false)).unwrap();
+        let mut second = budget.park(size(1, 1, true)).unwrap();
         assert!(!second.serve());
-        drop(first);
+        let mut complete = budget.park(size(100, 10_000, false)).unwrap();
+        assert!(complete.serve(), "a body that does not come blocks no complete request");
+        drop((first, complete));
         assert!(second.serve());
     }
 }

@@ -35,6 +35,23 @@ pub(crate) trait ClientBody: Source {
     /// Whether the whole body has been read.
     fn has_ended(&self) -> bool;
 
+    /// The bytes of the request that are buffered, besides its head.
+    fn buffered_bytes(&self) -> usize;
+
+    /// The memory of the request's task while it waits in the queue, and of its stream in HTTP/2, in bytes.
+    fn task_bytes(&self) -> usize;
+
+    /// The request is complete and enters the queue: the queue bounds its memory until it leaves.
+    fn enters_queue(&mut self) {}
+
+    /// The request has left the queue, with a permit or a refusal. It may not have been in the queue.
+    fn leaves_queue(&mut self) {}
+
+    /// Whether the client leaves so many responses unread that no further request may be forwarded.
+    fn is_unread(&self) -> bool {
+        false
+    }
+
     /// The request is forwarded: from now on the limits of the backend bound its memory.
     fn forwarded(&mut self) {}
 }

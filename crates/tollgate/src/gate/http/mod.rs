@@ -26,6 +26,7 @@ pub(super) mod h2_budget;
 pub(super) mod h2_connect;
 pub(super) mod h2_head;
 pub(super) mod h2_io;
+pub(super) mod h2_refusal;
 pub(super) mod h2_unsent;
 pub(super) mod halves;
 pub(super) mod health_check;

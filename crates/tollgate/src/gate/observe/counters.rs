@@ -12,7 +12,7 @@ counters! {
     Unopened = "connections_unopened": "Connections that failed before HTTP, in the PROXY header or TLS",
     AcceptFailed = "accept_failures": "Failures to accept a connection, for lack of file descriptors or memory",
     Calmed = "h2_calmed": "HTTP/2 connections closed because the client reset more requests than it let finish",
-    Unbuffered = "h2_refused": "HTTP/2 requests refused because their connection used too much memory",
+    Unbuffered = "h2_refused": "HTTP/2 requests refused with REFUSED_STREAM because their connection used too much memory",
     Request = "requests": "Requests read",
     Malformed = "requests_malformed": "Requests rejected because they are malformed or ambiguous",
     Misdirected = "requests_misdirected": "Requests answered with 421 because no site has their host",

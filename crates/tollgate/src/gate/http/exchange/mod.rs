@@ -43,7 +43,7 @@ use super::backend::sites::SiteBackends;
 use super::backend::{AllDown, Backend, BackendSlot, Backends, connect};
 use super::body::{PeerError, Piece, Rest, Sink as _, Source};
 use super::download::drain;
-use super::halves::{ClientBody, GATHERED_MAX, Reply};
+use super::halves::{ClientBody, GATHERED_MAX, Reply, Sent};
 use super::own_answer;
 use super::scratch::BackendScratch;
 use super::spool::Overflow;
@@ -52,11 +52,10 @@ use super::worker::Worker;
 use crate::gate::decide::admission::{Outcome, Ticket, Turn};
 use crate::gate::decide::identify::{ConnectionPeer, RequestView, user_agent};
 use crate::gate::decide::refusal::{Refusal, jittered_secs, spread_of};
-use crate::gate::net::buffer::LARGE;
 use crate::gate::net::timer::CLOSED_AT_ONCE;
 use crate::gate::observe::counters::WorkerCounter;
 use crate::gate::observe::failure_log::Failure;
-use crate::settings::{Gate as Settings, WAITING_BYTES_MAX};
+use crate::settings::Gate as Settings;
 use crate::telemetry::Trace;
 use attempt::{AttemptEnd, Upstream};
 use body_type::BodyType;
@@ -66,9 +65,6 @@ use departure::unless_departed;
 const UNSENT_RETRIES_MAX: u32 = 2;
 /// Backends that are tried for one request if no connection can be made.
 const BACKENDS_TRIED_MAX: usize = 3;
-/// An estimate of the memory of a waiting request's task and buffers, in bytes.
-const WAITING_TASK_BYTES: u64 = 4096;
-const _: () = assert!(WAITING_TASK_BYTES + LARGE as u64 + GATHERED_MAX as u64 <= WAITING_BYTES_MAX);
 
 /// The state of the client's connection after an exchange.
 pub(crate) enum After {
@@ -80,6 +76,8 @@ pub(crate) enum After {
     Cut,
     /// The client has left.
     Left,
+    /// The request was refused without a response, for which there is no memory. The client may send it again.
+    Unanswered,
     /// The connection is no longer HTTP: it is joined with the connection to the backend.
     Tunnel(Box<H1Connection>, BackendSlot),
 }
@@ -106,6 +104,8 @@ enum End {
     },
     /// A rule or the queue refused the request.
     Refused(Refusal),
+    /// The request was refused, and the client's unread responses leave no memory for another one.
+    Unanswered(Refusal),
     /// The request cannot be served. The client gets a response with this status.
     Failed { status: u16, detail: &'static str, retry_secs: Option<u64> },
     /// The client gets nothing more.
@@ -121,7 +121,7 @@ impl End {
         match self {
             Self::Answered { .. } | Self::Upgraded(..) => Some(Outcome::Answered),
             Self::ClientFailed { outcome, .. } => *outcome,
-            Self::Refused(_) | Self::Failed { .. } | Self::Cut => Some(Outcome::Failed),
+            Self::Refused(_) | Self::Unanswered(_) | Self::Failed { .. } | Self::Cut => Some(Outcome::Failed),
         }
     }
 }
@@ -340,11 +340,14 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         let (admission, log) = (&worker.shared.admission, &worker.engagements);
         let view = RequestView { json: &self.json, ..RequestView::new(self.client, request) };
         let ticket = self.ticket.as_mut().expect("the rules have admitted the request");
+        if is_whole {
+            self.body.enters_queue();
+        }
         let turn = Turn {
             client: self.client,
             claim: admission.claim(&view, peer.tenant(&view, self.client)),
             is_whole,
-            bytes: waiting_bytes(request, is_whole),
+            bytes: waiting_bytes(request, self.body),
         };
         let mut picked = None;
         let pick = |request| {
@@ -352,7 +355,12 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
             picked = backends.of(view.host()).pick(request).cloned();
             picked.as_ref().map_or_else(|| admission.queues.first(), |backend| backend.queue.clone())
         };
-        or_departure(pin!(admission.take_turn(ticket, turn, pick, log)), self.body).await?.map_err(End::Refused)?;
+        let granted = or_departure(pin!(admission.take_turn(ticket, turn, pick, log)), self.body).await;
+        self.body.leaves_queue();
+        granted?.map_err(End::Refused)?;
+        if self.body.is_unread() {
+            return Err(End::Unanswered(admission.refuse_by_memory(self.client, log)));
+        }
         match admission.recheck(ticket, &view, log) {
             Some(refusal) => Err(End::Refused(refusal)),
             None => Ok(picked),
@@ -481,6 +489,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
                 self.answer_failure(408, "the request took too long to arrive", None, false).await
             }
             End::Refused(refusal) => self.refuse(&refusal).await,
+            End::Unanswered(refusal) => self.refuse_unanswered(&refusal),
             End::Failed { status, detail, retry_secs } => {
                 let keep = self.can_keep();
                 self.answer_failure(status, detail, retry_secs, keep).await
@@ -593,8 +602,9 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         After::Left
     }
 
-    async fn refuse(&mut self, refusal: &Refusal) -> After {
-        let Inbound { worker, settings, request, response, .. } = &mut self.inbound;
+    /// Records a refusal.
+    fn refused(&mut self, refusal: &Refusal) {
+        let Inbound { worker, request, .. } = &mut self.inbound;
         let stats = &worker.shared.stats;
         stats.spenders.refused(self.client, || user_agent(request), self.since);
         worker.counters.count(WorkerCounter::Refused);
@@ -602,10 +612,29 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         if let Some(record) = &mut self.access_record {
             record.refused(refusal, stats.clock.now().since(self.since));
         }
+    }
+
+    async fn refuse(&mut self, refusal: &Refusal) -> After {
+        self.refused(refusal);
+        let Inbound { worker, settings, request, response, .. } = &mut self.inbound;
         let random = spread_of(self.client, worker.timers.now_ms());
         let body = own_answer::refuse(refusal, request, response, &settings.pages, random);
         let keep = self.can_keep();
         self.answer(&body, keep).await
+    }
+
+    /// Refuses the request without a response. The access log has the status that the response would have had.
+    fn refuse_unanswered(&mut self, refusal: &Refusal) -> After {
+        self.refused(refusal);
+        let Inbound { worker, request, response, .. } = &mut self.inbound;
+        worker.counters.count(WorkerCounter::Unbuffered);
+        response.clear();
+        response.status = refusal.status();
+        if let Some(record) = self.access_record.take() {
+            let sent = Sent { has_begun: true, ..self.reply.sent() };
+            record.write(worker, self.client, Some(request), response, sent);
+        }
+        After::Unanswered
     }
 
     /// Responds that the request cannot be served.
@@ -651,13 +680,10 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
     }
 }
 
-/// The memory of a request while it waits: its task and buffers, its head, and its body if that is buffered.
-fn waiting_bytes(head: &RequestHead, is_whole: bool) -> u32 {
-    let body = match head.length {
-        Length::Fixed(bytes) if is_whole => bytes,
-        _ => 0,
-    };
-    u32::try_from(WAITING_TASK_BYTES + head.fields.bytes() as u64 + body).unwrap_or(u32::MAX)
+/// The memory of a request while it waits: its task, its head, and the buffered part of its body.
+fn waiting_bytes(head: &RequestHead, body: &impl ClientBody) -> u32 {
+    let head_bytes = head.target().len() + head.fields.bytes();
+    u32::try_from(body.task_bytes() + head_bytes + body.buffered_bytes()).unwrap_or(u32::MAX)
 }
 
 /// Reads a body and drops it. Returns whether it ended within the bound.
