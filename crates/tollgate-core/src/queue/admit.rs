@@ -79,7 +79,7 @@ impl Queue {
     /// | light clients of other networks | this client | goes if |
     /// |---|---|---|
     /// | none are there | | with all that waits, the cost is small, or at most twice the usual |
-    /// | are as fast as in calm | behind its share | the same without what waits, and its network has at most half the usual number |
+    /// | are as fast as in calm | behind its share | the cost is that, and its network has half the usual number |
     /// | are slowed | behind its share | the cost is at most the usual |
     /// | are as fast as in calm | ahead, or contention is on | cost and number are at most the usual |
     fn is_harmless(&self, slot: &Slot, peers: u32, now: Moment) -> bool {

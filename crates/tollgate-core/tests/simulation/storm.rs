@@ -278,10 +278,11 @@ fn random_storm(seed: u64) -> Storm {
     }
 }
 
-/// The worst is a crawler that is there at the start, whose requests cost 0.8 s each, with four times the true cores
-/// named: nobody knows its cost, so more of them go while none ends. Not met yet where nobody knows what is normal because the crawler is there at the start, and where times vary a lot
-/// and the cores in the settings are wrong. With the true cores as the limit of the crawler, 8 runs of each storm miss
-/// the first bound in 4 of 40 cases, the second one in 2, and that of the core use in none.
+/// Not met yet where nobody knows what is normal because the crawler is there at the start, and where times vary a lot
+/// and the cores in the settings are wrong. The worst is a crawler of requests of 0.8 s that is there at the start, with
+/// four times the true cores named: while none of them ends, more of them go. With the true cores as the limit of the
+/// crawler, 8 runs of each storm miss the first bound in 4 of 40 cases, the second one in 2, and that of the core use
+/// in none.
 #[test]
 fn random_crawlers_do_not_slow_people_down() {
     let mut laws = Laws::new(3.0, 2.0, 0.995);
