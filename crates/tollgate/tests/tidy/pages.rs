@@ -227,7 +227,7 @@ const SIZES: [(&str, &str, &str); 13] = [
     ("| 2 to 3 KB |", "memory", "| HTTP/1.1, idle after a request | 27 | 2,684 |"),
     ("TLS, idle | 14 KB |", "memory", "| TLS, idle after a request over HTTP/1.1 | 700 | 14,363 |"),
     ("HTTP/2, idle | 24 KB |", "memory", "| HTTP/2, idle after a request | 48 | 23,654 |"),
-    ("a waiting request | 12 KB |", "memory", "| HTTP/1.1, waiting in the queue | 27 | 12,103 |"),
+    ("a waiting request | 10 KB |", "memory", "| HTTP/1.1, waiting in the queue | 27 | 9,109 |"),
     ("a websocket, silent | 4 KB |", "memory", "| websocket, silent | 68 | 4,003 |"),
 ];
 

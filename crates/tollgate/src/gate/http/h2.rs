@@ -6,6 +6,8 @@
 //! requests that are not forwarded yet is limited by the queue while they wait in it, and otherwise by a
 //! [`ConnectionBudget`]: requests that do not fit are parked, which means that they wait without a task.
 
+mod parked;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -46,6 +48,7 @@ use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::{Timer, Way};
 use crate::gate::observe::counters::WorkerCounter;
 use crate::settings::WAITING_BYTES_MAX;
+use parked::{ParkedRequest, prune_parked, start_parked};
 
 /// The first bytes of every HTTP/2 client.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -100,15 +103,6 @@ struct Leaving {
     asked: bool,
     /// Whether the deadline for closing is set, because no stream is left.
     timed: bool,
-}
-
-/// A request that waits until the budget of its connection has room for it.
-struct ParkedRequest {
-    request: Request<RecvStream>,
-    respond: SendResponse<Bytes>,
-    charge: MemoryCharge,
-    /// The time of its arrival.
-    since_ms: u64,
 }
 
 /// The streams of a connection.
@@ -216,48 +210,6 @@ impl H2Session {
         }
         let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
         self.budget.park(RequestSize::of(request.headers(), target, !request.body().is_end_stream()))
-    }
-}
-
-/// Serves parked requests for which there is room, the oldest first, each in a task of its own.
-fn start_parked(parked: &mut VecDeque<ParkedRequest>, session: &Rc<H2Session>) {
-    let mut next = 0;
-    while let Some(candidate) = parked.get_mut(next) {
-        if !candidate.charge.serve() {
-            next += 1;
-            continue;
-        }
-        let Some(ParkedRequest { request, respond, charge, .. }) = parked.remove(next) else { return };
-        let session = session.clone();
-        tokio::task::spawn_local(async move {
-            serve_one(request, respond, charge, &session).await;
-            session.under_way.set(session.under_way.get() - 1);
-        });
-    }
-}
-
-/// Drops parked requests that their client has reset, and refuses those that have waited too long. The task is woken
-/// when the next one has.
-fn prune_parked(parked: &mut VecDeque<ParkedRequest>, session: &H2Session, idle: &Timer, cx: &mut Context<'_>) {
-    let wait_max = Duration::from(session.worker.settings().hold.max);
-    let waited = |since_ms: u64| Duration::from_millis(idle.now_ms().saturating_sub(since_ms));
-    parked.retain_mut(|ParkedRequest { request, respond, since_ms, .. }| {
-        if respond.poll_reset(cx).is_ready() {
-            session.resets.set(session.resets.get() + 1);
-        } else if waited(*since_ms) > wait_max {
-            session.refuse(request, respond, waited(*since_ms).into());
-        } else {
-            return true;
-        }
-        session.under_way.set(session.under_way.get() - 1);
-        false
-    });
-    match parked.front() {
-        Some(oldest) => {
-            idle.set(Way::Out, wait_max.saturating_sub(waited(oldest.since_ms)));
-            let _ = idle.is_over(Way::Out, cx);
-        }
-        None => idle.clear(Way::Out),
     }
 }
 

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
+use super::End;
 use crate::gate::http::body::PeerError;
 use crate::gate::http::halves::ClientBody;
 
@@ -23,4 +24,12 @@ pub(super) async fn unless_departed<T>(
         Poll::Pending => departure.as_mut().poll(cx).map(Err),
     })
     .await
+}
+
+/// Waits on behalf of a client, as long as the client is there.
+pub(super) async fn or_departure<T>(
+    wait: Pin<&mut impl Future<Output = T>>,
+    body: &mut impl ClientBody,
+) -> Result<T, End> {
+    unless_departed(wait, body).await.map_err(|_| End::LEFT)
 }

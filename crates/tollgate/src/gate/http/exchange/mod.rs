@@ -26,7 +26,7 @@ mod stream;
 
 use std::io;
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ use crate::settings::Gate as Settings;
 use crate::telemetry::Trace;
 use attempt::{AttemptEnd, Upstream};
 use body_type::BodyType;
-use departure::unless_departed;
+use departure::{or_departure, unless_departed};
 
 /// Further attempts for a request that was not sent, because its connection took no more requests.
 const UNSENT_RETRIES_MAX: u32 = 2;
@@ -696,9 +696,4 @@ async fn discard(body: &mut impl Source, bytes_max: u64) -> Result<bool, PeerErr
             Piece::End(_) => return Ok(true),
         }
     }
-}
-
-/// Waits on behalf of a client, as long as the client is there.
-async fn or_departure<T>(wait: Pin<&mut impl Future<Output = T>>, body: &mut impl ClientBody) -> Result<T, End> {
-    unless_departed(wait, body).await.map_err(|_| End::LEFT)
 }
