@@ -62,14 +62,10 @@ impl Queue {
 
     /// How many peers it may have in flight, if light and heavy clients do not compete.
     pub(super) fn limit_of(&self, slot: &Slot) -> u32 {
-        let mut limit = self.limit.in_force;
-        if !self.limit.is_proven_for(slot.cost) {
-            limit = self.limit.unproven(slot.cost);
-        }
-        if !slot.is_ahead && self.in_flight.has_heavier(slot.octave) {
-            limit = limit.max(WITH_HEAVIER);
-        }
-        limit
+        let is_proven = self.limit.is_proven_for(slot.cost);
+        let limit = if is_proven { self.limit.in_force() } else { self.limit.unproven(slot.cost) };
+        let has_heavier = !slot.is_ahead && self.in_flight.has_heavier(slot.octave);
+        if has_heavier { limit.max(WITH_HEAVIER) } else { limit }
     }
 
     /// Whether one more request does no harm, although there are enough peers, because all requests in flight cost

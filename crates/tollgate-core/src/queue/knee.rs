@@ -121,7 +121,7 @@ impl Knee {
             let is_good = |index: &usize| self.unexplained[*index] - least <= clear;
             let nearest = (0..COUNT).filter(is_good).min_by_key(|index| index.abs_diff(current)).unwrap_or(current);
             Finding::Full(if nearest == current { in_force } else { STEPS[nearest] })
-        } else if follows.saturating_sub(flat) > clear {
+        } else if follows.saturating_sub(flat) > clear && self.has_enough() {
             Finding::Roomy
         } else {
             Finding::Unclear

@@ -125,10 +125,10 @@ pub(super) struct InFlightLimit {
     pub(super) shown: u32,
     /// The cores that the settings name.
     configured_cores: Cores,
-    /// The limit without trials.
+    /// The number that the limit follows from, without trials.
     pub(super) found: u32,
-    /// The limit now.
-    pub(super) in_force: u32,
+    /// Another number than the one found, which is the limit for this wave.
+    trial: Option<u32>,
     /// Whether the regression has found a number that `found` follows from. Otherwise `found` is a guess, and no wait
     /// can be estimated: prices are those of requests that shared the backend with fewer others.
     pub(super) is_clear: bool,
@@ -158,8 +158,6 @@ pub(super) struct InFlightLimit {
     /// When a request last had to wait.
     waited_at: Moment,
     wave: Wave,
-    /// Whether another number than the one found is in force for this wave.
-    is_trial: bool,
     /// When another number was last tried, and how long after that another one is.
     trial_at: Moment,
     trial_after: Span,
@@ -171,7 +169,6 @@ impl InFlightLimit {
         Self {
             configured_cores,
             found: start,
-            in_force: start,
             is_lone: true,
             reference_at: now,
             studied_since: now,
@@ -195,7 +192,7 @@ impl InFlightLimit {
         // Where times do not follow the number in flight, a request seems to cost more the fewer there are.
         let wall = self.reference_wall.filter(|_| self.is_roomy).unwrap_or(Span::ZERO);
         self.is_idle()
-            || self.is_trial
+            || self.trial.is_some()
             || (self.is_clear || self.is_roomy) && price <= self.reference_cost.max(wall).times(COMPARABLE)
     }
 
@@ -220,16 +217,11 @@ impl InFlightLimit {
     /// idle with them, as many as the limit allows. If the route is unseen, twice the number that was seen in flight.
     /// If a request of the route costs more than expected and none has ended, few.
     pub(super) fn exposure(&self, slot: &Slot, now: Moment) -> u32 {
-        let least = self.unknown_allowed();
-        if !self.is_proven_for(slot.cost) {
-            least
-        } else if slot.is_seen || self.is_idle_now(now) {
-            self.in_force.max(least)
-        } else if slot.is_unseen {
-            self.in_force.min(self.shown.saturating_mul(2)).max(least)
-        } else {
-            least
-        }
+        let is_known = slot.is_seen || self.is_idle_now(now);
+        let twice = if slot.is_unseen { self.shown.saturating_mul(2) } else { 0 };
+        let safe = if is_known { IN_FLIGHT_MAX } else { twice };
+        let proven = if self.is_proven_for(slot.cost) { self.in_force().min(safe) } else { 0 };
+        proven.max(self.unknown_allowed())
     }
 
     /// Whether the backend's machine has CPU time to spare while requests wait. All may sleep for a moment, so one
@@ -257,11 +249,8 @@ impl InFlightLimit {
 
     /// A request that started in `wave` is not in flight any more.
     pub(super) const fn end(&mut self, wave: u32) {
-        if wave == self.wave.number {
-            self.wave.started = self.wave.started.saturating_sub(1);
-        } else {
-            self.wave.older = self.wave.older.saturating_sub(1);
-        }
+        let of_wave = if wave == self.wave.number { &mut self.wave.started } else { &mut self.wave.older };
+        *of_wave = of_wave.saturating_sub(1);
     }
 
     /// A reading of the CPU time of the backend's machine.
@@ -273,7 +262,7 @@ impl InFlightLimit {
     /// finds.
     pub(super) fn note_wait(&mut self, now: Moment) {
         if now.since(self.waited_at) > CALM_BEFORE {
-            self.next_wave(self.in_force, self.is_trial, now);
+            self.next_wave(self.trial, now);
         }
         self.waited_at = now;
         self.wave.first_wait_at.get_or_insert(now);
@@ -324,7 +313,7 @@ impl InFlightLimit {
                 (price, None, false, Knee::default());
             self.studied_since = now;
             self.shown = 0;
-            (self.in_force, self.is_trial) = (self.with_sleep_margin(), false);
+            self.trial = None;
         } else if self.reference_cost > price.times(COMPARABLE) {
             if now.since(self.reference_at) < CHEAPER_AFTER {
                 return;
@@ -346,8 +335,8 @@ impl InFlightLimit {
         let serves_all_at_once = !self.has_grown_idle || self.wave.fast_ends >= FAST_ENDS_MIN;
         if self.is_idle_now(now) && may_be_idle && serves_all_at_once {
             self.has_grown_idle = true;
-            self.set(self.in_force * GROWTH_MAX, now);
-        } else if !self.is_clear && self.allowance > self.in_force {
+            self.set(self.in_force() * GROWTH_MAX, now);
+        } else if !self.is_clear && self.allowance > self.in_force() {
             self.set(self.allowance, now);
         } else if self.wave.ends > 0 && now.since(self.wave.since) > WAVE_MAX {
             self.end_wave(dominant, now);
@@ -378,63 +367,52 @@ impl InFlightLimit {
     }
 
     fn end_wave(&mut self, dominant: Option<Price>, now: Moment) {
-        let finding = match self.knee.finding(self.found) {
+        let finding = self.knee.finding(self.found);
+        let is_early = now.since(self.studied_since) < STUDY_MIN || !self.knee.has_enough();
+        if is_early && matches!(finding, Finding::Full(_)) {
             // Too early for a number, but more at once would only let requests overtake those that wait.
-            Finding::Full(_) if now.since(self.studied_since) < STUDY_MIN || !self.knee.has_enough() => {
-                return self.next_wave(self.in_force, self.is_trial, now);
-            }
-            Finding::Roomy if !self.knee.has_enough() => Finding::Unclear,
-            finding => finding,
-        };
-        let was_trial = self.is_trial;
-        self.in_force = self.with_sleep_margin();
+            return self.next_wave(self.trial, now);
+        }
         self.is_roomy = finding == Finding::Roomy || self.is_roomy && finding == Finding::Unclear;
-        let has_waited = self.wave.first_wait_at.is_some();
-        let price = dominant.filter(|_| has_waited).map(|price| price.usual);
+        let may_change = self.wave.first_wait_at.is_some() && !self.is_contended;
+        let price = dominant.filter(|_| may_change).map(|price| price.usual);
+        let is_trial_due = self.trial.is_none() && now.since(self.trial_at) >= self.trial_after;
+        // While the number in flight does not vary, the regression finds nothing, and a remote backend that sleeps
+        // would be kept at a few requests for good.
+        let may_expose_more = is_trial_due && self.knee.has_many() && !self.has_light && !self.is_idle();
         match (finding, price) {
             (Finding::Full(number), _) if number != self.found || !self.is_clear => {
                 (self.is_clear, self.trial_after) = (true, Span::ZERO);
                 self.allowance = if self.has_light { self.allowance } else { 0 };
                 self.set(number.min(self.found.saturating_mul(GROWTH_MAX)), now);
             }
-            _ if self.is_contended => self.next_wave(self.in_force, false, now),
-            (Finding::Roomy, _) if has_waited => self.set(self.found * if self.is_clear { 2 } else { GROWTH_MAX }, now),
-            (_, Some(_)) if self.is_clear && !was_trial && self.is_trial_due(now) => {
-                let is_early = self.trial_after < TRIAL_OF_MORE_AFTER;
-                let number = if is_early { self.found / 2 } else { self.in_force * 2 };
-                let tries = !is_early || !self.is_lone && number > 0;
-                self.try_number(if tries { number } else { self.in_force }, tries, now);
+            (Finding::Roomy, _) if may_change => self.set(self.found * if self.is_clear { 2 } else { GROWTH_MAX }, now),
+            (_, Some(_)) if self.is_clear && is_trial_due => {
+                let is_of_more = self.trial_after >= TRIAL_OF_MORE_AFTER;
+                let number = if is_of_more { self.in_force() * 2 } else { self.found / 2 };
+                let tries = is_of_more || !self.is_lone && number > 0;
+                self.try_number(tries.then_some(number), now);
             }
             (Finding::Unclear, Some(price)) if !self.is_clear && self.found <= self.few(price) => {
                 self.set(self.found * 2, now);
             }
-            (Finding::Unclear, Some(_)) if !self.is_clear && !was_trial && self.may_expose_more(now) => {
-                self.try_number(2 * self.shown.max(self.always_allowed()), true, now);
+            (Finding::Unclear, Some(_)) if !self.is_clear && may_expose_more => {
+                self.try_number(Some(2 * self.shown.max(self.always_allowed())), now);
             }
-            _ => self.next_wave(self.in_force, false, now),
+            _ => self.next_wave(None, now),
         }
     }
 
-    fn is_trial_due(&self, now: Moment) -> bool {
-        now.since(self.trial_at) >= self.trial_after
-    }
-
-    /// Whether more requests than are proven may go for a wave. While the number in flight does not vary, the
-    /// regression finds nothing, and a remote backend that sleeps would be kept at a few requests for good.
-    fn may_expose_more(&self, now: Moment) -> bool {
-        self.knee.has_many() && !self.has_light && !self.is_idle() && self.is_trial_due(now)
-    }
-
     /// Puts a number in force for a wave, and delays the next trial.
-    fn try_number(&mut self, number: u32, is_trial: bool, now: Moment) {
+    fn try_number(&mut self, number: Option<u32>, now: Moment) {
         self.trial_at = now;
         self.trial_after = self.trial_after.times(2).clamp(TRIAL_AFTER_MIN, TRIAL_AFTER_MAX);
-        self.next_wave(number, is_trial, now);
+        self.next_wave(number, now);
     }
 
     /// The limit for requests of this price while nothing is proven.
     pub(super) fn unproven(&self, price: Span) -> u32 {
-        self.few(price).max(self.always_allowed()).min(self.in_force.max(self.allowance))
+        self.few(price).max(self.always_allowed()).min(self.in_force().max(self.allowance))
     }
 
     /// The number of requests of this price that expose no more than [`EXPOSED`].
@@ -457,19 +435,21 @@ impl InFlightLimit {
     /// Puts a number in force for good.
     fn set(&mut self, number: u32, now: Moment) {
         self.found = number.clamp(1, IN_FLIGHT_MAX);
-        self.next_wave(self.with_sleep_margin(), false, now);
+        self.next_wave(None, now);
     }
 
-    /// The number that keeps the backend busy. Where requests compute all the time it is the number found. Where they
-    /// sleep in between, some of that number sleep at any moment, and others have to fill in.
-    fn with_sleep_margin(&self) -> u32 {
+    /// The limit now. Without a trial, the number that keeps the backend busy. Where requests compute all the time it is
+    /// the number found. Where they sleep in between, some of that number sleep at any moment, and others have to fill
+    /// in.
+    pub(super) fn in_force(&self) -> u32 {
         let beyond_cores = self.found.saturating_sub(self.configured_cores.count());
-        (self.found + if self.is_clear { beyond_cores } else { 0 }).min(IN_FLIGHT_MAX)
+        let busy = self.found + if self.is_clear { beyond_cores } else { 0 };
+        self.trial.unwrap_or(busy).min(IN_FLIGHT_MAX)
     }
 
-    /// Begins a wave with this number in force, which is a trial if another one was found.
-    fn next_wave(&mut self, number: u32, is_trial: bool, now: Moment) {
-        (self.in_force, self.is_trial) = (number.clamp(1, IN_FLIGHT_MAX), is_trial);
+    /// Begins a wave, in which another number than the one found may be tried.
+    fn next_wave(&mut self, trial: Option<u32>, now: Moment) {
+        self.trial = trial;
         let Wave { number, older, started, shortest, .. } = self.wave;
         let (number, older) = (number.wrapping_add(1), older + started);
         self.wave = Wave { number, since: now, older, shortest, ..Wave::default() };

@@ -299,7 +299,7 @@ impl Queue {
 
     /// The in-flight limit.
     pub fn limit(&self) -> u32 {
-        self.settings.in_flight.unwrap_or(self.limit.in_force)
+        self.settings.in_flight.unwrap_or(self.limit.in_force())
     }
 
     /// The backend's cores, as far as is known.
