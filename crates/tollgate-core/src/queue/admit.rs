@@ -52,8 +52,8 @@ impl Queue {
         let is_below = count < limit && (!slot.is_ahead || ahead < 2 * limit);
         let has_room = is_below || self.is_harmless(slot, peers.count, now);
         // Few requests of unknown cost go at once. An unseen route of a uniform parent path counts as known for one.
-        let is_alike = |other: &Slot| other.request.route == slot.request.route;
-        let alike = if slot.is_settled && slot.is_unseen { self.number_of(is_alike) } else { 0 };
+        let alike = self.slots_in_flight().filter(|other| other.request.route == slot.request.route);
+        let alike = if slot.is_settled && slot.is_unseen { alike.count() as u32 } else { 0 };
         let is_price_safe = slot.is_settled && alike == 0
             || peers.unsettled + alike < self.limit.exposure(slot, now)
                 && !self.is_exposing(slot, peers.unsettled, now);
@@ -85,10 +85,9 @@ impl Queue {
             return false;
         }
         let cost = in_flight.cost.saturating_add(slot.cost.as_nanos());
-        let small = HARMLESS.as_nanos() / 1000 * u64::from(self.cores().as_milli());
+        let harmless = HARMLESS.as_nanos() / 1000 * u64::from(self.cores().as_milli());
+        let small = harmless.max(2 * in_flight.usual_cost);
         let (is_usual, is_slowed) = (cost <= in_flight.usual_cost, contention.is_slowed());
-        let small = small.max(2 * in_flight.usual_cost);
-        let is_small = cost <= small;
         if !contention.has_light(slot.request.client.network, |_, _| true, now) {
             // If only some went, the others would wait for a whole batch of them.
             let waits: u64 = self.waiting_costs.iter().flatten().sum();
@@ -99,7 +98,7 @@ impl Queue {
             is_usual
         } else {
             let most = limit.unknown_allowed().max(in_flight.usual_count / 2);
-            is_small && (self.in_network(slot).count() as u32) < most
+            cost <= small && (self.in_network(slot).count() as u32) < most
         }
     }
 
@@ -121,8 +120,7 @@ impl Queue {
     /// The requests in flight of a request's network.
     fn in_network(&self, slot: &Slot) -> impl Iterator<Item = &Slot> {
         let network = slot.request.client.network;
-        let in_flight = self.in_flight.requests.iter().map(|at| &self.slots[*at as usize]);
-        in_flight.filter(move |other| other.request.client.network == network)
+        self.slots_in_flight().filter(move |other| other.request.client.network == network)
     }
 
     /// A request ends. It shows what is usual if nothing waits, no client is ahead of its share, and several networks
@@ -160,10 +158,9 @@ impl Queue {
         peers.filter(|other| counts(other)).count() as u32
     }
 
-    /// How many requests in flight meet a condition.
-    pub(super) fn number_of(&self, counts: impl Fn(&Slot) -> bool) -> u32 {
-        let in_flight = self.in_flight.requests.iter().map(|at| &self.slots[*at as usize]);
-        in_flight.filter(|slot| counts(slot)).count() as u32
+    /// The requests in flight.
+    pub(super) fn slots_in_flight(&self) -> impl Iterator<Item = &Slot> {
+        self.in_flight.requests.iter().map(|at| &self.slots[*at as usize])
     }
 
     /// Whether a request goes without waiting, to find out what its unseen route costs. There is one at a time.

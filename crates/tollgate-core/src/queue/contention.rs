@@ -120,8 +120,7 @@ pub(super) struct Contention {
     /// How long the oldest heavy request in flight has been there.
     heavy_age: Span,
     /// The last number that was too large, when, and for how long it is not tried again.
-    failed: Option<(u32, Moment)>,
-    backoff: Span,
+    failed: Option<(u32, Moment, Span)>,
     /// The mean of the last readings of the machine's busy cores, in thousandths, if the gate sees them.
     busy_milli: Option<u64>,
 }
@@ -213,7 +212,7 @@ impl Contention {
     /// force, and heavy requests are short or leave workers free; or light clients have shown nothing, and the backend
     /// has idle cores, or room for short requests.
     fn may_grow(&self, more: u32, lasts: Span, backend: &InFlightLimit, now: Moment) -> bool {
-        if self.failed.is_some_and(|(failed, at)| more >= failed && now.since(at) < self.backoff) {
+        if self.failed.is_some_and(|(failed, at, backoff)| more >= failed && now.since(at) < backoff) {
             return false;
         }
         let (has_room, is_within_cores) = (backend.has_room(self.limit), more <= backend.cores().count());
@@ -263,8 +262,8 @@ impl Contention {
         self.slowdown += deviation / self.samples;
         self.spread += if self.samples > 1 { (deviation.abs() - self.spread) / self.samples } else { 0 };
         if self.samples >= SLOW_SAMPLES && self.slowdown - self.error() / 2 > SLOW && self.limit > 1 {
-            self.backoff = if self.failed.is_some() { self.backoff.times(2).min(BACKOFF_MAX) } else { BACKOFF_MIN };
-            self.failed = Some((self.limit, now));
+            let backoff = self.failed.map_or(BACKOFF_MIN, |(.., backoff)| backoff.times(2).min(BACKOFF_MAX));
+            self.failed = Some((self.limit, now, backoff));
             self.set((self.limit - self.limit / 4).min(self.limit - 1), now);
         }
     }
@@ -295,10 +294,11 @@ impl Queue {
         let (contention, slot) = (&self.contention, &self.slots[at as usize]);
         let is_sample = contention.settled_at.is_some() && contention.is_on(now) && !contention.is_heavy(slot, now);
         let Some(began) = slot.state.reading().filter(|_| is_sample).map(|reading| reading.at()) else { return };
-        let is_older = |other: &Slot| matches!(other.state, State::InFlight(_, reading) if reading.at() < began);
-        let heavy = self.number_of(|other| is_older(other) && contention.is_heavy(other, now));
+        let is_older = |other: &&Slot| matches!(other.state, State::InFlight(_, reading) if reading.at() < began);
+        let older = || self.slots_in_flight().filter(is_older);
+        let heavy = older().filter(|other| contention.is_heavy(other, now)).count() as u32;
         if heavy >= contention.limit {
-            self.contention.spare = contention.spare.max(self.number_of(is_older) - heavy + 1);
+            self.contention.spare = contention.spare.max(older().count() as u32 - heavy + 1);
         }
     }
 
@@ -325,11 +325,9 @@ impl Queue {
         let is_lone = self.lanes.iter().all(|lane| lane.blocks() <= 1);
         (self.limit.is_contended, self.limit.is_lone) = (network.is_some(), is_lone);
         self.limit.has_light = self.contention.served.iter().flatten().any(|(.., at)| now.since(*at) < LASTS);
-        self.limit.is_slowed = self.limit.has_light && self.contention.is_slowed();
         self.contention.update(network, &self.limit, now);
         if network.is_some() {
-            let in_flight = self.in_flight.requests.iter().map(|at| &self.slots[*at as usize]);
-            let heavy = in_flight.filter(|slot| self.contention.is_heavy(slot, now));
+            let heavy = self.slots_in_flight().filter(|slot| self.contention.is_heavy(slot, now));
             let starts = heavy.filter_map(|slot| slot.state.reading().map(|reading| reading.at()));
             let (heavy, oldest) = starts.fold((0, now), |(count, oldest), at| (count + 1, oldest.min(at)));
             let contention = &mut self.contention;

@@ -34,9 +34,9 @@ const ROUTE_MEMORY: i32 = 64;
 /// unexplained if it takes more than four times as long as every candidate expects, or less than a quarter.
 const UNEXPLAINED_MAX: u8 = 3;
 /// Fewer requests than this show nothing.
-const SAMPLES_MIN: u64 = 12;
+pub(super) const SAMPLES_MIN: u64 = 12;
 /// If this many requests show nothing, the number in flight does not vary enough.
-const MANY: u64 = 32;
+pub(super) const MANY: u64 = 32;
 /// A candidate is clearly better than another if it leaves less variance unexplained, by at least this many times the
 /// usual variance of one request.
 const CLEARLY: u64 = 30;
@@ -101,7 +101,8 @@ pub(super) enum Finding {
 pub(super) struct Knee {
     /// Variance left unexplained by each candidate, with old samples fading.
     unexplained: Deviations,
-    samples: u64,
+    /// How many requests have been recorded, up to what the regression remembers.
+    pub(super) samples: u64,
 }
 
 impl Knee {
@@ -117,11 +118,12 @@ impl Knee {
         let (follows, flat) = (self.unexplained[0], self.unexplained[FLAT]);
         let clear = self.noise() * CLEARLY;
         if flat - least > clear {
-            let current = step_of(in_force);
+            // The largest step that is not above the number in force.
+            let current = STEPS.iter().rposition(|&step| step <= in_force).unwrap_or(0);
             let is_good = |index: &usize| self.unexplained[*index] - least <= clear;
             let nearest = (0..COUNT).filter(is_good).min_by_key(|index| index.abs_diff(current)).unwrap_or(current);
             Finding::Full(if nearest == current { in_force } else { STEPS[nearest] })
-        } else if follows.saturating_sub(flat) > clear && self.has_enough() {
+        } else if follows.saturating_sub(flat) > clear && self.samples >= SAMPLES_MIN {
             Finding::Roomy
         } else {
             Finding::Unclear
@@ -134,24 +136,9 @@ impl Knee {
         (least / self.samples.max(1)).max(NOISE_MIN)
     }
 
-    /// Whether enough requests have been recorded to find a number.
-    pub(super) const fn has_enough(&self) -> bool {
-        self.samples >= SAMPLES_MIN
-    }
-
-    /// Whether many requests have been recorded.
-    pub(super) const fn has_many(&self) -> bool {
-        self.samples >= MANY
-    }
-
     /// How many requests it takes to distinguish a number from half of it: more where times vary.
     pub(super) fn samples_needed(&self) -> u32 {
         let octave = (OCTAVE as u64).pow(2);
         4 + (32 * self.noise() / octave).min(60) as u32
     }
-}
-
-/// The largest step that is not above `number`.
-fn step_of(number: u32) -> usize {
-    STEPS.iter().rposition(|&step| step <= number).unwrap_or(0)
 }

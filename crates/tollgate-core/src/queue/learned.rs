@@ -51,7 +51,8 @@ impl Queue {
 
     /// Starts from the knowledge of an earlier queue. Call it before the first request arrives.
     pub fn restore(&mut self, learned: &Learned, now: Moment) {
-        self.limit.restore(learned.in_flight, now);
+        // It is as unproven as any other first number.
+        self.limit.set(learned.in_flight.max(self.limit.always_allowed()), now);
         for &LearnedPrice { key, mean, deviation } in learned.prices.iter().take(Self::PRICES_MAX) {
             let mean = mean.clamp(PRICE_MIN, PRICE_MAX);
             self.prices.restore(LearnedPrice { key, mean, deviation: deviation.min(mean) });

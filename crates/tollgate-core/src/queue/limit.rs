@@ -39,7 +39,7 @@
 //! That there is room for two requests does not show that there is room for sixty-four that nobody has seen before, and
 //! a machine that was idle when they came does not either ([`InFlightLimit::exposure`]).
 
-use super::knee::{Finding, Knee};
+use super::knee::{Finding, Knee, MANY, SAMPLES_MIN};
 use super::log2::log2;
 use super::price::{Price, Times, recent_mean};
 use super::{IN_FLIGHT_MAX, Slot};
@@ -139,13 +139,11 @@ pub(super) struct InFlightLimit {
     pub(super) is_lone: bool,
     /// Whether a client behind its share has used the backend of late without waiting.
     pub(super) has_light: bool,
-    /// Whether such clients' requests take longer than in calm.
-    pub(super) is_slowed: bool,
     /// How many requests of unknown cost may be in flight, because as many as that did not end for a while and slowed
     /// nobody; zero at first. Raises the bounds of [`Self::always_allowed`] and [`Self::unknown_allowed`].
     pub(super) allowance: u32,
     /// When the allowance last grew, or a request of unknown cost ended.
-    allowed_at: Moment,
+    pub(super) allowed_at: Moment,
     /// Whether the limit has grown because the machine was idle.
     has_grown_idle: bool,
     /// Whether the regression has found room: the backend does not compute with all its cores. A later wave in which
@@ -178,12 +176,6 @@ impl InFlightLimit {
             wave: Wave { since: now, ..Wave::default() },
             ..Self::default()
         }
-    }
-
-    /// Starts at a number that was found earlier, as unproven as any other.
-    pub(super) fn restore(&mut self, number: u32, now: Moment) {
-        self.is_clear = false;
-        self.set(number.max(self.always_allowed()), now);
     }
 
     /// Whether the limit follows from what was measured with requests of about this price. A hundred that cost a
@@ -277,8 +269,7 @@ impl InFlightLimit {
         // A request that only waits seems to cost less while more are in flight, but it takes as long.
         let costs_as_much = cost.times(COMPARABLE) >= self.reference_cost;
         let takes_as_long = self.reference_wall.is_some_and(|wall| stay.wall.times(COMPARABLE) >= wall);
-        let is_comparable = costs_as_much || takes_as_long;
-        if is_comparable {
+        if costs_as_much || takes_as_long {
             self.knee.record(&deviations);
             self.shown = self.shown.max(u32::try_from(stay.concurrency / ALONE).unwrap_or(u32::MAX));
         }
@@ -346,29 +337,19 @@ impl InFlightLimit {
     /// Lets twice as many requests of unknown cost go if `unknown` are in flight, as many as may be, and none has ended
     /// for a while. Without this, 64 long polls of 25 s would wait for two, until they are refused.
     pub(super) fn allow_more(&mut self, unknown: u32, now: Moment) {
+        let Some(since) = self.waiting_since else { return };
         let silence = if self.has_light { SILENCE_BESIDE_LIGHT } else { SILENCE_ALONE };
-        let since = self.waiting_since.map(|since| since.max(self.allowed_at));
-        let is_stuck = !self.is_clear
-            && !self.has_light
-            && self.allowance < STUCK_ALLOWANCE_MAX
-            && self.waiting_since.is_some_and(|at| now.since(at) >= STUCK);
-        if self.is_slowed {
-            self.allowance = 0;
-        } else if (unknown >= self.unknown_allowed() || is_stuck)
-            && since.is_some_and(|since| now.since(since) >= silence)
-        {
+        let is_silent = now.since(since.max(self.allowed_at)) >= silence;
+        let may_be_stuck = !self.is_clear && !self.has_light && self.allowance < STUCK_ALLOWANCE_MAX;
+        let is_stuck = may_be_stuck && now.since(since) >= STUCK;
+        if is_silent && (unknown >= self.unknown_allowed() || is_stuck) {
             (self.allowance, self.allowed_at) = ((2 * self.unknown_allowed()).min(IN_FLIGHT_MAX), now);
         }
     }
 
-    /// A request of unknown cost has ended.
-    pub(super) const fn record_unknown(&mut self, now: Moment) {
-        self.allowed_at = now;
-    }
-
     fn end_wave(&mut self, dominant: Option<Price>, now: Moment) {
         let finding = self.knee.finding(self.found);
-        let is_early = now.since(self.studied_since) < STUDY_MIN || !self.knee.has_enough();
+        let is_early = now.since(self.studied_since) < STUDY_MIN || self.knee.samples < SAMPLES_MIN;
         if is_early && matches!(finding, Finding::Full(_)) {
             // Too early for a number, but more at once would only let requests overtake those that wait.
             return self.next_wave(self.trial, now);
@@ -379,7 +360,7 @@ impl InFlightLimit {
         let is_trial_due = self.trial.is_none() && now.since(self.trial_at) >= self.trial_after;
         // While the number in flight does not vary, the regression finds nothing, and a remote backend that sleeps
         // would be kept at a few requests for good.
-        let may_expose_more = is_trial_due && self.knee.has_many() && !self.has_light && !self.is_idle();
+        let may_expose_more = is_trial_due && self.knee.samples >= MANY && !self.has_light && !self.is_idle();
         match (finding, price) {
             (Finding::Full(number), _) if number != self.found || !self.is_clear => {
                 (self.is_clear, self.trial_after) = (true, Span::ZERO);
@@ -433,7 +414,7 @@ impl InFlightLimit {
     }
 
     /// Puts a number in force for good.
-    fn set(&mut self, number: u32, now: Moment) {
+    pub(super) fn set(&mut self, number: u32, now: Moment) {
         self.found = number.clamp(1, IN_FLIGHT_MAX);
         self.next_wave(None, now);
     }

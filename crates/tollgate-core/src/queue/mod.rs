@@ -438,7 +438,7 @@ impl Queue {
         }
         self.remove(ticket.slot);
         if !slot.is_settled {
-            self.limit.record_unknown(now);
+            self.limit.allowed_at = now;
         }
         self.is_price_new |= !self.prices.price(slot.request.route).is_seen;
         let dominant = self.dominant();
@@ -472,7 +472,11 @@ impl Queue {
         if core::mem::take(&mut self.is_price_new) && self.waiting <= PROMPTLY_PRICED_MAX {
             self.update_prices();
         }
-        self.limit.allow_more(self.in_flight.all().unsettled, now);
+        if self.limit.has_light && self.contention.is_slowed() {
+            self.limit.allowance = 0;
+        } else {
+            self.limit.allow_more(self.in_flight.all().unsettled, now);
+        }
         self.limit.tick(self.dominant(), now);
         if now.since(self.trimmed_at) >= TRIM_EVERY {
             self.trimmed_at = now;
