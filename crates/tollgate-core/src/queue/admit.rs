@@ -6,6 +6,7 @@
 //! more.
 
 use super::client::Client;
+use super::limit::UNKNOWN_ALLOWED;
 use super::{IN_FLIGHT_MAX, Queue, Slot, State};
 use crate::time::{Moment, Span};
 
@@ -97,7 +98,7 @@ impl Queue {
         } else if is_slowed {
             is_usual
         } else {
-            let most = limit.unknown_allowed().max(in_flight.usual_count / 2);
+            let most = limit.at_least(UNKNOWN_ALLOWED).max(in_flight.usual_count / 2);
             cost <= small && (self.in_network(slot).count() as u32) < most
         }
     }
@@ -146,10 +147,10 @@ impl Queue {
     fn is_exposing(&self, slot: &Slot, unsettled: u32, now: Moment) -> bool {
         let is_light = |client: &Client, _| !self.is_ahead(client);
         let is_recent = |state| matches!(state, State::InFlight(_, reading) if now.since(reading.at()) < BURST);
-        unsettled >= self.limit.unknown_allowed()
+        unsettled >= self.limit.at_least(UNKNOWN_ALLOWED)
             && self.contention.has_light(slot.request.client.network, is_light, now)
             && self.of_network(slot, |other| !other.is_settled && is_recent(other.state))
-                >= self.limit.unknown_allowed()
+                >= self.limit.at_least(UNKNOWN_ALLOWED)
     }
 
     /// How many requests of a request's network are in flight that are not heavier by two octaves or more.

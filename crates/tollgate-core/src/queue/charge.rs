@@ -59,7 +59,8 @@ impl Queue {
             let is_surprise = self.prices.raise(slot.request.route, cost, !slot.has_overrun);
             let is_settled = slot.is_settled && !is_surprise;
             let raised = Slot { cost, octave: octave(cost), is_settled, has_overrun: true, ..slot };
-            self.in_flight.change(&slot, &raised);
+            self.in_flight.count(&slot, -1);
+            self.in_flight.count(&raised, 1);
             self.slots[at as usize] = raised;
             // A probe that exceeds its price has shown that its route is expensive: the next unseen route has its turn.
             self.probe = self.probe.filter(|probe| *probe != at);

@@ -251,12 +251,9 @@ impl Contention {
         self.known_at = Some(now);
         let longer = longer.clamp(-2 * OCTAVE, 4 * OCTAVE);
         self.recent_slowdown += (longer - self.recent_slowdown) / RECENT;
-        if self.is_on(now) && self.settled_at.is_some_and(|at| wall <= now.since(at)) {
-            self.record_slowdown(longer, now);
+        if !self.is_on(now) || self.settled_at.is_none_or(|at| wall > now.since(at)) {
+            return;
         }
-    }
-
-    fn record_slowdown(&mut self, longer: i32, now: Moment) {
         self.samples = (self.samples + 1).min(MEMORY);
         let deviation = longer - self.slowdown;
         self.slowdown += deviation / self.samples;
@@ -308,7 +305,7 @@ impl Queue {
         let is_heavy =
             last.is_some_and(|(tag, _)| tag > self.front()) || lane.is_some_and(|lane| self.lanes[lane].blocks() == 1);
         self.contention.is_crowded = self.waiting >= CROWD_MIN;
-        let price = lane.and_then(|lane| self.lane_price(lane)).filter(|price| price.is_settled);
+        let price = self.dominant().filter(|price| price.is_settled);
         let price = price.filter(|_| self.contention.may_be_heavy(self.cores(), now)).map(|price| price.usual);
         let is_lighter = |cost: Span| price.is_some_and(|price| cost.times(HEAVY) <= price);
         // A light client that has to wait, too, still counts while contention is on.

@@ -77,14 +77,8 @@ impl InFlightRequests {
         self.requests.get(index as usize).copied()
     }
 
-    /// The octave of a request has changed, or whether its price is settled.
-    pub(super) fn change(&mut self, before: &Slot, after: &Slot) {
-        self.count(before, -1);
-        self.count(after, 1);
-    }
-
     /// Adds one request to the sums, or takes one off them.
-    fn count(&mut self, slot: &Slot, one: i32) {
+    pub(super) fn count(&mut self, slot: &Slot, one: i32) {
         let sum = &mut self.sums[usize::from(slot.is_ahead)][usize::from(slot.octave)];
         debug_assert!(one > 0 || sum.count > 0, "a request is removed once");
         sum.count = sum.count.wrapping_add_signed(one);

@@ -24,8 +24,6 @@ const STEPS_LOG2: [i32; COUNT] = {
     logs
 };
 const COUNT: usize = 19;
-/// The index of the candidate "all at once, however many".
-const FLAT: usize = COUNT - 1;
 /// How many requests the regression remembers.
 const MEMORY: u64 = 256;
 /// How many requests of a route it remembers.
@@ -115,7 +113,7 @@ impl Knee {
 
     pub(super) fn finding(&self, in_force: u32) -> Finding {
         let least = self.unexplained.iter().copied().min().unwrap_or(0);
-        let (follows, flat) = (self.unexplained[0], self.unexplained[FLAT]);
+        let [follows, .., flat] = self.unexplained;
         let clear = self.noise() * CLEARLY;
         if flat - least > clear {
             // The largest step that is not above the number in force.

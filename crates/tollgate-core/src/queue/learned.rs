@@ -13,6 +13,7 @@
 //! evidence against it.
 
 use super::Queue;
+use super::limit::ALWAYS_ALLOWED;
 use crate::time::{Moment, Span};
 use alloc::vec::Vec;
 
@@ -52,7 +53,7 @@ impl Queue {
     /// Starts from the knowledge of an earlier queue. Call it before the first request arrives.
     pub fn restore(&mut self, learned: &Learned, now: Moment) {
         // It is as unproven as any other first number.
-        self.limit.set(learned.in_flight.max(self.limit.always_allowed()), now);
+        self.limit.set(learned.in_flight.max(self.limit.at_least(ALWAYS_ALLOWED)), now);
         for &LearnedPrice { key, mean, deviation } in learned.prices.iter().take(Self::PRICES_MAX) {
             let mean = mean.clamp(PRICE_MIN, PRICE_MAX);
             self.prices.restore(LearnedPrice { key, mean, deviation: deviation.min(mean) });

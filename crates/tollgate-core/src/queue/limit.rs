@@ -65,9 +65,10 @@ const STUDY_MIN: Span = Span::from_millis(400);
 /// CPU time of unknown requests that a growing limit may expose, per core.
 const EXPOSED: Span = Span::from_millis(400);
 /// At least this many requests may be in flight whatever they cost, and as many as there are cores if that is more.
-const ALWAYS_ALLOWED: u32 = 4;
-/// At least this many requests of unknown cost may be in flight, and as many as there are cores if that is more.
-const UNKNOWN_ALLOWED: u32 = 2;
+pub(super) const ALWAYS_ALLOWED: u32 = 4;
+/// At least this many requests of unknown cost may be in flight, and as many as there are cores if that is more. In a
+/// pool of four workers, four of a crawler would make everybody else wait.
+pub(super) const UNKNOWN_ALLOWED: u32 = 2;
 /// The limit grows by at most this factor per wave.
 const GROWTH_MAX: u32 = 8;
 /// Another number than the one found is tried after this time, at first and at most.
@@ -140,7 +141,7 @@ pub(super) struct InFlightLimit {
     /// Whether a client behind its share has used the backend of late without waiting.
     pub(super) has_light: bool,
     /// How many requests of unknown cost may be in flight, because as many as that did not end for a while and slowed
-    /// nobody; zero at first. Raises the bounds of [`Self::always_allowed`] and [`Self::unknown_allowed`].
+    /// nobody; zero at first. Raises the bounds of [`Self::at_least`].
     pub(super) allowance: u32,
     /// When the allowance last grew, or a request of unknown cost ended.
     pub(super) allowed_at: Moment,
@@ -213,7 +214,7 @@ impl InFlightLimit {
         let twice = if slot.is_unseen { self.shown.saturating_mul(2) } else { 0 };
         let safe = if is_known { IN_FLIGHT_MAX } else { twice };
         let proven = if self.is_proven_for(slot.cost) { self.in_force().min(safe) } else { 0 };
-        proven.max(self.unknown_allowed())
+        proven.max(self.at_least(UNKNOWN_ALLOWED))
     }
 
     /// Whether the backend's machine has CPU time to spare while requests wait. All may sleep for a moment, so one
@@ -342,8 +343,8 @@ impl InFlightLimit {
         let is_silent = now.since(since.max(self.allowed_at)) >= silence;
         let may_be_stuck = !self.is_clear && !self.has_light && self.allowance < STUCK_ALLOWANCE_MAX;
         let is_stuck = may_be_stuck && now.since(since) >= STUCK;
-        if is_silent && (unknown >= self.unknown_allowed() || is_stuck) {
-            (self.allowance, self.allowed_at) = ((2 * self.unknown_allowed()).min(IN_FLIGHT_MAX), now);
+        if is_silent && (unknown >= self.at_least(UNKNOWN_ALLOWED) || is_stuck) {
+            (self.allowance, self.allowed_at) = ((2 * self.at_least(UNKNOWN_ALLOWED)).min(IN_FLIGHT_MAX), now);
         }
     }
 
@@ -378,7 +379,7 @@ impl InFlightLimit {
                 self.set(self.found * 2, now);
             }
             (Finding::Unclear, Some(_)) if !self.is_clear && may_expose_more => {
-                self.try_number(Some(2 * self.shown.max(self.always_allowed())), now);
+                self.try_number(Some(2 * self.shown.max(self.at_least(ALWAYS_ALLOWED))), now);
             }
             _ => self.next_wave(None, now),
         }
@@ -393,7 +394,7 @@ impl InFlightLimit {
 
     /// The limit for requests of this price while nothing is proven.
     pub(super) fn unproven(&self, price: Span) -> u32 {
-        self.few(price).max(self.always_allowed()).min(self.in_force().max(self.allowance))
+        self.few(price).max(self.at_least(ALWAYS_ALLOWED)).min(self.in_force().max(self.allowance))
     }
 
     /// The number of requests of this price that expose no more than [`EXPOSED`].
@@ -402,15 +403,10 @@ impl InFlightLimit {
         u32::try_from(exposed / price.as_nanos().max(1)).unwrap_or(IN_FLIGHT_MAX).min(IN_FLIGHT_MAX)
     }
 
-    /// How many requests may be in flight whatever they cost: so many keep the cores busy.
-    pub(super) fn always_allowed(&self) -> u32 {
-        ALWAYS_ALLOWED.max(self.configured_cores.count()).max(self.allowance)
-    }
-
-    /// How many requests of which nobody knows the cost may be in flight. In a pool of four workers, four of a crawler
-    /// would make everybody else wait.
-    pub(super) fn unknown_allowed(&self) -> u32 {
-        UNKNOWN_ALLOWED.max(self.configured_cores.count()).max(self.allowance)
+    /// How many requests may be in flight whatever is known: [`ALWAYS_ALLOWED`] or [`UNKNOWN_ALLOWED`], or more that
+    /// keep the cores busy or have harmed nobody.
+    pub(super) fn at_least(&self, number: u32) -> u32 {
+        number.max(self.configured_cores.count()).max(self.allowance)
     }
 
     /// Puts a number in force for good.

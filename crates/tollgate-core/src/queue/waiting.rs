@@ -153,11 +153,7 @@ impl Queue {
     /// The price of the requests that most of the waiting CPU time belongs to, if one of their route has ended. The
     /// in-flight limit is found for requests of this cost.
     pub(super) fn dominant(&self) -> Option<Price> {
-        self.lane_price(self.dominant_lane()?)
-    }
-
-    pub(super) fn lane_price(&self, lane: usize) -> Option<Price> {
-        let first = &self.slots[self.lanes[lane].first()?.request as usize];
+        let first = &self.slots[self.lanes[self.dominant_lane()?].first()?.request as usize];
         Some(self.prices.price(first.request.route)).filter(|price| price.is_seen || price.is_settled)
     }
 
