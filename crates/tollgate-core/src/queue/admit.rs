@@ -7,7 +7,7 @@
 
 use super::client::Client;
 use super::limit::UNKNOWN_ALLOWED;
-use super::{IN_FLIGHT_MAX, Queue, Slot, State};
+use super::{IN_FLIGHT_MAX, InFlightRequests, Queue, Slot, State};
 use crate::time::{Moment, Span};
 
 /// Clients that are ahead yield to others, but one of their requests goes after this time.
@@ -125,12 +125,14 @@ impl Queue {
     }
 
     /// A request ends. It shows what is usual if nothing waits, no client is ahead of its share, and several networks
-    /// use the backend, whose requests are not slower than in calm.
+    /// use the backend, whose requests are not slower than in calm. Earlier maxima fade by a 64th.
     pub(super) fn record_usual(&mut self, at: u32, now: Moment) {
         let network = self.slots[at as usize].request.client.network;
         let is_calm = self.waiting == 0 && self.in_flight.ahead == 0 && !self.contention.is_slowed();
         if is_calm && self.contention.has_light(network, |_, _| true, now) {
-            self.in_flight.record_usual();
+            let InFlightRequests { requests, cost, usual_count, usual_cost, .. } = &mut self.in_flight;
+            *usual_count = (requests.len() as u32).max(*usual_count - usual_count.div_ceil(64));
+            *usual_cost = (*cost).max(*usual_cost - *usual_cost / 64);
         }
     }
 

@@ -97,8 +97,6 @@ pub(super) struct Contention {
     changed_at: Moment,
     /// Since when no more heavy requests are in flight than the limit allows.
     settled_at: Option<Moment>,
-    /// Whether many requests wait.
-    is_crowded: bool,
     /// Whether nearly as many heavy requests were in flight as the limit allows.
     is_used: bool,
     /// When a light client's request last ended of which it is known how long it takes in calm.
@@ -173,12 +171,12 @@ impl Contention {
         self.is_on(now).then_some(self.limit)
     }
 
-    /// Turns contention on if `network` is heavy beside light clients, and off without one.
-    fn update(&mut self, network: Option<u64>, backend: &InFlightLimit, now: Moment) {
+    /// Turns contention on if `network` is heavy beside light clients, and off without one. `is_crowded`: many wait.
+    fn update(&mut self, network: Option<u64>, backend: &InFlightLimit, is_crowded: bool, now: Moment) {
         if network.is_some() && !self.is_on(now) {
             if self.seen_at.is_none_or(|at| now.since(at) >= REMEMBERED) {
                 let is_known = self.known_at.is_some_and(|at| now.since(at) < KNOWN);
-                self.set(if is_known || !self.is_crowded { backend.cores().count().div_ceil(2) } else { 0 }, now);
+                self.set(if is_known || !is_crowded { backend.cores().count().div_ceil(2) } else { 0 }, now);
                 self.heavy_wall = None;
             }
             self.heavy = None;
@@ -304,7 +302,6 @@ impl Queue {
         let (last, lane) = (self.last(), self.dominant_lane());
         let is_heavy =
             last.is_some_and(|(tag, _)| tag > self.front()) || lane.is_some_and(|lane| self.lanes[lane].blocks() == 1);
-        self.contention.is_crowded = self.waiting >= CROWD_MIN;
         let price = self.dominant().filter(|price| price.is_settled);
         let price = price.filter(|_| self.contention.may_be_heavy(self.cores(), now)).map(|price| price.usual);
         let is_lighter = |cost: Span| price.is_some_and(|price| cost.times(HEAVY) <= price);
@@ -322,17 +319,15 @@ impl Queue {
         let is_lone = self.lanes.iter().all(|lane| lane.blocks() <= 1);
         (self.limit.is_contended, self.limit.is_lone) = (network.is_some(), is_lone);
         self.limit.has_light = self.contention.served.iter().flatten().any(|(.., at)| now.since(*at) < LASTS);
-        self.contention.update(network, &self.limit, now);
+        self.contention.update(network, &self.limit, self.waiting >= CROWD_MIN, now);
         if network.is_some() {
             let heavy = self.slots_in_flight().filter(|slot| self.contention.is_heavy(slot, now));
             let starts = heavy.filter_map(|slot| slot.state.reading().map(|reading| reading.at()));
             let (heavy, oldest) = starts.fold((0, now), |(count, oldest), at| (count + 1, oldest.min(at)));
             let contention = &mut self.contention;
             contention.heavy_age = now.since(oldest);
-            let is_late = now.since(contention.changed_at) >= DRAIN_MAX;
-            if contention.settled_at.is_none() && (heavy <= contention.limit || is_late) {
-                contention.settled_at = Some(now);
-            }
+            let is_settled = heavy <= contention.limit || now.since(contention.changed_at) >= DRAIN_MAX;
+            contention.settled_at = contention.settled_at.or(is_settled.then_some(now));
             // Light requests are peers of heavy ones, and take a part of the limit.
             contention.is_used |= heavy >= contention.limit - contention.limit / 8;
         }
@@ -371,7 +366,7 @@ mod tests {
     fn contended(heavy_ms: u64) -> Contention {
         let mut contention = Contention::default();
         record(&mut contention, 2, Some(0), 20, 900);
-        contention.update(Some(NETWORK), &backend(false), at(1000));
+        contention.update(Some(NETWORK), &backend(false), false, at(1000));
         record(&mut contention, NETWORK, None, heavy_ms, 1000);
         contention
     }
@@ -381,7 +376,7 @@ mod tests {
     fn light(contention: &mut Contention, times: f64, from: u64, count: u64, room: Option<u32>) {
         let longer = (times.log2() * f64::from(OCTAVE)) as i32;
         for millis in (0..count).map(|index| from + 50 * index) {
-            contention.update(Some(NETWORK), &backend(room.is_some()), at(millis));
+            contention.update(Some(NETWORK), &backend(room.is_some()), false, at(millis));
             contention.settled_at = contention.settled_at.or(Some(at(millis - 40)));
             (contention.is_used, contention.spare) = (true, room.unwrap_or(0));
             record(contention, 2, Some(longer), 20, millis);
@@ -391,16 +386,16 @@ mod tests {
     #[test]
     fn heavy_clients_wait_until_it_is_known_how_long_light_requests_take_in_calm() {
         for (known_ms, limit) in [(Some(1300), 2), (None, 4)] {
-            let mut contention = Contention { is_crowded: true, ..Contention::default() };
-            contention.update(Some(NETWORK), &backend(false), at(1000));
+            let mut contention = Contention::default();
+            contention.update(Some(NETWORK), &backend(false), true, at(1000));
             assert_eq!(contention.limit(at(1000)), Some(0));
             assert!(!contention.is_calm(Span::from_millis(20), at(1100)), "heavy requests are still in flight");
             contention.settled_at = Some(at(1200));
             assert!(contention.is_calm(Span::from_millis(20), at(1250)));
             known_ms.iter().for_each(|millis| record(&mut contention, 2, Some(0), 20, *millis));
-            contention.update(Some(NETWORK), &backend(false), at(1300));
+            contention.update(Some(NETWORK), &backend(false), false, at(1300));
             assert_eq!(contention.limit(at(1300)), Some(if known_ms.is_some() { limit } else { 0 }));
-            contention.update(Some(NETWORK), &backend(false), at(1900));
+            contention.update(Some(NETWORK), &backend(false), false, at(1900));
             assert_eq!(contention.limit(at(1900)), Some(limit));
         }
     }
@@ -409,7 +404,7 @@ mod tests {
     fn light_requests_that_come_rarely_leave_no_cores_idle() {
         let mut contention = contended(400);
         for millis in (1000..3000).step_by(50) {
-            contention.update(Some(NETWORK), &backend(false), at(millis));
+            contention.update(Some(NETWORK), &backend(false), false, at(millis));
             contention.settled_at = contention.settled_at.or(Some(at(millis)));
         }
         assert_eq!(contention.limit(at(3000)), Some(4));
@@ -469,7 +464,7 @@ mod tests {
         light(&mut contention, 1.0, 3100, 20, None);
         assert_eq!(contention.limit(at(4100)), limit, "one in flight is long");
         (0..8).for_each(|_| record(&mut contention, NETWORK, None, 400, 4100));
-        contention.update(Some(NETWORK), &backend(false), at(4105));
+        contention.update(Some(NETWORK), &backend(false), false, at(4105));
         assert_eq!(contention.limit(at(4105)), Some(2), "all are long");
     }
 
@@ -485,17 +480,16 @@ mod tests {
         let mut contention = contended(400);
         light(&mut contention, 1.0, 1100, 10, None);
         assert_eq!(contention.limit(at(1600)), Some(3));
-        contention.update(None, &backend(false), at(3000));
+        contention.update(None, &backend(false), false, at(3000));
         assert_eq!(contention.limit(at(3001)), None);
-        contention.update(Some(NETWORK), &backend(false), at(9000));
+        contention.update(Some(NETWORK), &backend(false), false, at(9000));
         assert_eq!(contention.limit(at(9000)), Some(3));
         assert_eq!(contention.limit(at(12_001)), None, "nothing has waited for three seconds");
-        contention.update(Some(NETWORK), &backend(false), at(61_000));
+        contention.update(Some(NETWORK), &backend(false), false, at(61_000));
         assert_eq!(contention.limit(at(61_000)), Some(3));
-        contention.update(Some(NETWORK), &backend(false), at(130_000));
+        contention.update(Some(NETWORK), &backend(false), false, at(130_000));
         assert_eq!(contention.limit(at(130_000)), Some(2), "it starts again");
-        contention.is_crowded = true;
-        contention.update(Some(NETWORK), &backend(false), at(800_000));
+        contention.update(Some(NETWORK), &backend(false), true, at(800_000));
         assert_eq!(contention.limit(at(800_000)), Some(0), "nobody knows the times in calm any more");
     }
 
@@ -515,7 +509,7 @@ mod tests {
     #[test]
     fn a_few_waiting_requests_are_not_held_back_to_time_others() {
         let mut contention = Contention::default();
-        contention.update(Some(NETWORK), &backend(false), at(1000));
+        contention.update(Some(NETWORK), &backend(false), false, at(1000));
         assert_eq!(contention.limit(at(1000)), Some(2));
     }
 }

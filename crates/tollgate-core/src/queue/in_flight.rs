@@ -28,7 +28,7 @@ pub(super) struct InFlightRequests {
     /// The sum of their prices in nanoseconds, each rounded to the middle of its octave.
     pub(super) cost: u64,
     /// The most requests that were here at once of late in ordinary operation, and the largest sum of their prices in
-    /// nanoseconds ([`record_usual`](Self::record_usual)).
+    /// nanoseconds ([`Queue::record_usual`](super::Queue::record_usual)).
     pub(super) usual_count: u32,
     pub(super) usual_cost: u64,
 }
@@ -48,12 +48,6 @@ impl InFlightRequests {
     /// All requests.
     pub(super) fn all(&self) -> Peers {
         self.peers(true, OCTAVES as u8 - 1)
-    }
-
-    /// A request ends in ordinary operation. Earlier maxima fade by a 64th.
-    pub(super) fn record_usual(&mut self) {
-        self.usual_count = (self.requests.len() as u32).max(self.usual_count - self.usual_count.div_ceil(64));
-        self.usual_cost = self.cost.max(self.usual_cost - self.usual_cost / 64);
     }
 
     /// Whether a request in flight does not compete with one of this octave whose client is behind its share: because
