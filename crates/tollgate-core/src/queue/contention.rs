@@ -34,7 +34,7 @@ use super::client::Client;
 use super::limit::InFlightLimit;
 use super::log2::{OCTAVE, log2};
 use super::price::recent_mean;
-use super::{Queue, Slot, State, octave};
+use super::{IN_FLIGHT_MAX, Queue, Slot, State, octave};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::Cores;
 
@@ -186,7 +186,9 @@ impl Contention {
             return;
         }
         self.seen_at = Some(now);
-        let (cores, most) = (backend.cores().count(), backend.most_beside_light());
+        let cores = backend.cores().count();
+        // A fifth of a pool's workers is left to light clients.
+        let most = if backend.is_clear { (backend.found - backend.found / 5).max(cores) } else { IN_FLIGHT_MAX };
         let is_short = self.is_short(self.heavy_age);
         let step = if is_short { self.limit } else { (self.limit / 4).max(1) };
         let more = (self.limit + step).min(most);
@@ -313,9 +315,8 @@ impl Queue {
         let network = last.map(|(_, at)| self.slots[at as usize].request.client.network);
         let network = network.filter(|network| self.contention.has_light(*network, is_light, now));
         let has_lighter = |network| self.contention.has_light(network, |_, cost| is_lighter(cost), now);
-        if let Some(price) = price.filter(|_| network.is_some_and(has_lighter)) {
-            self.contention.heavy = Some(octave(price));
-        }
+        let heavy = price.filter(|_| network.is_some_and(has_lighter)).map(octave);
+        self.contention.heavy = heavy.or(self.contention.heavy);
         let is_lone = self.lanes.iter().all(|lane| lane.blocks() <= 1);
         (self.limit.is_contended, self.limit.is_lone) = (network.is_some(), is_lone);
         self.limit.has_light = self.contention.served.iter().flatten().any(|(.., at)| now.since(*at) < LASTS);

@@ -195,12 +195,6 @@ impl InFlightLimit {
         self.is_clear && (self.reference_cost == Span::ZERO || price <= self.reference_cost.times(COMPARABLE))
     }
 
-    /// How many requests heavy clients may have in flight beside light ones: four fifths of the number found, or as
-    /// many as there are cores. A fifth of a pool's workers is left to light clients.
-    pub(super) fn most_beside_light(&self) -> u32 {
-        if self.is_clear { (self.found - self.found / 5).max(self.cores().count()) } else { IN_FLIGHT_MAX }
-    }
-
     /// Whether the backend is known to serve more than this number at once.
     pub(super) fn has_room(&self, number: u32) -> bool {
         self.is_idle() || self.is_roomy || self.is_clear && self.found > number
@@ -301,11 +295,8 @@ impl InFlightLimit {
                 self.is_clear = false;
                 self.set(few, now);
             }
-            (self.reference_cost, self.reference_wall, self.is_roomy, self.knee) =
-                (price, None, false, Knee::default());
-            self.studied_since = now;
-            self.shown = 0;
-            self.trial = None;
+            (self.reference_cost, self.reference_wall, self.studied_since) = (price, None, now);
+            (self.knee, self.is_roomy, self.shown, self.trial) = (Knee::default(), false, 0, None);
         } else if self.reference_cost > price.times(COMPARABLE) {
             if now.since(self.reference_at) < CHEAPER_AFTER {
                 return;
