@@ -52,12 +52,9 @@ impl Queue {
         let ahead = self.in_flight.ahead.saturating_sub(self.in_flight.all().unsettled.min(harmless));
         let is_below = count < limit && (!slot.is_ahead || ahead < 2 * limit);
         let has_room = is_below || self.is_harmless(slot, peers.count, now);
-        // Few requests of unknown cost go at once. An unseen route of a uniform parent path counts as known for one.
-        let alike = self.slots_in_flight().filter(|other| other.request.route == slot.request.route);
-        let alike = if slot.is_settled && slot.is_unseen { alike.count() as u32 } else { 0 };
-        let is_price_safe = slot.is_settled && alike == 0
-            || peers.unsettled + alike < self.limit.exposure(slot, now)
-                && !self.is_exposing(slot, peers.unsettled, now);
+        // Few requests of unknown cost go at once.
+        let is_price_safe = slot.is_settled
+            || peers.unsettled < self.limit.exposure(slot, now) && !self.is_exposing(slot, peers.unsettled, now);
         has_room && is_price_safe && !self.is_crowding(slot, now) || self.is_trivial(slot, peers.count)
     }
 

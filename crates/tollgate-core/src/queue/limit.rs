@@ -332,7 +332,7 @@ impl InFlightLimit {
         let Some(since) = self.waiting_since else { return };
         let silence = if self.has_light { SILENCE_BESIDE_LIGHT } else { SILENCE_ALONE };
         let is_silent = now.since(since.max(self.allowed_at)) >= silence;
-        let may_be_stuck = !self.is_clear && !self.has_light && self.allowance < STUCK_ALLOWANCE_MAX;
+        let may_be_stuck = !self.is_clear && !self.has_light && self.is_lone && self.allowance < STUCK_ALLOWANCE_MAX;
         let is_stuck = may_be_stuck && now.since(since) >= STUCK;
         if is_silent && (unknown >= self.at_least(UNKNOWN_ALLOWED) || is_stuck) {
             (self.allowance, self.allowed_at) = ((2 * self.at_least(UNKNOWN_ALLOWED)).min(IN_FLIGHT_MAX), now);

@@ -39,9 +39,6 @@ const WRONG_MAX: i32 = 4;
 const CALM_SAMPLES_MIN: i32 = 3;
 const CALM_MEMORY: i32 = 64;
 
-/// Requests of a parent path that it takes to know what its other routes cost.
-const UNIFORM_MIN: u64 = 16;
-
 /// Identifies a request's route: keyed hashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouteKey {
@@ -62,8 +59,7 @@ pub struct Price {
     pub estimate: Span,
     /// Whether a request of its route has ended.
     pub is_seen: bool,
-    /// Whether a request of its route, or many of a uniform parent path, have ended, and none in flight exceeds the
-    /// price by far.
+    /// Whether a request of its route has ended, and none in flight exceeds the price by far.
     pub is_settled: bool,
     /// Whether nothing is known about its route: no request has ended, and none in flight exceeds the price.
     pub is_unseen: bool,
@@ -95,11 +91,6 @@ impl Cost {
     /// that costs many times the mean is none, unless it costs twice the largest of late.
     fn surprise(&self) -> Span {
         self.mean.times(SURPRISE).max(self.most.times(2))
-    }
-
-    /// Whether all requests of late cost about the same, so that other routes of this parent path will cost that too.
-    fn is_uniform(&self) -> bool {
-        self.seen >= UNIFORM_MIN && self.most <= self.mean.times(SURPRISE)
     }
 
     /// Whether anything is known: measured, or restored. The first measurement replaces a restored mean.
@@ -161,20 +152,6 @@ struct Route {
     times: Times,
 }
 
-impl Route {
-    fn record(&mut self, toll: Span) {
-        // One long request shows nothing about the others. But the first of many to end are the cheap ones.
-        let surprise = self.cost.surprise();
-        if toll < surprise && self.raised >= surprise {
-            self.usual_ends += 1;
-            if self.usual_ends > self.overruns * USUAL_PER_OVERRUN {
-                (self.raised, self.usual_ends) = (Span::ZERO, 0);
-            }
-        }
-        self.cost.record(toll);
-    }
-}
-
 /// Prices of all routes.
 #[derive(Clone, Debug)]
 pub(super) struct Prices {
@@ -193,21 +170,18 @@ impl Prices {
 
     /// The price of a request.
     pub(super) fn price(&self, key: RouteKey) -> Price {
-        let own = self.find(key.route);
-        let is_seen = own.is_some_and(|route| route.cost.seen > 0);
-        let parent = self.find(key.parent).filter(|parent| !is_seen && parent.cost.is_uniform());
-        let raised = [own, parent].into_iter().flatten().filter(|route| route.overruns > 0).map(|route| route.raised);
-        let raised = raised.max().unwrap_or_default();
-        let cost = own.map(|route| route.cost).unwrap_or_default();
+        let route = self.find(key.route);
+        let cost = route.map(|route| route.cost).unwrap_or_default();
+        let raised = route.filter(|route| route.overruns > 0).map_or(Span::ZERO, |route| route.raised);
+        let is_seen = cost.seen > 0;
         let mean = if cost.is_known() { cost.mean } else { self.unseen(key.parent) };
-        let known = parent.map_or(cost, |parent| parent.cost);
         Price {
             mean,
             usual: if is_seen { cost.usual } else { mean },
             estimate: mean.max(raised),
             is_seen,
             is_unseen: !is_seen && raised.is_zero(),
-            is_settled: known.seen > 0 && (raised.is_zero() || raised < known.surprise()),
+            is_settled: is_seen && (raised.is_zero() || raised < cost.surprise()),
         }
     }
 
@@ -220,39 +194,40 @@ impl Prices {
     /// A request in flight exceeds the price, for the first time if `is_new`, and will cost `estimate` or more. Returns
     /// whether that shows that the price is not settled.
     pub(super) fn raise(&mut self, key: RouteKey, estimate: Span, is_new: bool) -> bool {
-        let [_, is_surprise] = [key.parent, key.route].map(|key| {
-            let Some(route) = self.slot(key) else { return true };
-            route.overruns += u32::from(is_new);
-            route.raised = route.raised.max(estimate);
-            estimate >= route.cost.surprise()
-        });
-        is_surprise
+        let Some(route) = self.slot(key.route) else { return true };
+        route.overruns += u32::from(is_new);
+        route.raised = route.raised.max(estimate);
+        estimate >= route.cost.surprise()
     }
 
     /// A request that exceeded the price is not in flight any more.
     pub(super) fn lower(&mut self, key: RouteKey) {
-        for key in [key.parent, key.route] {
-            if let Some(route) = self.slot(key) {
-                route.overruns = route.overruns.saturating_sub(1);
-                if route.overruns == 0 {
-                    (route.raised, route.usual_ends) = (Span::ZERO, 0);
-                }
+        if let Some(route) = self.slot(key.route) {
+            route.overruns = route.overruns.saturating_sub(1);
+            if route.overruns == 0 {
+                (route.raised, route.usual_ends) = (Span::ZERO, 0);
             }
         }
     }
 
-    /// A request has cost `toll`. Returns the times of its route or, if it was the first one, those of its parent path.
+    /// A request has cost `toll`. Returns the times of its route, if it has a slot.
     pub(super) fn record(&mut self, key: RouteKey, toll: Span) -> Option<&mut Times> {
         self.all.record(toll);
         self.judge_restored(key.route, toll);
-        let is_first = self.find(key.route).is_none_or(|route| route.cost.seen == 0);
-        let is_uniform = self.find(key.parent).is_some_and(|parent| parent.cost.is_uniform());
-        for key in [key.parent, key.route] {
-            if let Some(route) = self.slot(key) {
-                route.record(toll);
+        if let Some(parent) = self.slot(key.parent) {
+            parent.cost.record(toll);
+        }
+        let route = self.slot(key.route)?;
+        // One long request shows nothing about the others. But the first of many to end are the cheap ones.
+        let surprise = route.cost.surprise();
+        if toll < surprise && route.raised >= surprise {
+            route.usual_ends += 1;
+            if route.usual_ends > route.overruns * USUAL_PER_OVERRUN {
+                (route.raised, route.usual_ends) = (Span::ZERO, 0);
             }
         }
-        self.slot(if is_first && is_uniform { key.parent } else { key.route }).map(|route| &mut route.times)
+        route.cost.record(toll);
+        Some(&mut route.times)
     }
 
     /// Counts whether the restored price of a route was right, and drops the others if too many were not.
@@ -346,29 +321,10 @@ mod tests {
         record(&mut prices, RouteKey { route: 1, parent: 500 }, 80, 50);
         for parent in [500, 700] {
             let price = prices.price(RouteKey { route: 3, parent });
-            assert_eq!((price.mean, price.is_unseen, price.is_settled), (ms(80), true, parent == 500));
+            assert_eq!((price.mean, price.is_unseen, price.is_settled), (ms(80), true, false));
         }
         record(&mut prices, RouteKey { route: 2, parent: 600 }, 1, 50);
         assert_eq!(prices.price(RouteKey { route: 4, parent: 600 }).mean, ms(1));
-    }
-
-    #[test]
-    fn a_route_that_nobody_has_seen_is_settled_if_its_parent_path_is_uniform() {
-        let mut prices = Prices::new(64);
-        for route in 0..UNIFORM_MIN {
-            assert!(!prices.price(key(99)).is_settled);
-            record(&mut prices, key(route), 20, 1);
-        }
-        let price = prices.price(key(99));
-        assert!(price.is_settled && !price.is_seen && price.is_unseen, "{price:?}");
-        assert_eq!(price.estimate, ms(20));
-        prices.raise(key(98), ms(200), true);
-        let price = prices.price(key(99));
-        assert!(!price.is_settled && price.estimate == ms(200), "another of its routes costs far more: {price:?}");
-        prices.lower(key(98));
-        assert!(prices.price(key(99)).is_settled);
-        record(&mut prices, key(98), 200, 1);
-        assert!(!prices.price(key(99)).is_settled, "not uniform any more");
     }
 
     #[test]

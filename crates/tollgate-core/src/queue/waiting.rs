@@ -154,7 +154,7 @@ impl Queue {
     /// in-flight limit is found for requests of this cost.
     pub(super) fn dominant(&self) -> Option<Price> {
         let first = &self.slots[self.lanes[self.dominant_lane()?].first()?.request as usize];
-        Some(self.prices.price(first.request.route)).filter(|price| price.is_seen || price.is_settled)
+        Some(self.prices.price(first.request.route)).filter(|price| price.is_seen)
     }
 
     pub(super) fn newest_of(&self, address: u64) -> Option<u32> {

@@ -419,24 +419,6 @@ fn long_polls_among_pages_do_not_slow_the_pages_down() {
     check([pages.always()]);
 }
 
-/// The assets of one page, each from a path of its own.
-#[test]
-fn a_page_of_assets_that_nobody_has_seen_is_served_as_fast_as_without_a_gate_at_the_third_time() {
-    let (mut first, mut third) =
-        (Sweep::at_most("L1 p99, first page of unseen assets", 8.0), Sweep::at_most("L1 p99, third page", 1.25));
-    for is_local in [false, true] {
-        for (cpu, sleep) in [(2.0, 0.0), (0.2, 50.0), (0.2, 250.0), (0.2, 1000.0)] {
-            let asset = || Source::patient(Arrivals::Bursts(1, &[0, 3000, 6000]), addresses(1), work(cpu, sleep));
-            let world = World { is_local, ..World::new(1, 1000, (0..100).map(|_| asset()).collect(), 30) }.said(2);
-            let run = || format!("{cpu} and {sleep} ms, local {is_local}");
-            let [early, late] = &compare(&world, &[(0, 1), (6000, 6001)])[..] else { unreachable!() };
-            first.add(early.p99, run);
-            third.add(late.p99, run);
-        }
-    }
-    check([first.always(), third.not_met(1.8, 0.87)]);
-}
-
 /// A client with many requests at once beside clients with few, at a backend that mostly waits and has room for all.
 /// The client is ahead of its share as the gate prices it, but nobody gains if it is held back. Not met yet in 2 of 16.
 #[test]
