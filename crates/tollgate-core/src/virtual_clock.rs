@@ -5,6 +5,10 @@
 //! `C` cores, each gets `min(1, C/n)` of a core. One virtual clock runs at that speed for all of them, and a request's
 //! toll is the advance of the clock between its start and its end. Start and end take constant time, for any `n`.
 //!
+//! A backend with one worker, such as a process with an event loop, serves requests one after another. There a short
+//! request that waits behind a long one would be charged for half of the wait. If that is known, a stay costs the time
+//! since the one before it ended.
+//!
 //! No CPU time is lost to rounding. The remainder of each division is carried over to the next one, so the tolls add up
 //! to the busy core time exactly, over any length of time. If the backend's real CPU time is known
 //! ([`VirtualClock::measure`]), the clock's speed is scaled to it, and earlier errors are corrected.
@@ -71,6 +75,9 @@ pub struct Stay {
     /// How many requests were there with it, itself included, in parts of [`ALONE`]: the harmonic mean over that time,
     /// because a request that shares a core gets one part of it in as many.
     pub concurrency: u64,
+    /// The time from the end of the stay before it, or from its own start if that was later, to its end. If the backend
+    /// serves requests one after another, it worked on this one for that time.
+    pub turn: Span,
 }
 
 /// The share of the cores within reach that requests use, when they use all of it.
@@ -90,6 +97,10 @@ pub struct VirtualClock {
     pub(crate) in_service: u32,
     /// The clock when it was last advanced.
     latest: Reading,
+    /// When the last stay ended.
+    ended_at: Moment,
+    /// Whether the backend serves requests one after another, so that a stay costs its turn ([`Stay::turn`]).
+    pub(crate) is_serial: bool,
     /// Work done and not handed out yet, in [`PARTS`]; negative when more was handed out than was measured.
     carry: i128,
     /// All work since the beginning, in [`PARTS`].
@@ -103,8 +114,9 @@ pub struct VirtualClock {
 impl VirtualClock {
     /// A clock for an idle backend with this many cores.
     pub fn new(cores: Cores) -> Self {
-        let latest = Reading::default();
-        Self { cores, in_service: 0, latest, carry: 0, work: 0, used: USED_FULLY, within_reach: 0 }
+        let (latest, ended_at) = (Reading::default(), Moment::ZERO);
+        let used = USED_FULLY;
+        Self { cores, in_service: 0, latest, ended_at, is_serial: false, carry: 0, work: 0, used, within_reach: 0 }
     }
 
     /// From `now` on the backend has this many cores, as far as is known.
@@ -123,7 +135,16 @@ impl VirtualClock {
     /// The CPU time so far of a request that is still in service.
     pub fn so_far(&mut self, start: Reading, now: Moment) -> Span {
         self.advance(now);
-        Span::from_nanos(self.latest.nanos.saturating_sub(start.nanos))
+        if !self.is_serial {
+            return Span::from_nanos(self.latest.nanos.saturating_sub(start.nanos));
+        }
+        let turn = u128::from(self.turn(start).as_nanos()) * u128::from(self.used);
+        Span::from_nanos(divide(turn, USED_FULLY.into()))
+    }
+
+    /// The time since the stay before this one ended, or since this one began if that was later.
+    fn turn(&self, start: Reading) -> Span {
+        self.latest.at.since(start.at.max(self.ended_at))
     }
 
     /// The backend has finished a request.
@@ -134,7 +155,9 @@ impl VirtualClock {
         let alone = u128::from(self.latest.alone.wrapping_sub(start.alone));
         let parts = u128::from(wall.as_nanos()) * u128::from(ALONE).pow(2);
         let concurrency = if alone == 0 { ALONE } else { divide(parts, alone) };
-        Stay { toll, wall, concurrency }
+        let turn = self.turn(start);
+        self.ended_at = self.latest.at;
+        Stay { toll, wall, concurrency, turn }
     }
 
     /// Busy core time since the beginning, in nanoseconds, up to `now`; wraps.
@@ -362,8 +385,25 @@ mod tests {
         let crowd: Vec<_> = (0..15).map(|_| clock.start(Moment::ZERO)).collect();
         let victim = clock.start(Moment::from_millis(100));
         let stay = clock.end(victim, Moment::from_millis(100 + 16 * 20));
-        assert_eq!(stay, Stay { toll: Span::from_millis(20), wall: Span::from_millis(320), concurrency: 16 * ALONE });
+        let wall = Span::from_millis(320);
+        assert_eq!(stay, Stay { toll: Span::from_millis(20), wall, concurrency: 16 * ALONE, turn: wall });
         assert_eq!(crowd.len(), 15);
+    }
+
+    #[test]
+    fn one_after_another_a_request_does_not_pay_for_the_one_before_it() {
+        let mut clock = VirtualClock::new(Cores::whole(1));
+        clock.is_serial = true;
+        let at = Moment::from_millis;
+        let (long, page) = (clock.start(at(0)), clock.start(at(100)));
+        let tolls = [clock.end(long, at(300)), clock.end(page, at(320))].map(|stay| (stay.toll, stay.turn));
+        assert_eq!(tolls, [300, 20].map(|millis| (Span::from_millis(millis), Span::from_millis(millis))));
+        let idle = clock.start(at(500));
+        assert_eq!(
+            clock.end(idle, at(507)).toll,
+            Span::from_millis(7),
+            "time in which nothing was there costs nothing"
+        );
     }
 
     #[test]

@@ -18,11 +18,13 @@ const YIELD_MAX: Span = Span::from_secs(1);
 const HARMLESS: Span = Span::from_millis(300);
 const HARMLESS_MIN: u32 = 16;
 const HARMLESS_MAX: u32 = 256;
+/// A backend that serves requests one after another has the next ones at hand if they cost less than this together.
+const HANDOVER: Span = Span::from_millis(10);
 /// Requests of one network that cost less than this together, such as the assets of a page, wait for nobody.
 const TRIVIAL: Span = Span::from_millis(2);
 /// A client behind its share may have at least this many peers while heavier requests are in flight. If one heavy
 /// request computes on the same core, four light ones get four fifths of it, and one gets half.
-const WITH_HEAVIER: u32 = 4;
+pub(super) const WITH_HEAVIER: u32 = 4;
 /// Requests in flight for longer are no part of a burst: long polls are in flight for 25 s.
 const BURST: Span = Span::from_secs(1);
 
@@ -39,6 +41,10 @@ impl Queue {
         let is_starved = slot.is_ahead && self.in_flight.ahead == 0 && now.since(self.ahead_at) >= YIELD_MAX;
         if is_starved || self.is_probe(slot) {
             return true;
+        }
+        if self.limit.is_serial {
+            let cost = self.in_flight.cost + slot.cost.as_nanos();
+            return self.in_flight.requests.len() < self.limit.in_force() as usize || cost <= HANDOVER.as_nanos();
         }
         let peers = self.in_flight.peers(slot.is_ahead, slot.octave);
         let is_heavy = slot.is_ahead || self.contention.is_heavy_octave(slot.octave);
@@ -158,9 +164,9 @@ impl Queue {
         peers.filter(|other| counts(other)).count() as u32
     }
 
-    /// The requests in flight.
+    /// The requests in flight, in the order in which they started.
     pub(super) fn slots_in_flight(&self) -> impl Iterator<Item = &Slot> {
-        self.in_flight.requests.iter().map(|at| &self.slots[*at as usize])
+        self.in_flight.requests.values().map(|at| &self.slots[*at as usize])
     }
 
     /// Whether a request goes without waiting, to find out what its unseen route costs. There is one at a time.

@@ -48,8 +48,10 @@ impl Queue {
             return;
         }
         self.overruns_at = now;
-        for index in 0..self.in_flight.requests.len() {
-            let at = self.in_flight.requests[index];
+        let mut next = 0;
+        while let Some((&start, &at)) = self.in_flight.requests.range(next..).next() {
+            // Where requests are served one after another, only the oldest costs something now.
+            next = if self.clock.is_serial { u64::MAX } else { start + 1 };
             let slot = self.slots[at as usize];
             let so_far = self.so_far(self.ticket(at), now);
             if so_far.as_nanos() <= slot.cost.as_nanos().saturating_add(slot.cost.as_nanos() / 2) {

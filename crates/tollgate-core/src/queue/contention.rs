@@ -290,12 +290,12 @@ impl Queue {
     pub(super) fn record_spare(&mut self, at: u32, now: Moment) {
         let (contention, slot) = (&self.contention, &self.slots[at as usize]);
         let is_sample = contention.settled_at.is_some() && contention.is_on(now) && !contention.is_heavy(slot, now);
-        let Some(began) = slot.state.reading().filter(|_| is_sample).map(|reading| reading.at()) else { return };
-        let is_older = |other: &&Slot| matches!(other.state, State::InFlight(_, reading) if reading.at() < began);
-        let older = || self.slots_in_flight().filter(is_older);
-        let heavy = older().filter(|other| contention.is_heavy(other, now)).count() as u32;
+        let (true, State::InFlight(start, _)) = (is_sample, slot.state) else { return };
+        let older = self.in_flight.requests.range(..start).map(|(_, at)| &self.slots[*at as usize]);
+        let older = older.map(|other| contention.is_heavy(other, now));
+        let [light, heavy] = older.fold([0, 0], |[light, heavy], is| [light + u32::from(!is), heavy + u32::from(is)]);
         if heavy >= contention.limit {
-            self.contention.spare = contention.spare.max(older().count() as u32 - heavy + 1);
+            self.contention.spare = contention.spare.max(light + 1);
         }
     }
 
@@ -322,11 +322,11 @@ impl Queue {
         self.limit.has_light = self.contention.served.iter().flatten().any(|(.., at)| now.since(*at) < LASTS);
         self.contention.update(network, &self.limit, self.waiting >= CROWD_MIN, now);
         if network.is_some() {
-            let heavy = self.slots_in_flight().filter(|slot| self.contention.is_heavy(slot, now));
-            let starts = heavy.filter_map(|slot| slot.state.reading().map(|reading| reading.at()));
-            let (heavy, oldest) = starts.fold((0, now), |(count, oldest), at| (count + 1, oldest.min(at)));
+            let mut heavy = self.slots_in_flight().filter(|slot| self.contention.is_heavy(slot, now));
+            let oldest = heavy.next().and_then(|slot| slot.state.reading());
+            let heavy = heavy.count() as u32 + u32::from(oldest.is_some());
             let contention = &mut self.contention;
-            contention.heavy_age = now.since(oldest);
+            contention.heavy_age = oldest.map_or(Span::ZERO, |oldest| now.since(oldest.at()));
             let is_settled = heavy <= contention.limit || now.since(contention.changed_at) >= DRAIN_MAX;
             contention.settled_at = contention.settled_at.or(is_settled.then_some(now));
             // Light requests are peers of heavy ones, and take a part of the limit.

@@ -5,7 +5,7 @@
 //! octave is at most one above its own.
 
 use super::{OCTAVE_BASE_NS, OCTAVES, Slot};
-use alloc::vec::Vec;
+use alloc::collections::BTreeMap;
 
 /// The number of requests in flight: of one standing and octave, or a sum over several.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,8 +19,10 @@ pub(super) struct Peers {
 /// The requests in flight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InFlightRequests {
-    /// The indices of the requests in the queue's slots, in no order.
-    pub(super) requests: Vec<u32>,
+    /// The slots of the requests, by the order in which they started.
+    pub(super) requests: BTreeMap<u64, u32>,
+    /// How many requests have started.
+    starts: u64,
     /// By standing and octave. The first row is for clients behind their share, the second for clients ahead of it.
     sums: [[Peers; OCTAVES]; 2],
     /// The number of requests whose clients are ahead: the sum of the second row.
@@ -57,18 +59,18 @@ impl InFlightRequests {
         self.ahead > 0 || self.sums[0][heavier..].iter().any(|peers| peers.count > 0)
     }
 
-    /// Adds the request in slot `at`. Returns its index here, for [`remove`](Self::remove).
-    pub(super) fn add(&mut self, at: u32, slot: &Slot) -> u32 {
+    /// Adds the request in slot `at`. Returns its place in the order, for [`remove`](Self::remove).
+    pub(super) fn add(&mut self, at: u32, slot: &Slot) -> u64 {
         self.count(slot, 1);
-        self.requests.push(at);
-        self.requests.len() as u32 - 1
+        self.starts += 1;
+        self.requests.insert(self.starts, at);
+        self.starts
     }
 
-    /// Removes the request at `index`. Another request may move to this index; if so, returns its slot.
-    pub(super) fn remove(&mut self, index: u32, slot: &Slot) -> Option<u32> {
+    /// Removes the request that started as number `start`.
+    pub(super) fn remove(&mut self, start: u64, slot: &Slot) {
         self.count(slot, -1);
-        self.requests.swap_remove(index as usize);
-        self.requests.get(index as usize).copied()
+        self.requests.remove(&start);
     }
 
     /// Adds one request to the sums, or takes one off them.

@@ -24,6 +24,8 @@ const STEPS_LOG2: [i32; COUNT] = {
     logs
 };
 const COUNT: usize = 19;
+/// The index of the candidate that requests are served one after another.
+const SERIAL: usize = COUNT;
 /// How many requests the regression remembers.
 const MEMORY: u64 = 256;
 /// How many requests of a route it remembers.
@@ -44,19 +46,19 @@ const NOISE_MIN: u64 = (OCTAVE as u64 / 16).pow(2);
 /// The time that a route's requests take alone, by each candidate, as logarithms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usual {
-    alone: [i32; COUNT],
+    alone: [i32; COUNT + 1],
     samples: i32,
     /// How many requests in a row no candidate has explained.
     unexplained: u8,
 }
 
 /// The weighed deviation ([`weigh`]) of one request from its route's usual time, by each candidate.
-pub(super) type Deviations = [u64; COUNT];
+pub(super) type Deviations = [u64; COUNT + 1];
 
 impl Usual {
     /// Removes each candidate's slowdown from the measured time, and compares the rest with the route's usual time.
     /// The memory of a route whose cost has changed is dropped.
-    pub(super) fn compare(&mut self, took: i32, concurrency: i32) -> Deviations {
+    pub(super) fn compare(&mut self, took: i32, concurrency: i32, turn: i32) -> Deviations {
         if self.unexplained >= UNEXPLAINED_MAX {
             *self = Self::default();
         }
@@ -64,13 +66,17 @@ impl Usual {
         self.samples = (self.samples + 1).min(ROUTE_MEMORY);
         // A shift instead of a division lets the compiler make vector code of the loop.
         let part = self.samples.ilog2();
-        let mut deviations = [0; COUNT];
-        for ((alone, weighed), step) in self.alone.iter_mut().zip(&mut deviations).zip(STEPS_LOG2) {
-            let deviation = took - (concurrency - step).max(0) - *alone;
+        let mut alone_now = [turn; COUNT + 1];
+        for (alone, step) in alone_now.iter_mut().zip(STEPS_LOG2) {
+            *alone = took - (concurrency - step).max(0);
+        }
+        let mut deviations = [0; COUNT + 1];
+        for ((alone, weighed), now) in self.alone.iter_mut().zip(&mut deviations).zip(alone_now) {
+            let deviation = now - *alone;
             *alone += if is_first { deviation } else { deviation >> part };
             *weighed = if is_first { 0 } else { weigh(deviation.unsigned_abs().into()) };
         }
-        let is_explained = deviations.iter().any(|deviation| *deviation <= weigh(2 * OCTAVE as u64));
+        let is_explained = deviations[..COUNT].iter().any(|deviation| *deviation <= weigh(2 * OCTAVE as u64));
         self.unexplained = if is_explained { 0 } else { self.unexplained + 1 };
         deviations
     }
@@ -112,8 +118,8 @@ impl Knee {
     }
 
     pub(super) fn finding(&self, in_force: u32) -> Finding {
-        let least = self.unexplained.iter().copied().min().unwrap_or(0);
-        let [follows, .., flat] = self.unexplained;
+        let least = self.least();
+        let [follows, .., flat, _] = self.unexplained;
         let clear = self.noise() * CLEARLY;
         if flat - least > clear {
             // The largest step that is not above the number in force.
@@ -128,9 +134,23 @@ impl Knee {
         }
     }
 
+    /// Whether requests are served one after another. If that was not known, it has to explain the times clearly better
+    /// than any number; if it was known, it has to be clearly worse to be wrong.
+    pub(super) fn is_serial(&self, was: bool) -> bool {
+        let (serial, least) = (self.unexplained[SERIAL], self.least());
+        let (better, worse) = if was { (least, serial) } else { (serial, least) };
+        let is_clear = worse > better + (better / self.samples.max(1)).max(NOISE_MIN) * CLEARLY;
+        if was { !is_clear } else { is_clear && self.samples >= SAMPLES_MIN }
+    }
+
+    /// The variance that the best number leaves unexplained.
+    fn least(&self) -> u64 {
+        self.unexplained[..COUNT].iter().copied().min().unwrap_or(0)
+    }
+
     /// The variance of one request's time around its route's usual time.
     fn noise(&self) -> u64 {
-        let least = self.unexplained.iter().copied().min().unwrap_or(0);
+        let least = self.least();
         (least / self.samples.max(1)).max(NOISE_MIN)
     }
 
@@ -138,5 +158,34 @@ impl Knee {
     pub(super) fn samples_needed(&self) -> u32 {
         let octave = (OCTAVE as u64).pow(2);
         4 + (32 * self.noise() / octave).min(60) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages of 20 ms that arrive while a request of 300 ms is served, one at a time. The result for each.
+    fn finds_serial(is_serial: bool, was: bool) -> bool {
+        let (mut knee, mut routes) = (Knee::default(), [Usual::default(); 2]);
+        for behind in (0..20).map(|number: u64| 10 + number * 97 % 230) {
+            // Wall time and turn: behind the long request, or on the same core.
+            let (page, long) =
+                if is_serial { ((320 - behind, 20), (300, 300)) } else { ((40, 40), (320, 320 - behind - 40)) };
+            for (route, (wall, turn)) in routes.iter_mut().zip([page, long]) {
+                let concurrency = if turn == long.1 { ALONE } else { 2 * ALONE };
+                let [wall, turn] = [wall, turn].map(|millis| log2(millis * 1_000_000));
+                knee.record(&route.compare(wall, log2(concurrency), turn));
+            }
+        }
+        knee.is_serial(was)
+    }
+
+    #[test]
+    fn times_show_whether_a_page_waits_for_the_whole_of_a_long_request() {
+        for was in [false, true] {
+            assert!(finds_serial(true, was));
+            assert!(!finds_serial(false, was));
+        }
     }
 }

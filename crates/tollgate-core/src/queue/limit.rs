@@ -36,6 +36,11 @@
 //! ([`FAST_ENDS_MIN`]). Or no number was found yet, and requests of unknown cost, such as long polls, have neither ended
 //! nor slowed light clients for a while ([`InFlightLimit::allow_more`]).
 //!
+//! A backend with one worker, or one event loop, serves requests one after another. A request that waits there behind a
+//! long one seems to cost as much. So one request goes at a time, and its price is what it takes alone
+//! ([`Stay::turn`]). Two signs show such a backend: no request overtakes one that started much earlier
+//! ([`InFlightLimit::record_order`]), and that explains the times better than any number ([`Knee::is_serial`]).
+//!
 //! That there is room for two requests does not show that there is room for sixty-four that nobody has seen before, and
 //! a machine that was idle when they came does not either ([`InFlightLimit::exposure`]).
 
@@ -87,6 +92,9 @@ const IDLE_MIN: Span = Span::from_millis(100);
 const COMPARABLE: u64 = 4;
 /// A wave begins when requests wait again after this time: earlier requests show nothing about those that wait.
 const CALM_BEFORE: Span = Span::from_secs(1);
+/// This number of requests that ended in order shows that the backend serves one after another, if their times show
+/// it, too.
+const IN_ORDER_MIN: u32 = 12;
 /// When most of what waited has been cheaper for this long, cheaper requests are studied instead.
 const CHEAPER_AFTER: Span = Span::from_secs(10);
 
@@ -136,6 +144,11 @@ pub(super) struct InFlightLimit {
     /// Whether heavy clients have a limit of their own (`contention.rs`). This one then neither tries other numbers nor
     /// grows because the machine is idle.
     pub(super) is_contended: bool,
+    /// Whether the backend serves requests one after another.
+    pub(super) is_serial: bool,
+    /// How many requests have ended in the order in which they started, beside others. Half of that is forgotten with
+    /// each request that overtakes another one.
+    in_order: u32,
     /// Whether all waiting requests are of one address block.
     pub(super) is_lone: bool,
     /// Whether a client behind its share has used the backend of late without waiting.
@@ -225,7 +238,9 @@ impl InFlightLimit {
     /// The backend's cores: what the settings name, or fewer if fewer requests at once are all that it serves. A gate
     /// takes its own machine's cores for the backend's, and prices are too high by as much as that is wrong.
     pub(super) fn cores(&self) -> Cores {
-        if self.is_clear { self.configured_cores.min(Cores::whole(self.found)) } else { self.configured_cores }
+        let cores =
+            if self.is_clear { self.configured_cores.min(Cores::whole(self.found)) } else { self.configured_cores };
+        if self.is_serial { cores.min(Cores::whole(1)) } else { cores }
     }
 
     /// A request goes to the backend. Returns the number of its wave.
@@ -238,6 +253,17 @@ impl InFlightLimit {
     pub(super) const fn end(&mut self, wave: u32) {
         let of_wave = if wave == self.wave.number { &mut self.wave.started } else { &mut self.wave.older };
         *of_wave = of_wave.saturating_sub(1);
+    }
+
+    /// A request that started at `began` has ended beside others, of which the oldest, or itself, started at `oldest`.
+    /// Requests that started nearly together may end in any order.
+    pub(super) fn record_order(&mut self, oldest: Moment, began: Moment, now: Moment) {
+        let behind = began.since(oldest);
+        if behind == Span::ZERO {
+            self.in_order = (self.in_order + 1).min(2 * IN_ORDER_MIN);
+        } else if behind >= now.since(began) {
+            self.in_order /= 2;
+        }
     }
 
     /// A reading of the CPU time of the backend's machine.
@@ -260,7 +286,8 @@ impl InFlightLimit {
     /// waiting CPU time belongs to.
     pub(super) fn record(&mut self, times: &mut Times, stay: Stay, cost: Span, dominant: Option<Price>, now: Moment) {
         self.follow_dominant_cost(dominant, now);
-        let deviations = times.usual.compare(log2(stay.wall.as_nanos()), log2(stay.concurrency));
+        let deviations =
+            times.usual.compare(log2(stay.wall.as_nanos()), log2(stay.concurrency), log2(stay.turn.as_nanos()));
         // A request that only waits seems to cost less while more are in flight, but it takes as long.
         let costs_as_much = cost.times(COMPARABLE) >= self.reference_cost;
         let takes_as_long = self.reference_wall.is_some_and(|wall| stay.wall.times(COMPARABLE) >= wall);
@@ -268,6 +295,8 @@ impl InFlightLimit {
             self.knee.record(&deviations);
             self.shown = self.shown.max(u32::try_from(stay.concurrency / ALONE).unwrap_or(u32::MAX));
         }
+        let in_order_min = if self.is_serial { IN_ORDER_MIN / 2 } else { IN_ORDER_MIN };
+        self.is_serial = self.in_order >= in_order_min && self.knee.is_serial(self.is_serial);
         let costs_more = !self.reference_cost.is_zero() && cost > self.reference_cost.times(COMPARABLE);
         if costs_as_much && !costs_more {
             self.reference_wall = Some(recent_mean(self.reference_wall, stay.wall));
@@ -340,7 +369,7 @@ impl InFlightLimit {
     }
 
     fn end_wave(&mut self, dominant: Option<Price>, now: Moment) {
-        let finding = self.knee.finding(self.found);
+        let finding = if self.is_serial { Finding::Full(1) } else { self.knee.finding(self.found) };
         let is_early = now.since(self.studied_since) < STUDY_MIN || self.knee.samples < SAMPLES_MIN;
         if is_early && matches!(finding, Finding::Full(_)) {
             // Too early for a number, but more at once would only let requests overtake those that wait.
@@ -412,7 +441,7 @@ impl InFlightLimit {
     pub(super) fn in_force(&self) -> u32 {
         let beyond_cores = self.found.saturating_sub(self.configured_cores.count());
         let busy = self.found + if self.is_clear { beyond_cores } else { 0 };
-        self.trial.unwrap_or(busy).min(IN_FLIGHT_MAX)
+        self.trial.unwrap_or(if self.is_serial { 1 } else { busy }).min(IN_FLIGHT_MAX)
     }
 
     /// Begins a wave, in which another number than the one found may be tried.

@@ -13,7 +13,8 @@
 //! factors of two. A client that is behind does not wait for requests of clients that are ahead, and a light request
 //! does not wait for a heavy one ([`Queue::may_go`]). Requests go beyond the limit while that does no harm: all in
 //! flight cost little together, or no more than in ordinary operation ([`Queue::is_harmless`]). While light clients are
-//! there, heavy ones have an in-flight limit of their own ([`Contention`]), which follows the times of the light ones.
+//! there, heavy ones have an in-flight limit of their own ([`Contention`]), which follows the times of the light ones. A
+//! backend with one worker gets one request at a time, the lightest first ([`InFlightLimit::is_serial`]).
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -148,8 +149,8 @@ enum State {
     Paused,
     /// In one of [`Queue::lanes`]; at the backend as well if the queue only observes, and would have held it.
     Waiting(Option<Reading>),
-    /// At the backend. Its index in [`Queue::in_flight`].
-    InFlight(u32, Reading),
+    /// At the backend. Its place in the order of [`Queue::in_flight`].
+    InFlight(u64, Reading),
     /// At the backend, but not counted in [`Queue::in_flight`]: because it is exempt, or because the queue only
     /// observes, and would have refused it.
     Uncounted(Reading),
@@ -232,6 +233,8 @@ pub struct Queue {
     at: Moment,
     /// When a request of a client that was ahead last went.
     ahead_at: Moment,
+    /// When a request of each octave last went.
+    went_at: [Moment; OCTAVES],
     contention: Contention,
     /// The probe: a request in flight that did not wait, because it shows what its unseen route costs. One at a time.
     probe: Option<u32>,
@@ -267,6 +270,7 @@ impl Queue {
             time: 2 * charge::CREDIT.as_nanos(),
             at: now,
             ahead_at: now,
+            went_at: [now; OCTAVES],
             contention: Contention::default(),
             probe: None,
             clock: VirtualClock::new(settings.cores),
@@ -456,6 +460,10 @@ impl Queue {
             self.limit.record(times, stay, toll, dominant, now);
             self.limit.follow_dominant_cost(self.dominant(), now);
             self.clock.set_cores(self.limit.cores(), now);
+            if self.clock.is_serial != self.limit.is_serial {
+                self.clock.is_serial = self.limit.is_serial;
+                self.prices.forget();
+            }
         }
     }
 
@@ -508,6 +516,7 @@ impl Queue {
         let tag = self.tag_of(at);
         let is_ahead = tag > self.front();
         let slot = &mut self.slots[at as usize];
+        self.went_at[usize::from(slot.octave)] = now;
         slot.is_ahead = is_ahead;
         if is_ahead {
             self.ahead_at = now;
@@ -537,23 +546,23 @@ impl Queue {
 
     /// Ends a request's stay at the backend.
     fn stop(&mut self, at: u32, now: Moment) {
+        let Some(reading) = self.slots[at as usize].state.reading() else { return };
+        let oldest = self.slots_in_flight().next().and_then(|slot| slot.state.reading());
         let slot = &mut self.slots[at as usize];
-        let Some(reading) = slot.state.reading() else { return };
         let stay = self.clock.end(reading, now);
         (slot.toll, slot.stay) = (slot.toll + stay.toll, Some(stay));
         match core::mem::take(&mut slot.state) {
             State::Paused | State::Uncounted(_) => {}
             State::Waiting(_) => self.unwait(at),
-            State::InFlight(index, _) => {
+            State::InFlight(start, _) => {
                 self.probe = self.probe.filter(|probe| *probe != at);
                 if core::mem::take(&mut slot.has_overrun) {
                     self.prices.lower(slot.request.route);
                 }
                 self.limit.end(slot.wave);
-                if let Some(moved) = self.in_flight.remove(index, slot)
-                    && let State::InFlight(index_of_moved, _) = &mut self.slots[moved as usize].state
-                {
-                    *index_of_moved = index;
+                self.in_flight.remove(start, slot);
+                if let Some(oldest) = oldest.filter(|_| !self.in_flight.requests.is_empty()) {
+                    self.limit.record_order(oldest.at(), reading.at(), now);
                 }
             }
         }

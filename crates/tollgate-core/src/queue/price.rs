@@ -241,6 +241,12 @@ impl Prices {
         }
     }
 
+    /// Drops all prices, because they were measured in another way than those to come.
+    pub(super) fn forget(&mut self) {
+        self.all = Cost::default();
+        self.lines.iter_mut().flatten().for_each(|route| route.cost = Cost::default());
+    }
+
     /// The prices of routes and parent paths.
     pub(super) fn learned(&self) -> Vec<LearnedPrice> {
         let known = self.lines.iter().flatten().filter(|route| route.worth > 0 && route.cost.is_known());

@@ -517,3 +517,23 @@ fn a_forecast_comes_true_and_changes_nothing() {
         assert_eq!((standing, came), (forecast.standing, fate));
     }
 }
+
+/// A crawler's requests and pages at a backend with one worker. In the order in which they start, they end.
+#[test]
+fn a_page_behind_a_long_request_of_a_backend_with_one_worker_costs_what_it_takes_alone() {
+    let mut queue = Queue::new(Settings::default(), at(0));
+    let long = RouteKey { route: 50, parent: 60 };
+    let go = |queue: &mut Queue, client, route, now| {
+        let (ticket, _) = queue.observe(Request { route, ..request(client, PAGE) }, now);
+        ticket
+    };
+    for number in 0..40 {
+        let start = 1000 * number;
+        let first = go(&mut queue, 1, long, at(start));
+        let page = go(&mut queue, 2, PAGE, at(start + 10 + 61 * number % 250));
+        finish(&mut queue, first, at(start + 300));
+        finish(&mut queue, page, at(start + 320));
+    }
+    assert_eq!(queue.price(PAGE).mean, Span::from_millis(20));
+    assert_eq!(queue.price(long).mean, Span::from_millis(300));
+}

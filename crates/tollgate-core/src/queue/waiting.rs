@@ -3,10 +3,11 @@
 //! They are in lanes by octave (class of prices by factors of two), so that a heavy request at the front does not block
 //! light ones. Each lane is a tree in fair order.
 
+use super::admit::WITH_HEAVIER;
 use super::client::{Client, largest};
 use super::tree::{End, Rank, Tree};
 use super::{Event, OCTAVES, Price, Queue, RefusedBy, Request, Slot, State, octave};
-use crate::time::Moment;
+use crate::time::{Moment, Span};
 use alloc::vec::Vec;
 
 /// The number of clients whose waiting requests are compared when the room is full.
@@ -28,6 +29,10 @@ impl Queue {
                 }
                 let is_ahead = self.is_ahead(&slot.request.client);
                 let order = (is_ahead, rank, slot.turn);
+                let lighter = best.map(|(_, best)| usize::from(self.slots[best as usize].octave) + 2);
+                if lighter.is_some_and(|heavy| heavy <= lane) && self.yields(lane, slot.cost, now) {
+                    break;
+                }
                 if best.is_none_or(|(other, _)| order < other) && self.may_go(&Slot { is_ahead, ..slot }, now) {
                     best = Some((order, request));
                 }
@@ -35,6 +40,13 @@ impl Queue {
             }
         }
         best.map(|(_, request)| request)
+    }
+
+    /// Whether a heavy request lets lighter ones go first. Where requests are served one after another, a page that goes
+    /// after it waits for all of it. Like on a shared core, lighter requests get most of the time, but not all.
+    fn yields(&self, lane: usize, cost: Span, now: Moment) -> bool {
+        let last = self.went_at[lane..].iter().max();
+        self.limit.is_serial && last.is_some_and(|last| now.since(*last) < cost.times(WITH_HEAVIER.into()))
     }
 
     /// Gives a waiting request the price of now.

@@ -89,6 +89,11 @@ impl Backend {
         self.fill();
     }
 
+    pub(crate) fn set_workers(&mut self, workers: usize) {
+        self.workers = workers;
+        self.fill();
+    }
+
     fn fill(&mut self) {
         while self.young.running.len() + self.old.running.len() + self.sleeping.len() < self.workers {
             let Some((id, work)) = self.queue.pop_front() else { return };

@@ -28,6 +28,23 @@ fn a_report_of_fifteen_seconds_is_served_while_a_crawler_is_there() {
     check([tries, took].map(Sweep::always));
 }
 
+/// A process with one event loop is replaced by four of them. One request goes at a time until another number is tried.
+#[test]
+fn a_backend_that_gets_more_workers_is_used_within_a_minute() {
+    let mut rate = Sweep::at_least("L11 throughput a minute after the backend got four workers", 0.95);
+    for (cpu, sleep) in [(20.0, 0.0), (5.0, 0.0), (1.0, 50.0)] {
+        for (cores, sigma) in [(4, 0.3), (4, 0.05), (2, 0.6)] {
+            let source = Source { sigma, ..Source::patient(Arrivals::Closed(16), addresses(4), work(cpu, sleep)) };
+            let world = World { workers: Some((20, 4)), ..World::new(cores, 1, vec![source], 100) };
+            let (direct, gate) = (world.direct().run(), world.run());
+            let run = || format!("{cpu} and {sleep} ms, {cores} cores, sigma {sigma}, K {:?}", &gate.limit[15..90]);
+            let answered = gate.answered(&[0], 80_000, 95_000) as f64;
+            rate.add(answered / direct.answered(&[0], 80_000, 95_000) as f64, run);
+        }
+    }
+    check([rate.always()]);
+}
+
 /// A backend that takes ten times as long for ten seconds, and one that stands still for two seconds and has a cold
 /// cache for three.
 #[test]

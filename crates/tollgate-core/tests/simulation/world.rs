@@ -106,6 +106,8 @@ pub(crate) struct World {
     pub(crate) sources: Vec<Source>,
     /// From this second on everything takes this many times as long.
     pub(crate) slowness: Vec<(u64, f64)>,
+    /// From this second on the backends have this many workers.
+    pub(crate) workers: Option<(u64, usize)>,
     /// In this second the gates restart and know nothing.
     pub(crate) restart_s: Option<u64>,
     pub(crate) seconds: u64,
@@ -147,6 +149,7 @@ impl World {
             backends: vec![Backend::new(cores, workers)],
             sources,
             slowness: vec![],
+            workers: None,
             restart_s: None,
             seconds,
             seed: 7,
@@ -305,6 +308,9 @@ impl Run {
             if second == *from {
                 self.world.backends.iter_mut().for_each(|backend| backend.slowness = *slowness);
             }
+        }
+        if let Some((_, workers)) = self.world.workers.filter(|(from, _)| second == *from) {
+            self.world.backends.iter_mut().for_each(|backend| backend.set_workers(workers));
         }
         if self.world.restart_s == Some(second) {
             self.gates = (0..self.world.queues).map(|_| Gate::new(self.world.settings, now)).collect();
