@@ -22,8 +22,7 @@ fn one_address() -> Vec<u32> {
 }
 
 /// The attacker's address is due as much as the victim's, however it sends its work. An attacker with many addresses of
-/// one network is due the share of a network, which is 2.5 times that of an address. Not met yet in two of eight cases
-/// (1.43 times): while none of its expensive requests ends, more of them may go.
+/// one network is due the share of a network, which is 2.5 times that of an address.
 #[test]
 fn spreading_work_over_routes_octaves_connections_or_addresses_gains_nothing() {
     let mut gain = Sweep::at_most("L8 part of the core after splitting over before", 1.1);
@@ -45,7 +44,7 @@ fn spreading_work_over_routes_octaves_connections_or_addresses_gains_nothing() {
             network.add(part(attacker(64, many.clone(), routes), seed), || format!("{name}, seed {seed}"));
         }
     }
-    check([gain.not_met(1.5, 0.75), network.always()]);
+    check([gain.always(), network.always()]);
 }
 
 /// A colleague waits for the neighbour's requests in flight and next, not for its backlog of 32.
