@@ -31,6 +31,9 @@ pub(crate) struct Title {
     pub(crate) phases: Phases,
     pub(crate) alike: bool,
     pub(crate) crawler_round_trip_ms: u64,
+    /// The number of workers of the site, instead of the usual one.
+    #[serde(default)]
+    pub(crate) workers: Option<usize>,
     /// The fingerprint of the Tollgate binary; `None` for its peers.
     pub(crate) build: Option<u64>,
     /// The order in which people and the crawler arrive.
@@ -60,7 +63,7 @@ impl Title {
         let settings = site::Settings { server_timing, ..site::Settings::default() };
         match self.variation {
             Some(Variation { costs, workers, .. }) => site::Settings { workers, costs, ..settings },
-            None => settings,
+            None => site::Settings { workers: self.workers.unwrap_or(settings.workers), ..settings },
         }
     }
 
@@ -74,6 +77,7 @@ impl Title {
         self.scenario == Scenario::S0
             && self.peer == storm.peer
             && self.build == storm.build
+            && self.workers == storm.workers
             && self.variation == storm.variation
             && (self.variation.is_none() || self.seed == storm.seed)
     }
@@ -144,6 +148,7 @@ mod tests {
             phases,
             alike: false,
             crawler_round_trip_ms: 20,
+            workers: None,
             build: None,
             course: Course::Storm,
             variation: None,

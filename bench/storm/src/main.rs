@@ -86,6 +86,9 @@ struct StormArguments {
     /// The round trip that the crawler waits before each try, in milliseconds.
     #[arg(long, default_value_t = 20)]
     crawler_round_trip_ms: u64,
+    /// The number of workers of the site, 16 by default: with 1 it serves requests one after another.
+    #[arg(long, conflicts_with = "random", value_parser = clap::value_parser!(u16).range(1..))]
+    workers: Option<u16>,
     /// The core of the site. Nothing else runs on it.
     #[arg(long, default_value_t = 1)]
     site_core: usize,
@@ -184,6 +187,7 @@ fn titles(arguments: &StormArguments, build: u64) -> Vec<Title> {
                 phases: course.phases(phases),
                 alike: arguments.alike,
                 crawler_round_trip_ms: arguments.crawler_round_trip_ms,
+                workers: arguments.workers.map(usize::from),
                 build: peer.is_tollgate().then_some(build),
                 course,
                 variation,

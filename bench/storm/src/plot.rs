@@ -197,6 +197,7 @@ mod tests {
             phases: Phases { calm: second, storm: second * 2, recovery: second },
             alike: false,
             crawler_round_trip_ms: 20,
+            workers: None,
             build: None,
             course: Course::Storm,
             variation: None,

@@ -242,6 +242,7 @@ mod tests {
             phases: Phases { calm: second, storm: second * 10, recovery: second },
             alike: false,
             crawler_round_trip_ms: 20,
+            workers: None,
             build: Some(1),
             course: Course::Storm,
             variation: Some(Variation::of_seed(seed)),
