@@ -9,7 +9,8 @@
 //! a handful of candidates the regression keeps the variance that the candidate leaves unexplained. Only differences
 //! within a route count, so the mix of routes does not matter.
 
-use super::log2::{OCTAVE, log2};
+use super::log2::{OCTAVE, exp2, log2};
+use crate::time::Span;
 use crate::virtual_clock::ALONE;
 
 /// The candidates. The last one stands for "all at once, however many".
@@ -79,6 +80,11 @@ impl Usual {
         let is_explained = deviations[..COUNT].iter().any(|deviation| *deviation <= weigh(2 * OCTAVE as u64));
         self.unexplained = if is_explained { 0 } else { self.unexplained + 1 };
         deviations
+    }
+
+    /// The usual time of a request of this route from the end of the one before it, if that is known.
+    pub(super) fn turn(&self) -> Option<Span> {
+        (self.samples > 0).then(|| Span::from_nanos(exp2(self.alone[SERIAL])))
     }
 }
 

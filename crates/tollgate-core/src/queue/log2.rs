@@ -14,6 +14,12 @@ pub(super) const fn log2(value: u64) -> i32 {
     whole as i32 * OCTAVE + bits + bulge as i32
 }
 
+/// The value with this logarithm, at most 9 % too large.
+pub(super) const fn exp2(log2: i32) -> u64 {
+    let (whole, bits) = (log2.div_euclid(OCTAVE), log2.rem_euclid(OCTAVE));
+    (((OCTAVE + bits) as u128) << whole >> OCTAVE_BITS) as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -25,5 +31,13 @@ mod tests {
             assert!((f64::from(log2(value)) / f64::from(OCTAVE) - exact).abs() < 0.01, "{value}");
         }
         assert_eq!(log2(0), 0);
+    }
+
+    #[test]
+    fn the_value_of_a_logarithm_is_within_a_tenth() {
+        for value in [1, 2, 3, 1000, 20_000_000, 300_000_000, u64::MAX / 2] {
+            let again = exp2(log2(value)) as f64 / value as f64;
+            assert!((0.98..1.1).contains(&again), "{value}: {again}");
+        }
     }
 }

@@ -460,10 +460,12 @@ impl Queue {
             self.limit.record(times, stay, toll, dominant, now);
             self.limit.follow_dominant_cost(self.dominant(), now);
             self.clock.set_cores(self.limit.cores(), now);
-            if self.clock.is_serial != self.limit.is_serial {
-                self.clock.is_serial = self.limit.is_serial;
-                self.prices.forget();
+            if self.limit.is_serial && !self.clock.is_serial {
+                self.prices.follow_turns();
+                // Clients have paid for the time in which others were served.
+                self.ledger = Ledger::new(KEYS_MAX);
             }
+            self.clock.is_serial = self.limit.is_serial;
         }
     }
 

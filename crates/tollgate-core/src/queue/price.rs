@@ -241,10 +241,15 @@ impl Prices {
         }
     }
 
-    /// Drops all prices, because they were measured in another way than those to come.
-    pub(super) fn forget(&mut self) {
+    /// Prices each route by the turns of its requests, because they turned out to be served one after another. The
+    /// tolls so far include time in which others were served.
+    pub(super) fn follow_turns(&mut self) {
         self.all = Cost::default();
-        self.lines.iter_mut().flatten().for_each(|route| route.cost = Cost::default());
+        for route in self.lines.iter_mut().flatten() {
+            let turn = route.times.usual.turn();
+            let cost = |mean| Cost { mean, usual: mean, most: mean, deviation: Span::ZERO, seen: 1 };
+            route.cost = turn.map(cost).unwrap_or_default();
+        }
     }
 
     /// The prices of routes and parent paths.
